@@ -1,0 +1,52 @@
+"""engine: tensors, automatic differentiation, neural network layers, optimizers and data loading, with PyTorch's names.
+
+Importing it switches NumPy's floating point warnings off on this thread: dividing by zero gives inf here, as in PyTorch, and says nothing.
+"""
+
+# ruff: noqa: F401, A004 - this module is the public face: it re-exports, and PyTorch's names include sum, max, float ...
+
+import numpy as _np
+
+from engine import autograd, methods, ops
+from engine.autograd.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+from engine.device import device
+from engine.dtypes import (
+    bfloat16,
+    cdouble,
+    cfloat,
+    complex64,
+    complex128,
+    double,
+    dtype,
+    finfo,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    half,
+    iinfo,
+    int8,
+    int16,
+    int32,
+    int64,
+    long,
+    set_default_dtype,
+    short,
+    uint8,
+)
+from engine.dtypes import bool_ as bool
+from engine.dtypes import float_ as float
+from engine.dtypes import int_ as int
+from engine.layout import MemoryFormat as memory_format
+from engine.layout import channels_last, channels_last_3d, contiguous_format, preserve_format
+from engine.ops import *
+from engine.printing import set_printoptions
+from engine.promotion import can_cast, promote_types
+from engine.queries import allclose, equal, is_complex, is_floating_point, is_tensor, numel, result_type
+from engine.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from engine.spec import Size
+from engine.tensor import Tensor
+
+_np.seterr(divide="ignore", over="ignore", under="ignore", invalid="ignore")
+
+strided = "engine.strided"

@@ -1,0 +1,18 @@
+"""Automatic differentiation: `backward`, `grad`, modes, hooks, `Function`.
+
+Read in this order: graph (nodes, saved tensors), accumulate (the leaf), executor (the walk), function, modes.
+"""
+
+from engine.autograd import graph as graph
+from engine.autograd.executor import backward as backward
+from engine.autograd.executor import grad as grad
+from engine.autograd.function import Function as Function
+from engine.autograd.function import once_differentiable as once_differentiable
+from engine.autograd.modes import detect_anomaly as detect_anomaly
+from engine.autograd.modes import enable_grad as enable_grad
+from engine.autograd.modes import inference_mode as inference_mode
+from engine.autograd.modes import is_anomaly_enabled as is_anomaly_enabled
+from engine.autograd.modes import is_grad_enabled as is_grad_enabled
+from engine.autograd.modes import no_grad as no_grad
+from engine.autograd.modes import set_detect_anomaly as set_detect_anomaly
+from engine.autograd.modes import set_grad_enabled as set_grad_enabled

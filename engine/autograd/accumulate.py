@@ -1,0 +1,159 @@
+"""AccumulateGrad: the sink node of a leaf. It stores the gradient so that the gradient layout contract holds.
+
+The contract (PyTorch's grad_layout_contract.h): the gradient of a non-overlapping and dense variable has the variable's strides, that of any other is
+row-major; so the optimizer and the Reducer walk variable and gradient in the same memory order. A gradient that arrives obeying the contract and
+that nobody else holds is *stolen* (its memory becomes `.grad`); otherwise it is copied into an obedient layout. A gradient that arrives later is
+added in place, or out of place under create_graph.
+
+Stealing asks who else holds the array and the memory under it (`sys.getrefcount`, calibrated below). PyTorch counts references to the tensor object
+only, so there `p.view(3).backward(g)` makes p.grad share the memory of the user's g; here g's memory has a second owner, and it is copied.
+"""
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine import backend, layout
+from engine.autograd.graph import Node, TensorHooks
+from engine.spec import Spec
+
+if TYPE_CHECKING:
+    from engine.tensor import Tensor
+
+_accumulation = threading.RLock()  # two backward passes on different threads may meet in one leaf
+
+
+class AccumulateGrad(Node):
+    """Adds the gradient it is given to `variable.grad`. At most one is alive for a leaf, which refers to it weakly."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: "Tensor") -> None:
+        super().__init__((), (), (variable._spec,))
+        self.sequence = 2**64 - 1  # runs before every other ready node: a finished gradient can be on its way while backward goes on
+        self.variable = variable
+
+    def name(self) -> str:
+        return "AccumulateGrad"
+
+    @property
+    def leaf_hooks(self) -> TensorHooks | None:
+        """Tensor hooks live on the leaf and survive this node."""
+        meta = self.variable._meta
+        return None if meta is None else meta.hooks
+
+    def apply(self, gradients: list[Any], recorded: bool) -> Sequence[Any]:
+        variable = self.variable
+        if variable._grad_fn is not None:
+            raise RuntimeError("AccumulateGrad: the leaf was moved into the graph interior by an in-place operation after it was used")
+        gradient = gradients[0]
+        gradients[0] = None
+        if gradient is not None and variable._requires_grad:
+            unshared = sys.getrefcount(gradient) <= _UNSHARED
+            with _accumulation:
+                if recorded:
+                    _accumulate_recorded(variable, gradient)
+                else:
+                    _accumulate(variable, gradient, unshared)
+        meta = variable._meta
+        if meta is not None and meta.post_accumulate:
+            for hook in tuple(meta.post_accumulate.values()):
+                if hook(variable) is not None:
+                    raise RuntimeError("hooks registered with register_post_accumulate_grad_hook must return None")
+        return ()
+
+
+def _references_of_unshared() -> int:
+    """What `sys.getrefcount` says, called as `apply` calls it, of an object that only apply's local variable holds."""
+    gradients: list[Any] = [np.empty(1)]
+    gradient = gradients[0]
+    gradients[0] = None
+    return sys.getrefcount(gradient) if gradient is not None else 0
+
+
+def _references_of_unshared_storage() -> int:
+    """The same for an array that only one view refers to."""
+    view = np.empty(2)[:1]
+    return _references_of_storage(view)
+
+
+def _references_of_storage(array: Any) -> int:
+    owner = array.base
+    return sys.getrefcount(owner)
+
+
+_UNSHARED = _references_of_unshared()
+_UNSHARED_STORAGE = _references_of_unshared_storage()
+
+
+def _accumulate(variable: "Tensor", gradient: Any, unshared: bool) -> None:
+    """The branches of PyTorch's accumulateGrad with grad mode off, on raw arrays."""
+    meta = variable._autograd_meta()
+    if meta.grad is not None:
+        total = meta.grad
+        np.add(total._array, gradient, out=total._array)
+        total._bump_version("AccumulateGrad")
+        return
+    spec = _obedient_spec(variable, gradient)
+    if unshared and spec is not None and _owns_memory(gradient):
+        meta.grad = type_of(variable)(gradient, spec)
+        return
+    meta.grad = copy_by_contract(variable, gradient)
+
+
+def type_of(variable: "Tensor") -> "type[Tensor]":
+    """The plain Tensor class (a Parameter's gradient is no Parameter)."""
+    from engine.tensor import Tensor
+
+    return Tensor
+
+
+def _obedient_spec(variable: "Tensor", gradient: Any) -> Spec | None:
+    """The Spec of the gradient if it obeys the contract as it is, else None."""
+    spec = variable._spec
+    if isinstance(gradient, backend.SCALAR):
+        return None
+    if gradient.strides == spec.byte_strides and spec.dense and 0 not in spec.byte_strides:
+        return spec
+    found = backend.spec_of_array(gradient, spec.device)
+    return found if layout.obeys_layout_contract(spec.shape, found.stride, spec.stride) else None
+
+
+def _owns_memory(gradient: Any) -> bool:
+    """Whether no other array or tensor looks into the memory of `gradient`."""
+    base = gradient.base
+    if base is None:
+        return True
+    if type(base) is not type(gradient) or base.base is not None or not gradient.flags.writeable:
+        return False
+    del base
+    return _references_of_storage(gradient) <= _UNSHARED_STORAGE
+
+
+def copy_by_contract(variable: "Tensor", gradient: Any) -> "Tensor":
+    """A copy of a raw gradient in the layout the contract asks for; its version is 1, since it was filled in place."""
+    spec = variable._spec
+    stride = layout.contract_strides(spec.shape, spec.stride)
+    target = spec if stride == spec.stride else spec.like(stride=stride)
+    memory = backend.empty(target)
+    memory[...] = gradient
+    copy = type_of(variable)(memory, target)
+    copy._bump_version("AccumulateGrad")
+    return copy
+
+
+def _accumulate_recorded(variable: "Tensor", gradient: "Tensor") -> None:
+    """The same with grad mode on (create_graph): nothing is stolen or written in place, and the result has a history."""
+    meta = variable._autograd_meta()
+    if meta.grad is not None:
+        meta.grad = meta.grad + gradient
+        return
+    from engine.ops.copy import lay_out
+
+    spec = variable._spec
+    meta.grad = lay_out(gradient, layout.contract_strides(spec.shape, spec.stride))
+
+

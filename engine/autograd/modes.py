@@ -1,0 +1,117 @@
+"""Thread-local switches: whether operations are recorded, inference mode, anomaly detection.
+
+Every context manager here also works as a decorator and restores what it found, whatever happens inside.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from typing import Any, Self
+
+
+class _State(threading.local):
+    grad_enabled = True
+    inference = False
+    anomaly = False
+    check_nan = True
+    saved_tensor_hooks: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
+
+
+state = _State()
+
+
+class _Switch(ContextDecorator):
+    """Sets thread-local fields on entry and restores them on exit; re-entrant."""
+
+    def __init__(self, **fields: object) -> None:
+        self._fields = fields
+        self._before: list[dict[str, object]] = []
+
+    def __enter__(self) -> Self:
+        self._before.append({name: getattr(state, name) for name in self._fields})
+        for name, value in self._fields.items():
+            setattr(state, name, value)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.pop().items():
+            setattr(state, name, value)
+
+
+class no_grad(_Switch):
+    """Operations inside are not recorded; results do not require grad."""
+
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
+        super().__init__(grad_enabled=False)
+
+    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+        # PyTorch allows the decorator without parentheses.
+        return super().__new__(cls) if function is None else cls()(function)
+
+
+class enable_grad(_Switch):
+    """Operations inside are recorded again within `no_grad`."""
+
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
+        super().__init__(grad_enabled=True)
+
+    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+        return super().__new__(cls) if function is None else cls()(function)
+
+
+class set_grad_enabled(_Switch):
+    """Switches recording on or off: at once when called, restored on exit when used as a context manager."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(grad_enabled=bool(mode))
+        self._called_with_before: bool | None = state.grad_enabled
+        state.grad_enabled = bool(mode)
+
+    def __enter__(self) -> Self:
+        if self._called_with_before is not None:
+            state.grad_enabled, self._called_with_before = self._called_with_before, None
+        return super().__enter__()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self._called_with_before is not None:  # used as a decorator: the call itself must not switch anything
+            state.grad_enabled, self._called_with_before = self._called_with_before, None
+        return super().__call__(function)
+
+
+class inference_mode(_Switch):
+    """Like `no_grad`; tensors made inside can never be recorded later (they are `is_inference()`)."""
+
+    def __init__(self, mode: bool | Callable[..., Any] = True) -> None:
+        super().__init__(**({"grad_enabled": False, "inference": True} if mode else {"inference": False}))
+
+    def __new__(cls, mode: bool | Callable[..., Any] = True) -> Any:
+        return cls()(mode) if callable(mode) else super().__new__(cls)
+
+
+class set_detect_anomaly(_Switch):
+    """Forward stacks are kept for error messages and every gradient is checked for NaN. Slow."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        super().__init__(anomaly=bool(mode), check_nan=check_nan)
+
+
+class detect_anomaly(set_detect_anomaly):
+    """`set_detect_anomaly(True)` as a context manager."""
+
+    def __init__(self, check_nan: bool = True) -> None:
+        super().__init__(True, check_nan)
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are being recorded on this thread."""
+    return state.grad_enabled
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether this thread is inside `inference_mode`."""
+    return state.inference
+
+
+def is_anomaly_enabled() -> bool:
+    """Whether anomaly detection is on for this thread."""
+    return state.anomaly

@@ -1,0 +1,60 @@
+"""Devices: where a tensor's memory lives. `device("cpu")`, `device("cuda", 0)`, `device("meta")`, interned by (type, index)."""
+
+from typing import Any, Self
+
+DEVICE_TYPES = ("cpu", "cuda", "meta")
+
+
+class device:
+    """A device type and, for "cuda", an index. Equal devices are the same object, so `is` compares them.
+
+    Args: type: "cpu", "cuda", "meta", or "cuda:1"; index: which GPU (default 0 for "cuda", none otherwise).
+    Raises: RuntimeError for an unknown type or a malformed string (PyTorch's error type), listing what is known.
+    """
+
+    __slots__ = ("index", "type")
+    type: str
+    index: int | None
+    _interned: dict[tuple[str, int | None], "device"] = {}
+
+    def __new__(cls, type: "str | int | device", index: int | None = None) -> Self:
+        if isinstance(type, cls):
+            return type
+        if isinstance(type, int):
+            type, index = "cuda", type
+        if not isinstance(type, str):
+            raise TypeError(f"device: expected a string, an index or a device, got {type!r}")
+        name, _, suffix = type.partition(":")
+        if name not in DEVICE_TYPES or (suffix and not suffix.isdigit()) or (suffix and index is not None):
+            raise RuntimeError(f"device: unknown device {type!r}; known are {', '.join(DEVICE_TYPES)} (and 'cuda:INDEX')")
+        if suffix:
+            index = int(suffix)
+        if name == "cuda" and index is None:
+            index = 0
+        if name != "cuda":
+            index = None
+        known = cls._interned.get((name, index))
+        if known is None:
+            known = object.__new__(cls)
+            known.type, known.index = name, index
+            cls._interned[name, index] = known
+        return known  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __eq__(self, other: Any) -> bool:
+        return self is other or (isinstance(other, str) and str(self) == other)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (device, (self.type, self.index))
+
+
+CPU = device("cpu")
+META = device("meta")

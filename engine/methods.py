@@ -1,0 +1,340 @@
+"""Attaches operators to Tensor: methods, Python operators, in-place twins. Importing this module is what makes Tensors usable."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from engine import dtypes, ops
+from engine.device import CPU
+from engine.dispatch import OPERATORS, Operator, apply
+from engine.ops import copy, factories, index, inplace, pointwise, random, view
+from engine.ops.common import operand
+from engine.tensor import Tensor
+
+# Functions of engine.ops whose first argument is the tensor they are called on.
+_METHODS = """
+abs acos acosh all amax amin any argmax argmin as_strided asin asinh atan atan2 atanh baddbmm addmm bernoulli bitwise_and bitwise_not bitwise_or bitwise_xor
+bmm broadcast_to ceil chunk clamp clip clone contiguous cos cosh cumprod cumsum diagonal div dot eq exp exp2 expand expand_as expm1 flatten flip floor
+floor_divide fmax fmin fmod gather ge gt hypot index_select isfinite isinf isnan le lerp log log10 log1p log2 logaddexp logical_and logical_not
+logical_or logical_xor logsumexp lt masked_fill masked_select matmul max maximum mean min minimum mm moveaxis movedim mul multinomial mv narrow ne neg nonzero norm
+outer permute positive pow prod reciprocal remainder repeat repeat_interleave reshape roll round rsqrt relu scatter scatter_add select sigmoid sign signbit sin sinh
+split sqrt square squeeze std sub sum swapaxes swapdims t take take_along_dim tan tanh tensor_split tile to transpose tril triu trunc unbind unflatten
+unfold unsqueeze var view add
+""".split()
+
+_ALIASES = {"negative": "neg", "multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "absolute": "abs", "arctan": "atan", "greater": "gt", "less": "lt"}
+
+# Pointwise operators with an in-place method.
+_INPLACE = """
+abs add atan ceil clamp cos div exp expm1 floor floor_divide fmod lerp log log1p logical_and logical_not logical_or maximum minimum mul neg pow reciprocal
+remainder relu round rsqrt sigmoid sign sin sqrt square sub tan tanh trunc bitwise_and bitwise_or bitwise_xor eq ne lt le gt ge
+""".split()
+
+
+def _binary(operator: Operator) -> Callable[[Tensor, Any], Any]:
+    name = operator.name
+
+    def method(self: Tensor, other: Any) -> Any:
+        if not isinstance(other, Tensor):
+            if not isinstance(other, bool | int | float | complex | np.generic | np.ndarray):
+                return NotImplemented
+            other = operand(other, name)
+        return apply(operator, (self, other))
+
+    return method
+
+
+def _reflected(operator: Operator) -> Callable[[Tensor, Any], Any]:
+    def method(self: Tensor, other: Any) -> Any:
+        if not isinstance(other, bool | int | float | complex | np.generic | np.ndarray):
+            return NotImplemented
+        return apply(operator, (operand(other, operator.name), self))
+
+    return method
+
+
+def _inplace_operator(operator: Operator) -> Callable[[Tensor, Any], Tensor]:
+    def method(self: Tensor, other: Any) -> Tensor:
+        return inplace.inplace(operator, self, (operand(other, f"{operator.name}_"),))
+
+    return method
+
+
+def _attach_operators() -> None:
+    symmetric = {"add": "add", "mul": "mul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+    ordered = {
+        "sub": "sub",
+        "truediv": "div",
+        "floordiv": "floor_divide",
+        "mod": "remainder",
+        "pow": "pow",
+        "lshift": "bitwise_left_shift",
+        "rshift": "bitwise_right_shift",
+    }
+    for symbol, name in (symmetric | ordered).items():
+        operator = OPERATORS[name]
+        setattr(Tensor, f"__{symbol}__", _binary(operator))
+        setattr(Tensor, f"__r{symbol}__", _reflected(operator) if symbol in ordered else _binary(operator))
+        setattr(Tensor, f"__i{symbol}__", _inplace_operator(operator))
+    for symbol, name in {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}.items():
+        setattr(Tensor, f"__{symbol}__", _binary(OPERATORS[name]))
+    Tensor.__matmul__ = lambda self, other: ops.matmul(self, other)  # type: ignore[method-assign]
+    Tensor.__neg__ = lambda self: apply(OPERATORS["neg"], (self,))  # type: ignore[method-assign]
+    Tensor.__pos__ = lambda self: self  # type: ignore[attr-defined]
+    Tensor.__abs__ = lambda self: ops.abs(self)  # type: ignore[attr-defined]
+    Tensor.__invert__ = lambda self: ops.bitwise_not(self)  # type: ignore[attr-defined]
+    Tensor.__getitem__ = index.getitem  # type: ignore[method-assign]
+    Tensor.__setitem__ = index.setitem  # type: ignore[method-assign]
+
+
+def _attach_methods() -> None:
+    for name in _METHODS:
+        setattr(Tensor, name, getattr(ops, name))
+    for alias, name in _ALIASES.items():
+        setattr(Tensor, alias, getattr(Tensor, name))
+    for name in _INPLACE:
+        if name != "clamp":
+            setattr(Tensor, f"{name}_", inplace.functional_inplace(name))
+    for name in ("uniform_", "normal_", "bernoulli_", "random_", "exponential_"):
+        setattr(Tensor, name, getattr(random, name))
+    for method in (inplace.copy_, inplace.fill_, inplace.zero_):
+        setattr(Tensor, method.__name__, method)
+    for method in (
+        clamp_, where, view_as, reshape_as, type_as, cpu, cuda, new_tensor, new_empty, new_zeros, new_ones, new_full, new_empty_strided, addcmul_, addcdiv_, masked_fill_,
+        index_add_, index_copy_, scatter_, scatter_add_, squeeze_, unsqueeze_, transpose_, t_, is_set_to, equal, allclose, sum_to_size, addcmul, addcdiv, type,
+        resize_, get_device, index_put_,
+    ):  # fmt: skip
+        setattr(Tensor, method.__name__, method)
+    for name in ("float", "double", "half", "bfloat16", "int", "long", "short", "bool", "cfloat", "cdouble"):
+        setattr(Tensor, name, _conversion(dtypes.named(_CONVERSIONS.get(name, name))))
+    for name in ("char", "byte"):
+        setattr(Tensor, name, _conversion(dtypes.named({"char": "int8", "byte": "uint8"}[name])))
+    Tensor.T = property(lambda self: ops.permute(self, tuple(range(self.ndim))[::-1]))  # type: ignore[attr-defined]
+    Tensor.mT = property(lambda self: ops.transpose(self, -2, -1))  # type: ignore[attr-defined]
+    Tensor.H = property(lambda self: ops.transpose(self, -2, -1))  # type: ignore[attr-defined]
+
+
+_CONVERSIONS = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64", "short": "int16", "cfloat": "complex64", "cdouble": "complex128"}
+
+
+def _conversion(kind: dtypes.dtype) -> Callable[..., Tensor]:
+    def method(self: Tensor, memory_format: Any = copy.preserve_format) -> Tensor:
+        return copy.to(self, kind, memory_format=memory_format)
+
+    method.__doc__ = f"This tensor as {kind}."
+    return method
+
+
+# --- methods that are not functions of engine.ops ----------------------------------------------------------------------------------------------------
+
+
+def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """In-place clamp."""
+    from engine.operands import UNDEFINED
+
+    low = UNDEFINED if min is None else operand(min, "clamp_")
+    high = UNDEFINED if max is None else operand(max, "clamp_")
+    return inplace.inplace(pointwise.CLAMP, self, (low, high))
+
+
+def where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """This tensor where the condition holds, `other` elsewhere."""
+    return pointwise.where(condition, self, other)
+
+
+def view_as(self: Tensor, other: Tensor) -> Tensor:
+    """A view in the shape of `other`."""
+    return view.view(self, other.shape)
+
+
+def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+    """Reshaped to the shape of `other`."""
+    return view.reshape(self, other.shape)
+
+
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """In the dtype and on the device of `other`."""
+    return copy.to(self, other)
+
+
+def type(self: Tensor, dtype: Any = None) -> Any:
+    """The dtype's name as PyTorch writes it ("engine.FloatTensor" style names do not exist here), or a conversion."""
+    return str(self.dtype) if dtype is None else copy.to(self, dtype=dtype)
+
+
+def cpu(self: Tensor) -> Tensor:
+    """In host memory."""
+    return self if self.device is CPU else copy.to(self, CPU)
+
+
+def cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor:
+    """On a GPU.
+
+    Raises: RuntimeError saying what is missing, where there is none.
+    """
+    return copy.to(self, "cuda" if device is None else device)
+
+
+def get_device(self: Tensor) -> int:
+    """Index of the GPU, -1 for host memory."""
+    return -1 if self.device.index is None else self.device.index
+
+
+def new_tensor(self: Tensor, data: Any, **options: Any) -> Tensor:
+    """A new leaf with the dtype and device of this one."""
+    return factories.tensor(data, **{"dtype": self.dtype, "device": self.device} | options)
+
+
+def new_empty(self: Tensor, *size: Any, **options: Any) -> Tensor:
+    """Uninitialised, with the dtype and device of this one."""
+    return factories.empty(*size, **{"dtype": self.dtype, "device": self.device} | options)
+
+
+def new_empty_strided(self: Tensor, size: Any, stride: Any, **options: Any) -> Tensor:
+    """Uninitialised with given strides."""
+    return factories.empty_strided(size, stride, **{"dtype": self.dtype, "device": self.device} | options)
+
+
+def new_zeros(self: Tensor, *size: Any, **options: Any) -> Tensor:
+    """Zeros with the dtype and device of this one."""
+    return factories.zeros(*size, **{"dtype": self.dtype, "device": self.device} | options)
+
+
+def new_ones(self: Tensor, *size: Any, **options: Any) -> Tensor:
+    """Ones with the dtype and device of this one."""
+    return factories.ones(*size, **{"dtype": self.dtype, "device": self.device} | options)
+
+
+def new_full(self: Tensor, size: Any, fill_value: Any, **options: Any) -> Tensor:
+    """A constant with the dtype and device of this one."""
+    return factories.full(size, fill_value, **{"dtype": self.dtype, "device": self.device} | options)
+
+
+def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """self + value * tensor1 * tensor2."""
+    return self + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
+
+
+def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """self + value * tensor1 / tensor2."""
+    return self + (tensor1 / tensor2 if value == 1 else tensor1 / tensor2 * value)
+
+
+def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """In-place addcmul."""
+    return self.add_(tensor1 * tensor2 * value)
+
+
+def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """In-place addcdiv."""
+    return self.add_(tensor1 / tensor2 * value)
+
+
+def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """In-place masked_fill."""
+    return inplace.copy_(self, index.masked_fill(self, mask, value))
+
+
+def index_add_(self: Tensor, dim: int, index_: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """Adds the rows of `source` at `index_` along an axis, repeated indices included."""
+    moved = self.movedim(dim, 0) if dim else self
+    values = source.movedim(dim, 0) if dim else source
+    index.index_put_(moved, (0,), (index_,), values if alpha == 1 else values * alpha, accumulate=True)
+    return self
+
+
+def index_copy_(self: Tensor, dim: int, index_: Tensor, source: Tensor) -> Tensor:
+    """Writes the rows of `source` at `index_` along an axis."""
+    moved = self.movedim(dim, 0) if dim else self
+    index.index_put_(moved, (0,), (index_,), source.movedim(dim, 0) if dim else source)
+    return self
+
+
+def index_put_(self: Tensor, indices: tuple[Tensor, ...], values: Tensor, accumulate: bool = False) -> Tensor:
+    """Writes (or adds) `values` at index tensors, one an axis."""
+    index.index_put_(self, tuple(range(len(indices))), tuple(indices), values, accumulate)
+    return self
+
+
+def scatter_(self: Tensor, dim: int, index_: Tensor, src: Any) -> Tensor:
+    """In-place scatter."""
+    return inplace.copy_(self, index.scatter(self, dim, index_, src))
+
+
+def scatter_add_(self: Tensor, dim: int, index_: Tensor, src: Tensor) -> Tensor:
+    """In-place scatter_add."""
+    return inplace.copy_(self, index.scatter_add(self, dim, index_, src))
+
+
+def _become(self: Tensor, changed: Tensor) -> Tensor:
+    self._array, self._spec, self._base, self._counter = changed._array, changed._spec, changed._base, changed._counter
+    if changed._base is not None:
+        self._view_version = changed._view_version
+    self._requires_grad, self._grad_fn = changed._requires_grad, changed._grad_fn
+    if changed._grad_fn is not None:
+        self._output_nr = changed._output_nr
+    return self
+
+
+def squeeze_(self: Tensor, dim: Any = None) -> Tensor:
+    """This very tensor without axes of size 1."""
+    return _become(self, view.squeeze(self, dim))
+
+
+def unsqueeze_(self: Tensor, dim: int) -> Tensor:
+    """This very tensor with one more axis."""
+    return _become(self, view.unsqueeze(self, dim))
+
+
+def transpose_(self: Tensor, dim0: int, dim1: int) -> Tensor:
+    """This very tensor with two axes exchanged."""
+    return _become(self, view.transpose(self, dim0, dim1))
+
+
+def t_(self: Tensor) -> Tensor:
+    """This very matrix transposed."""
+    return _become(self, view.t(self))
+
+
+def resize_(self: Tensor, *size: Any) -> Tensor:
+    """New row-major memory of another size; the values are undefined.
+
+    Raises: RuntimeError for a tensor that requires grad.
+    """
+    if self.requires_grad:
+        raise RuntimeError("cannot resize variables that require grad")
+    fresh = self.new_empty(*size)
+    self._array, self._spec = fresh._array, fresh._spec
+    return self
+
+
+def is_set_to(self: Tensor, tensor: Tensor) -> bool:
+    """Whether both look at the same memory in the same way."""
+    return self.data_ptr() == tensor.data_ptr() and self._spec is tensor._spec
+
+
+def equal(self: Tensor, other: Tensor) -> bool:
+    """Whether shapes and all elements are equal."""
+    return self.shape == other.shape and bool((self.detach()._array == other.detach()._array).all())
+
+
+def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether |self - other| <= atol + rtol * |other| everywhere."""
+    if self.dtype is not other.dtype:
+        raise RuntimeError(f"allclose: {self.dtype} did not match {other.dtype}; convert one with .to()")
+    return bool(np.allclose(self.detach().cpu()._array, other.detach().cpu()._array, rtol, atol, equal_nan))
+
+
+def sum_to_size(self: Tensor, *size: Any) -> Tensor:
+    """Sums the axes along which `size` broadcasts to this shape."""
+    wanted = factories.shape_from(size, "sum_to_size")
+    extra = self.ndim - len(wanted)
+    if extra < 0 or any(n not in (1, self.shape[extra + axis]) for axis, n in enumerate(wanted)):
+        raise RuntimeError(f"size {list(wanted)} is not expandable to size {list(self.shape)}.")
+    axes = [*range(extra), *(extra + axis for axis, n in enumerate(wanted) if n == 1 and self.shape[extra + axis] != 1)]
+    return self.sum(axes, True).reshape(wanted) if axes else self
+
+
+_attach_operators()
+_attach_methods()

@@ -1,0 +1,147 @@
+"""Operators by family. The functions here are what `engine` exports, and what derivative rules call on Tensors.
+
+Read in this order: pointwise, reduce, view, copy, matmul; then the rest.
+"""
+
+from engine.ops import index as _index
+from engine.ops import pointwise as _pointwise
+from engine.ops.combine import (
+    broadcast_tensors as broadcast_tensors,
+    cat as cat,
+    concat as concat,
+    concatenate as concatenate,
+    cumprod as cumprod,
+    cumsum as cumsum,
+    flip as flip,
+    hstack as hstack,
+    meshgrid as meshgrid,
+    repeat as repeat,
+    repeat_interleave as repeat_interleave,
+    roll as roll,
+    stack as stack,
+    tile as tile,
+    tril as tril,
+    triu as triu,
+    vstack as vstack,
+)
+from engine.ops.copy import (
+    clone as clone,
+    contiguous as contiguous,
+    lay_out as lay_out,
+    to as to,
+)
+from engine.ops.factories import (
+    arange as arange,
+    as_tensor as as_tensor,
+    asarray as asarray,
+    empty as empty,
+    empty_like as empty_like,
+    empty_strided as empty_strided,
+    eye as eye,
+    from_dlpack as from_dlpack,
+    from_numpy as from_numpy,
+    full as full,
+    full_like as full_like,
+    linspace as linspace,
+    logspace as logspace,
+    ones as ones,
+    ones_like as ones_like,
+    tensor as tensor,
+    zeros as zeros,
+    zeros_like as zeros_like,
+)
+from engine.ops.index import (
+    gather as gather,
+    index_select as index_select,
+    masked_fill as masked_fill,
+    masked_select as masked_select,
+    nonzero as nonzero,
+    scatter as scatter,
+    scatter_add as scatter_add,
+    scatter_add_zeros as scatter_add_zeros,
+    take as take,
+    take_along_dim as take_along_dim,
+)
+from engine.ops.matmul import (
+    addmm as addmm,
+    baddbmm as baddbmm,
+    bmm as bmm,
+    dot as dot,
+    linear as linear,
+    matmul as matmul,
+    mm as mm,
+    mv as mv,
+    outer as outer,
+)
+from engine.ops.pointwise import (
+    add as add,
+    clamp as clamp,
+    clip as clip,
+    div as div,
+    sub as sub,
+    where as where,
+)
+from engine.ops.random import (
+    bernoulli as bernoulli,
+    multinomial as multinomial,
+    normal as normal,
+    rand as rand,
+    rand_like as rand_like,
+    randint as randint,
+    randint_like as randint_like,
+    randn as randn,
+    randn_like as randn_like,
+    randperm as randperm,
+)
+from engine.ops.reduce import (
+    argmax as argmax,
+    argmin as argmin,
+    all as all,
+    amax as amax,
+    amin as amin,
+    any as any,
+    logsumexp as logsumexp,
+    max as max,
+    mean as mean,
+    min as min,
+    norm as norm,
+    prod as prod,
+    scatter_zeros as scatter_zeros,
+    std as std,
+    std_mean as std_mean,
+    sum as sum,
+    var as var,
+    var_mean as var_mean,
+)
+from engine.ops.view import (
+    as_strided as as_strided,
+    as_strided_backward as as_strided_backward,
+    broadcast_to as broadcast_to,
+    chunk as chunk,
+    diagonal as diagonal,
+    expand as expand,
+    expand_as as expand_as,
+    flatten as flatten,
+    moveaxis as moveaxis,
+    movedim as movedim,
+    narrow as narrow,
+    permute as permute,
+    reshape as reshape,
+    select as select,
+    split as split,
+    squeeze as squeeze,
+    swapaxes as swapaxes,
+    swapdims as swapdims,
+    t as t,
+    tensor_split as tensor_split,
+    transpose as transpose,
+    unbind as unbind,
+    unflatten as unflatten,
+    unfold as unfold,
+    unsqueeze as unsqueeze,
+    view as view,
+    view_backward as view_backward,
+)
+
+# One public function a row of the pointwise table; the wrappers above (add, sub, div, where, clamp) take precedence.
+globals().update({name: function for name, function in (_pointwise.FUNCTIONS | _index.INDEX_FUNCTIONS).items() if name not in globals()})

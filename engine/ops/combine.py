@@ -1,0 +1,259 @@
+"""Several tensors into one, and rearrangements that copy: cat, stack, flip, roll, repeat, tril, triu."""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from engine import iterator, layout
+from engine.dims import wrap_dim, wrap_dims
+from engine.dispatch import apply, define
+from engine.ops.common import common_dtype
+from engine.ops.view import unsqueeze
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+
+def _cat_rule(*rest: Any) -> Spec:
+    *specs, dim = rest
+    first = specs[0]
+    for position, spec in enumerate(specs):
+        if spec.ndim != first.ndim:
+            raise RuntimeError(f"cat: Tensors must have same number of dimensions: got {first.ndim} and {spec.ndim} (tensor {position})")
+        for axis in range(first.ndim):
+            if axis != dim and spec.shape[axis] != first.shape[axis]:
+                raise RuntimeError(
+                    f"cat: Sizes of tensors must match except in dimension {dim}. Expected {list(first.shape)} but got {list(spec.shape)} for tensor number {position}"
+                )
+    total = sum(spec.shape[dim] for spec in specs)
+    shape = (*first.shape[:dim], total, *first.shape[dim + 1 :])
+    formats = {layout.suggest_memory_format(spec.shape, spec.stride) for spec in specs}
+    memory_format = formats.pop() if len(formats) == 1 else layout.contiguous_format
+    return first.like(shape=shape, stride=layout.strides_for_format(shape, memory_format), dtype=common_dtype(*specs))
+
+
+def _cat(xp: ModuleType, *rest: Any) -> Any:
+    *arrays, dim = rest
+    return xp.concatenate(arrays, axis=dim)
+
+
+def _cat_gradients(g: Any, nd: Any, needs: Any, sizes: tuple[int, ...], dim: int) -> list[Any]:
+    pieces, start = [], 0
+    for size, needed in zip(sizes, needs, strict=True):
+        key = (*(slice(None),) * dim, slice(start, start + size))
+        pieces.append(g[key] if needed else None)
+        start += size
+    return pieces
+
+
+_cats: dict[int, Any] = {}
+
+
+def _cat_operator(count: int) -> Any:
+    """The cat of `count` tensors: their number is part of an operator's signature."""
+    operator = _cats.get(count)
+    if operator is None:
+        from engine.ops.view import _with_parameters
+
+        names = [f"tensor{i}" for i in range(count)]
+
+        def slopes(g: Any, nd: Any, needs: Any, dim: int, *specs: Spec) -> list[Any]:
+            return _cat_gradients(g, nd, needs, tuple(spec.shape[dim] for spec in specs), dim)
+
+        operator = _cats[count] = define(
+            "cat" if count == 1 else f"cat{count}",
+            rule=_cat_rule,
+            forward=_cat,
+            backward=_with_parameters(slopes, ["g", "nd", "needs", "dim", *(f"{name}_spec" for name in names)]),
+            inputs=" ".join(names),
+            attributes="dim",
+        )
+        operator.node_name = "CatBackward0"
+    return operator
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Joins tensors along an axis; channels-last inputs give a channels-last result. One-dimensional empty tensors are skipped, as in PyTorch."""
+    given = tuple(tensors)
+    if not given:
+        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+    for position, tensor in enumerate(given):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"cat: expected Tensors, got {type(tensor).__name__} at position {position}")
+        if not tensor.ndim:
+            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
+    kept = tuple(tensor for tensor in given if tensor.shape != (0,)) or given[:1]
+    return apply(_cat_operator(len(kept)), kept, (wrap_dim(dim, kept[0].ndim, "cat"),))
+
+
+concat = concatenate = cat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Joins tensors of one shape along a new axis."""
+    given = tuple(tensors)
+    if not given:
+        raise RuntimeError("stack expects a non-empty TensorList")
+    dim = wrap_dim(dim, given[0].ndim + 1, "stack")
+    for position, tensor in enumerate(given):
+        if tensor.shape != given[0].shape:
+            raise RuntimeError(f"stack expects each tensor to be equal size, but got {list(given[0].shape)} at entry 0 and {list(tensor.shape)} at entry {position}")
+    return cat([unsqueeze(tensor, dim) for tensor in given], dim)
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joins along the second axis (vectors: the first)."""
+    return cat(tensors, 0 if tensors[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joins along the first axis; vectors become rows."""
+    return cat([tensor.unsqueeze(0) if tensor.ndim == 1 else tensor for tensor in tensors], 0)
+
+
+FLIP = define(
+    "flip",
+    rule=lambda input, dims: input.like(stride=layout.preserve_strides(input.shape, input.stride)),
+    forward=lambda xp, input, dims: xp.flip(input, dims),
+    backward=(lambda g, nd, dims: nd.flip(g, dims),),
+    attributes="dims",
+)
+
+
+def flip(input: Tensor, *dims: Any) -> Tensor:
+    """A copy with axes reversed."""
+    named = dims[0] if len(dims) == 1 and isinstance(dims[0], Sequence) else dims
+    return apply(FLIP, (input,), (wrap_dims(tuple(named), input.ndim, "flip") if named else (),))
+
+
+def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    """A copy with elements shifted cyclically along axes (over the flattened tensor without `dims`)."""
+    if dims is None:
+        assert isinstance(shifts, int) or len(shifts) == 1
+        return roll(input.reshape(-1), shifts, 0).reshape(input.shape)
+    pairs = zip([shifts] if isinstance(shifts, int) else shifts, [dims] if isinstance(dims, int) else dims, strict=True)
+    result = input
+    for shift, axis in pairs:
+        axis = wrap_dim(axis, input.ndim, "roll")
+        size = input.shape[axis]
+        cut = (size - shift) % size if size else 0
+        result = cat([result.narrow(axis, cut, size - cut), result.narrow(axis, 0, cut)], axis)
+    return result if result is not input else input.clone()
+
+
+def repeat(input: Tensor, *sizes: Any) -> Tensor:
+    """A copy tiled along axes; more sizes than axes add leading ones."""
+    counts = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    if len(counts) < input.ndim:
+        raise RuntimeError(f"Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor: {list(counts)} and {list(input.shape)}")
+    shape = (1,) * (len(counts) - input.ndim) + tuple(input.shape)
+    inner = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
+    outer = [n for pair in zip(counts, shape, strict=True) for n in pair]
+    return input.reshape(inner).expand(outer).reshape(tuple(c * n for c, n in zip(counts, shape, strict=True)))
+
+
+def tile(input: Tensor, *dims: Any) -> Tensor:
+    """`repeat`, with missing counts taken as 1."""
+    counts = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], Sequence) else dims
+    return repeat(input, (1,) * (input.ndim - len(counts)) + tuple(counts))
+
+
+def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Tensor:
+    """Each element (or slice along an axis) `repeats` times in a row."""
+    if dim is None:
+        input, dim = input.reshape(-1), 0
+    dim = wrap_dim(dim, input.ndim, "repeat_interleave")
+    if isinstance(repeats, Tensor):
+        from engine.ops.factories import arange
+
+        index = arange(input.shape[dim])._array.repeat(repeats._array)
+        from engine.ops.index import index_select, wrap_device_array
+
+        return index_select(input, dim, wrap_device_array(index, input))
+    grown = input.unsqueeze(dim + 1)
+    return grown.expand(tuple(repeats if axis == dim + 1 else n for axis, n in enumerate(grown.shape))).reshape(
+        tuple(n * repeats if axis == dim else n for axis, n in enumerate(input.shape))
+    )
+
+
+def _triangle(name: str) -> Any:
+    operator = define(
+        name,
+        rule=lambda input, diagonal: input.like(shape=input.shape),
+        forward=lambda xp, input, diagonal: getattr(xp, name)(input, diagonal),
+        backward=(lambda g, nd, diagonal: getattr(nd, name)(g, diagonal),),
+        attributes="diagonal",
+    )
+
+    def function(input: Tensor, diagonal: int = 0) -> Tensor:
+        if input.ndim < 2:
+            raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
+        return apply(operator, (input,), (int(diagonal),))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The {'lower' if name == 'tril' else 'upper'} triangle of matrices, zero elsewhere."
+    return function
+
+
+tril = _triangle("tril")
+triu = _triangle("triu")
+
+
+def _cumulative(name: str) -> Any:
+    operator = define(
+        name,
+        rule=lambda input, dim, kind: input.like(stride=iterator.plan((input.operand,)).stride, dtype=kind),
+        forward=lambda xp, input, dim, kind: getattr(xp, name)(input, axis=dim, dtype=kind.numpy),
+        backward=(
+            (lambda g, nd, dim: nd.flip(nd.cumsum(nd.flip(g, (dim,)), dim, g.dtype) if nd.records else nd.xp.cumsum(nd.xp.flip(g, dim), axis=dim), (dim,)),)
+            if name == "cumsum"
+            else (lambda g, nd, input, out, dim: _cumprod_slope(g, nd, input, out, dim),)
+        ),
+        attributes="dim kind",
+    )
+
+    def function(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+        from engine.dtypes import int64, require_dtype
+
+        kind = require_dtype(dtype) if dtype is not None else input.dtype if input.dtype.category >= 2 else int64
+        if not input.ndim:
+            return input.to(kind).clone()
+        return apply(operator, (input,), (wrap_dim(dim, input.ndim, name), kind))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name}: running {'sums' if name == 'cumsum' else 'products'} along an axis."
+    return function
+
+
+def _cumprod_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
+    """Exact where no element is zero; a zero makes the quotient undefined, so it is refused by name."""
+    if bool((input == 0).any()):
+        raise RuntimeError("cumprod: the derivative at inputs that contain zeros is not implemented; multiply explicitly instead")
+    total = g * out
+    if nd.records:
+        return nd.flip(nd.cumsum(nd.flip(total, (dim,)), dim), (dim,)) / input
+    return nd.xp.flip(nd.xp.cumsum(nd.xp.flip(total, dim), axis=dim), dim) / input
+
+
+cumsum = _cumulative("cumsum")
+cumprod = _cumulative("cumprod")
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinate grids of vectors."""
+    given = tuple(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], Sequence) else tensors
+    if indexing == "xy" and len(given) > 1:
+        grids = meshgrid(given[1], given[0], *given[2:])
+        return tuple(grid.transpose(0, 1) for grid in (grids[1], grids[0], *grids[2:]))
+    shape = tuple(tensor.numel() for tensor in given)
+    return tuple(tensor.reshape(tuple(n if i == axis else 1 for i, n in enumerate(shape))).expand(shape) for axis, tensor in enumerate(given))
+
+
+def unify(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors expanded to their common shape (broadcast_tensors)."""
+    shape = layout.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors))
+    return tuple(tensor.expand(shape) for tensor in tensors)
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors expanded to their common shape."""
+    return unify(tensors)

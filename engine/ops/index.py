@@ -1,0 +1,472 @@
+"""Indexing: `x[...]` with integers, slices, `...`, None, bools and index tensors; gather, scatter, index_select, take, masked operations."""
+
+from types import EllipsisType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from engine import backend, layout
+from engine.dims import wrap_dim
+from engine.dispatch import apply, define
+from engine.dtypes import bool_, int64, uint8
+from engine.ops.factories import tensor as make_tensor
+from engine.ops.inplace import _adopt_history, check_writable, copy_
+from engine.ops.view import select, slice_along, unsqueeze
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+Key = Any
+
+
+def getitem(self: Tensor, key: Key) -> Tensor:
+    """`self[key]`: a view for integers, slices, None and `...`; a copy as soon as index tensors, lists or masks take part."""
+    if type(key) is not tuple:
+        if type(key) is int:
+            return select(self, 0, key)
+        key = (key,)
+    view, indices = _basic_part(self, key)
+    if not any(index is not None for index in indices):
+        return view if view is not self else _alias(self)
+    return _index(view, indices)
+
+
+def _alias(self: Tensor) -> Tensor:
+    from engine.ops.view import view
+
+    return view(self, self.shape)
+
+
+def _basic_part(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, list[Any]]:
+    """Applies everything that is a view; returns it with one entry an axis: an index tensor or None."""
+    key = tuple(_as_index(entry) for entry in key)
+    consumed = sum(
+        0 if entry is None or entry is Ellipsis or isinstance(entry, bool) else entry.ndim if isinstance(entry, Tensor) and entry.dtype in (bool_, uint8) else 1
+        for entry in key
+    )
+    if sum(entry is Ellipsis for entry in key) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    if consumed > self.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {self.ndim}: got {consumed}")
+    view, dim = self, 0
+    indices: list[Any] = []
+    for entry in key:
+        if entry is Ellipsis:
+            skipped = self.ndim - consumed
+            indices += [None] * skipped
+            dim += skipped
+        elif entry is None:
+            view = unsqueeze(view, dim)
+            indices.append(None)
+            dim += 1
+        elif isinstance(entry, bool):
+            view = unsqueeze(view, dim)
+            indices.append(make_tensor([0] if entry else [], dtype=int64))
+            dim += 1
+        elif isinstance(entry, int):
+            view = _select_checked(view, dim, entry)
+        elif isinstance(entry, slice):
+            view = _slice(view, dim, entry)
+            indices.append(None)
+            dim += 1
+        else:
+            found = _index_tensors(view, dim, entry)
+            indices += found
+            dim += len(found)
+    return view, indices
+
+
+def _as_index(entry: Any) -> Any:
+    if entry is None or entry is Ellipsis or isinstance(entry, bool | slice | EllipsisType):
+        return entry
+    if isinstance(entry, int):
+        return entry
+    if isinstance(entry, Tensor):
+        if entry.dtype.category > 1:
+            raise IndexError(f"tensors used as indices must be long, int, byte or bool tensors, got {entry.dtype}")
+        if not entry.ndim and entry.dtype is not bool_:
+            return int(entry.item())
+        return entry
+    if isinstance(entry, np.integer):
+        return int(entry)
+    if isinstance(entry, list | tuple | range | np.ndarray):
+        made = make_tensor(list(entry) if isinstance(entry, range) else entry, dtype=int64 if len(entry) == 0 else None)
+        if made.dtype.category > 1:
+            raise IndexError(f"tensors used as indices must be long, int, byte or bool tensors, got {made.dtype}")
+        return made
+    if hasattr(entry, "__index__"):
+        return entry.__index__()
+    raise TypeError(f"only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got {type(entry).__name__})")
+
+
+def _select_checked(view: Tensor, dim: int, index: int) -> Tensor:
+    if not view.ndim:
+        raise IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` in Python to convert it to a number")
+    size = view.shape[dim]
+    if not -size <= index < size:
+        raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
+    return select(view, dim, index)
+
+
+def _slice(view: Tensor, dim: int, key: slice) -> Tensor:
+    if key.start is None and key.stop is None and key.step is None:
+        return view
+    bounds = [None if bound is None else bound.__index__() for bound in (key.start, key.stop, key.step)]
+    return slice_along(view, dim, bounds[0], bounds[1], 1 if bounds[2] is None else bounds[2])
+
+
+def _index_tensors(view: Tensor, dim: int, entry: Tensor) -> list[Tensor]:
+    if entry.dtype not in (bool_, uint8):
+        return [entry]
+    where = tuple(view.shape[dim : dim + entry.ndim])
+    if tuple(entry.shape) != where:
+        raise IndexError(f"The shape of the mask {list(entry.shape)} at index {dim} does not match the shape of the indexed tensor {list(view.shape)} at that place")
+    xp = backend.array_module(entry.device)
+    return [wrap_device_array(array, entry) for array in xp.nonzero(entry._array)]
+
+
+def wrap_device_array(array: Any, like: Tensor) -> Tensor:
+    """A raw integer array on the device of `like`."""
+    array = array.astype(np.int64, copy=False)
+    return Tensor(array, backend.spec_of_array(array, like.device))
+
+
+# --- index tensors ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _index_shape(input: Spec, places: tuple[int, ...], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    broadcast = layout.broadcast_shapes(*shapes)
+    kept = [size for axis, size in enumerate(input.shape) if axis not in places]
+    adjacent = list(places) == list(range(places[0], places[0] + len(places)))
+    at = places[0] if adjacent else 0
+    return (*kept[:at], *broadcast, *kept[at:])
+
+
+def _full_key(ndim: int, places: tuple[int, ...], indices: tuple[Any, ...]) -> tuple[Any, ...]:
+    key: list[Any] = [slice(None)] * ndim
+    for place, index in zip(places, indices, strict=True):
+        key[place] = index
+    return tuple(key)
+
+
+def _take(xp: ModuleType, input: Any, *indices_and_places: Any) -> Any:
+    *indices, places = indices_and_places
+    return input[_full_key(input.ndim, places, tuple(indices))]
+
+
+def _put_back(xp: ModuleType, g: Any, *rest: Any) -> Any:
+    *indices, places, shape = rest
+    zeros = xp.zeros(shape, g.dtype)
+    key = _full_key(len(shape), places, tuple(indices))
+    if len(indices) == 1 and xp is np and places == (0,):
+        return add_rows(zeros, indices[0], g)
+    xp.add.at(zeros, key, g)
+    return zeros
+
+
+def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """target[rows] += values with repeated rows counted, in the order they come."""
+    np.add.at(target, rows, values)
+    return target
+
+
+_COUNTS = range(1, 9)  # one operator a number of index tensors, as their number is part of the signature
+
+
+def _define_index(count: int) -> None:
+    names = [f"index{i}" for i in range(count)]
+
+    def rule(input: Spec, *rest: Any) -> Spec:
+        places = rest[-1]
+        return input.like(shape=_index_shape(input, places, tuple(tuple(index.shape) for index in rest[:-1])))
+
+    def back_rule(input: Spec, *rest: Any) -> Spec:
+        return input.like(shape=rest[-1])
+
+    from engine.ops.view import _with_parameters
+
+    def slope(g: Any, nd: Any, places: Any, spec: Spec, *indices: Any) -> Any:
+        return nd.__getattr__(f"index_backward{count}")(g, *indices, places, tuple(spec.shape))
+
+    def again(g: Any, nd: Any, places: Any, *indices: Any) -> Any:
+        return nd.__getattr__(f"index{count}")(g, *indices, places)
+
+    forward_operator = define(
+        f"index{count}",
+        rule=rule,
+        forward=_take,
+        backward=(_with_parameters(slope, ["g", "nd", "places", "input_spec", *names]), *(None for _ in names)),
+        inputs=" ".join(["input", *names]),
+        attributes="places",
+    )
+    backward_operator = define(
+        f"index_backward{count}",
+        rule=back_rule,
+        forward=_put_back,
+        backward=(_with_parameters(again, ["g", "nd", "places", *names]), *(None for _ in names)),
+        inputs=" ".join(["input", *names]),
+        attributes="places shape",
+    )
+    INDEX_FUNCTIONS[f"index{count}"] = lambda input, *rest: apply(forward_operator, (input, *rest[:-1]), (rest[-1],))
+    INDEX_FUNCTIONS[f"index_backward{count}"] = lambda input, *rest: apply(backward_operator, (input, *rest[:-2]), rest[-2:])
+
+
+INDEX_FUNCTIONS: dict[str, Any] = {}
+for _count in _COUNTS:
+    _define_index(_count)
+
+
+def _index(view: Tensor, indices: list[Any]) -> Tensor:
+    places, given = _checked_indices(view, indices)
+    return INDEX_FUNCTIONS[f"index{len(given)}"](view, *given, places)
+
+
+def _checked_indices(view: Tensor, indices: list[Any]) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+    """Places and tensors, wrapped and range-checked (a raw kernel would not name the tensor)."""
+    places = tuple(axis for axis, index in enumerate(indices) if index is not None)
+    if len(places) > len(_COUNTS):
+        raise IndexError(f"at most {len(_COUNTS)} index tensors are supported, got {len(places)}")
+    given = []
+    for place in places:
+        index, size = indices[place], view.shape[place]
+        array = index._array
+        if array is not None and array.size:
+            low, high = int(array.min()), int(array.max())
+            if low < -size or high >= size:
+                raise IndexError(f"index {high if high >= size else low} is out of bounds for dimension {place} with size {size}")
+            if low < 0:
+                index = wrap_device_array(array % size, index)
+        given.append(index)
+    try:
+        layout.broadcast_shapes(*(tuple(index.shape) for index in given))
+    except RuntimeError:
+        listed = ", ".join(str(list(index.shape)) for index in given)
+        raise IndexError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {listed}") from None
+    return places, tuple(given)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------------------------------------------
+
+
+def setitem(self: Tensor, key: Key, value: Any) -> None:
+    """`self[key] = value`, recorded."""
+    if type(key) is not tuple:
+        key = (key,)
+    view, indices = _basic_part(self, key)
+    if not any(index is not None for index in indices):
+        if isinstance(value, Tensor) and value.ndim > view.ndim:
+            value = value.reshape(_without_leading_ones(value, view.ndim))
+        copy_(view, value)
+        return
+    places, given = _checked_indices(view, indices)
+    index_put_(view, places, given, value)
+
+
+def _without_leading_ones(value: Tensor, ndim: int) -> tuple[int, ...]:
+    shape = tuple(value.shape)
+    while len(shape) > ndim and shape[0] == 1:
+        shape = shape[1:]
+    return shape
+
+
+def index_put_(view: Tensor, places: tuple[int, ...], given: tuple[Tensor, ...], value: Any, accumulate: bool = False) -> Tensor:
+    """Writes (or adds) `value` at index tensors."""
+    from engine.autograd.modes import state
+
+    if not isinstance(value, Tensor):
+        value = make_tensor(value, dtype=view.dtype, device=view.device)
+    check_writable(view, "index_put_")
+    shape = _index_shape(view._spec, places, tuple(tuple(index.shape) for index in given))
+    if layout.broadcast_shapes(shape, tuple(value.shape)) != shape:
+        raise RuntimeError(f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape {list(shape)}")
+    key = _full_key(view.ndim, places, tuple(index._array for index in given))
+    if state.grad_enabled and (view.requires_grad or value.requires_grad):
+        # The history of the write: what was there where nothing was written, plus the values scattered to their places.
+        count = len(given)
+        kept = view.detach().new_ones(view.shape, dtype=bool_)
+        kept._array[key] = accumulate
+        spread = INDEX_FUNCTIONS[f"index_backward{count}"](value.to(view.dtype).expand(shape), *given, places, tuple(view.shape))
+        written = view * kept.to(view.dtype) + spread
+        _write_at(view, key, value, accumulate)
+        view._bump_version("index_put_")
+        _adopt_history(view, written)
+        return view
+    _write_at(view, key, value, accumulate)
+    view._bump_version("index_put_")
+    return view
+
+
+def _write_at(view: Tensor, key: tuple[Any, ...], value: Tensor, accumulate: bool) -> None:
+    if accumulate:
+        backend.array_module(view.device).add.at(view._array, key, value._array)
+    else:
+        view._array[key] = value._array
+
+
+# --- along one axis -----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _check_index(name: str, index: Tensor, size: int) -> None:
+    if index.dtype is not int64 and index.dtype.name != "int32":
+        raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index, got {index.dtype}")
+    if index._array is not None and index._array.size:
+        low, high = int(index._array.min()), int(index._array.max())
+        if low < 0 or high >= size:
+            raise RuntimeError(f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}")
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The elements at `index` along an axis."""
+    dim = wrap_dim(dim, input.ndim, "index_select")
+    if index.ndim > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    size = input.shape[dim] if input.ndim else 1
+    _check_index("index_select", index, size)
+    return INDEX_FUNCTIONS["index1"](input.unsqueeze(0) if not input.ndim else input, index.reshape(-1), (dim,)).reshape(
+        () if not input.ndim else (*input.shape[:dim], index.numel(), *input.shape[dim + 1 :])
+    )
+
+
+def _along_axis(index: Any, dim: int, shape: tuple[int, ...], xp: ModuleType) -> tuple[Any, ...]:
+    """A full index key for gather and scatter: every axis counts up, `dim` is indexed."""
+    grids = list(xp.ogrid[tuple(slice(0, size) for size in index.shape)]) if index.ndim else []
+    grids[dim] = index
+    return tuple(grids)
+
+
+GATHER = define(
+    "gather",
+    rule=lambda input, index, dim: input.like(shape=index.shape),
+    forward=lambda xp, input, index, dim: input[_along_axis(index, dim, input.shape, xp)],
+    backward=(lambda g, nd, index, input_spec, dim: nd.scatter_add_zeros(g, index, tuple(input_spec.shape), dim), None),
+    inputs="input index",
+    attributes="dim",
+)
+
+
+def _scatter_add_zeros(xp: ModuleType, source: Any, index: Any, size: tuple[int, ...], dim: int) -> Any:
+    zeros = xp.zeros(size, source.dtype)
+    xp.add.at(zeros, _along_axis(index, dim, size, xp), source[tuple(slice(0, n) for n in index.shape)])
+    return zeros
+
+
+def _gather_padded(g: Any, nd: Any, index: Any, spec: Spec, dim: int) -> Any:
+    picked = nd.gather(g, dim, index) if nd.records else nd.gather(g, index, dim)
+    if tuple(spec.shape) == tuple(index.shape):
+        return picked
+    return nd.view_backward(picked, "window", (tuple(index.shape),), tuple(spec.shape), False)
+
+
+SCATTER_ADD_ZEROS = define(
+    "scatter_add_zeros",
+    rule=lambda input, index, size, dim: input.like(shape=size),
+    forward=_scatter_add_zeros,
+    backward=(lambda g, nd, index, input_spec, dim: _gather_padded(g, nd, index, input_spec, dim), None),
+    inputs="input index",
+    attributes="size dim",
+)
+define(
+    "window",
+    rule=lambda input, size: input.like(shape=size, stride=input.stride),
+    forward=lambda xp, input, size: input[tuple(slice(0, n) for n in size)],
+    attributes="size",
+    view=True,
+)
+
+
+def scatter_add_zeros(input: Tensor, index: Tensor, size: tuple[int, ...], dim: int) -> Tensor:
+    """Zeros of `size` with `input` added at `index` along `dim`; the adjoint of gather."""
+    return apply(SCATTER_ADD_ZEROS, (input, index), (tuple(size), dim))
+
+
+def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """out[i][j][k] = input[i][index[i][j][k]][k] (for dim 1)."""
+    dim = wrap_dim(dim, input.ndim, "gather")
+    if not input.ndim or not index.ndim:
+        return gather(input.reshape(-1) if not input.ndim else input, dim, index.reshape(-1) if not index.ndim else index).reshape(index.shape)
+    _check_scatter_shapes("gather", input, dim, index)
+    _check_index("gather", index, input.shape[dim])
+    return apply(GATHER, (input, index), (dim,))
+
+
+def _check_scatter_shapes(name: str, input: Tensor, dim: int, index: Tensor) -> None:
+    if index.ndim != input.ndim:
+        raise RuntimeError(f"{name}: Index tensor must have the same number of dimensions as input tensor, got {list(index.shape)} and {list(input.shape)}")
+    for axis in range(input.ndim):
+        if axis != dim and index.shape[axis] > input.shape[axis]:
+            raise RuntimeError(f"{name}: Size does not match at dimension {axis} expected index {list(index.shape)} to be smaller than self {list(input.shape)} apart from dimension {dim}")
+
+
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """`input` with `src` added at `index` along an axis."""
+    dim = wrap_dim(dim, input.ndim, "scatter_add")
+    _check_scatter_shapes("scatter_add", input, dim, index)
+    _check_index("scatter_add", index, input.shape[dim])
+    return input + scatter_add_zeros(src, index, tuple(input.shape), dim)
+
+
+def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
+    """`input` with `src` (a Tensor or a number) written at `index` along an axis."""
+    dim = wrap_dim(dim, input.ndim, "scatter")
+    _check_scatter_shapes("scatter", input, dim, index)
+    _check_index("scatter", index, input.shape[dim])
+    xp = backend.array_module(input.device)
+    kept = input.detach().new_ones(input.shape, dtype=bool_)
+    kept._array[_along_axis(index._array, dim, input.shape, xp)] = False
+    values = src if isinstance(src, Tensor) else input.detach().new_full(index.shape, src)
+    written = apply(SCATTER_ADD_ZEROS, (values, _last_writers(index, dim, tuple(input.shape), xp)), (tuple(input.shape), dim)) if _distinct(index, dim) else None
+    if written is None:
+        raise RuntimeError("scatter: index repeats a position, so which value wins is undefined; use scatter_add")
+    return input * kept.to(input.dtype) + written
+
+
+def _distinct(index: Tensor, dim: int) -> bool:
+    ordered = np.sort(np.asarray(index.detach().cpu().numpy()), axis=dim)
+    return not bool((np.diff(ordered, axis=dim) == 0).any())
+
+
+def _last_writers(index: Tensor, dim: int, shape: tuple[int, ...], xp: ModuleType) -> Tensor:
+    return index
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """`input` with `value` where the mask is true."""
+    from engine.ops.pointwise import where
+
+    if mask.dtype is not bool_:
+        raise RuntimeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+    return where(mask, value if isinstance(value, Tensor) else make_tensor(value, dtype=input.dtype, device=input.device), input)
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask is true, as a vector."""
+    shape = layout.broadcast_shapes(tuple(input.shape), tuple(mask.shape))
+    return getitem(input.expand(shape), mask.expand(shape))
+
+
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """Indices of the non-zero elements: (N, ndim), or one vector an axis."""
+    xp = backend.array_module(input.device)
+    found = [wrap_device_array(array, input) for array in xp.nonzero(input._array if input.ndim else input._array.reshape(1))]
+    if as_tuple:
+        return tuple(found)
+    rows = [index._array for index in found[: input.ndim]]
+    return wrap_device_array(xp.stack(rows, 1) if rows else xp.zeros((found[0].numel(), 0), np.int64), input)
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """gather with broadcasting; over the flattened tensor without `dim`."""
+    if dim is None:
+        return gather(input.reshape(-1), 0, indices.reshape(-1))
+    dim = wrap_dim(dim, input.ndim, "take_along_dim")
+    shape = layout.broadcast_shapes(
+        tuple(1 if axis == dim else n for axis, n in enumerate(input.shape)), tuple(1 if axis == dim else n for axis, n in enumerate(indices.shape))
+    )
+    grown = input.expand(tuple(input.shape[axis] if axis == dim else n for axis, n in enumerate(shape)))
+    return gather(grown, dim, indices.expand(tuple(indices.shape[axis] if axis == dim else n for axis, n in enumerate(shape))))
+
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements of the flattened tensor."""
+    return getitem(input.reshape(-1), index)
+
+

@@ -1,0 +1,213 @@
+"""Matrix products. BLAS reads transposed operands through leading dimensions, so neither forward nor backward copies an operand to transpose it."""
+
+from types import ModuleType
+from typing import Any
+
+from engine import layout
+from engine.dispatch import apply, define
+from engine.dtypes import bool_
+from engine.ops.common import common_dtype
+from engine.ops.view import reshape
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+
+def _same_dtype(name: str, *specs: Spec) -> None:
+    found = {spec.dtype for spec in specs if spec is not None}
+    if len(found) > 1:
+        listed = " and ".join(str(spec.dtype) for spec in specs if spec is not None)
+        raise RuntimeError(f"{name}: expected operands to have the same dtype, but got {listed}; convert one with .to()")
+
+
+def _matmul_rule(input: Spec, other: Spec) -> Spec:
+    if not input.ndim or not other.ndim:
+        raise RuntimeError(f"matmul: both arguments need to be at least 1D, but they are {input.ndim}D and {other.ndim}D")
+    _same_dtype("matmul", input, other)
+    inner = other.shape[-2] if other.ndim > 1 else other.shape[0]
+    if input.shape[-1] != inner:
+        raise RuntimeError(
+            f"matmul: mat1 and mat2 shapes cannot be multiplied ({_by(input)} and {_by(other)}): expected {input.shape[-1]} rows in the second, got {inner}"
+            + ("; if it holds one row per output, transpose it (.T)" if other.ndim > 1 and other.shape[-1] == input.shape[-1] else "")
+        )
+    batch = layout.broadcast_shapes(tuple(input.shape[:-2]), tuple(other.shape[:-2]))  # type: ignore[arg-type]
+    rows = (input.shape[-2],) if input.ndim > 1 else ()
+    columns = (other.shape[-1],) if other.ndim > 1 else ()
+    return input.like(shape=(*batch, *rows, *columns), dtype=common_dtype(input, other))
+
+
+def _by(spec: Spec) -> str:
+    return "x".join(map(str, spec.shape))
+
+
+def _product(xp: ModuleType, input: Any, other: Any) -> Any:
+    # np.dot has 0.35 µs less overhead than np.matmul on small matrices (0.58 against 0.93 µs for 8x16 @ 16x16).
+    if input.ndim == 2 and other.ndim == 2:
+        return xp.dot(input, other)
+    return xp.matmul(input, other)
+
+
+def _transposed(nd: Any, value: Any) -> Any:
+    return value.transpose(-1, -2) if nd.records else value.swapaxes(-1, -2)
+
+
+def _outer(nd: Any, a: Any, b: Any) -> Any:
+    """a (..., M) and b (..., N) -> (..., M, N)."""
+    return a[..., :, None] * b[..., None, :]
+
+
+def _slope_of_input(g: Any, nd: Any, input_spec: Spec, other: Any, other_spec: Spec) -> Any:
+    if other_spec.ndim == 1:
+        return g * other if input_spec.ndim == 1 else _outer(nd, g, other)
+    if input_spec.ndim == 1:
+        return (g[..., None, :] * other).sum(-1) if other_spec.ndim > 2 else nd.matmul(other, g)
+    return nd.matmul(g, _transposed(nd, other))
+
+
+def _slope_of_other(g: Any, nd: Any, input: Any, input_spec: Spec, other_spec: Spec) -> Any:
+    if input_spec.ndim == 1:
+        return g * input if other_spec.ndim == 1 else _outer(nd, input, g)
+    if other_spec.ndim == 1:
+        return (g[..., None] * input).sum(-2) if input_spec.ndim > 2 else nd.matmul(_transposed(nd, input), g)
+    if other_spec.ndim == 2 and input_spec.ndim > 2:  # one product over all rows instead of a batch that is summed afterwards
+        rows, columns = other_spec.shape
+        return nd.matmul(_transposed(nd, input.reshape((-1, rows))), g.reshape((-1, columns)))
+    return nd.matmul(_transposed(nd, input), g)
+
+
+MATMUL = define("matmul", rule=_matmul_rule, forward=_product, backward=(_slope_of_input, _slope_of_other), inputs="input other")
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """Matrix product with PyTorch's broadcasting: vectors, matrices, batches.
+
+    Raises: RuntimeError naming both shapes when the inner sizes differ.
+    """
+    if not isinstance(input, Tensor) or not isinstance(other, Tensor):
+        wrong = other if isinstance(input, Tensor) else input
+        raise TypeError(f"matmul(): arguments must be Tensors, not {type(wrong).__name__}")
+    if input.ndim > 2 and other.ndim <= 2 and input.is_contiguous() and other.ndim == 2 and input.dtype is not bool_:
+        # Folded to one matrix product, as PyTorch does: a BLAS call a batch element would be slower.
+        rows = reshape(input, (-1, input.shape[-1])) if input.shape[-1] == other.shape[0] else input
+        if rows is not input:
+            return reshape(apply(MATMUL, (rows, other)), (*input.shape[:-1], other.shape[1]))
+    return apply(MATMUL, (input, other))
+
+
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """Product of two matrices."""
+    _require_ndim("mm", (input, 2), (mat2, 2))
+    return matmul(input, mat2)
+
+
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """Product of a matrix and a vector."""
+    _require_ndim("mv", (input, 2), (vec, 1))
+    return matmul(input, vec)
+
+
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """Product of two vectors."""
+    _require_ndim("dot", (input, 1), (tensor, 1))
+    return matmul(input, tensor)
+
+
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """Products of two batches of matrices of equal length."""
+    _require_ndim("bmm", (input, 3), (mat2, 3))
+    if input.shape[0] != mat2.shape[0]:
+        raise RuntimeError(f"bmm: expected batches of the same size, got {list(input.shape)} and {list(mat2.shape)}")
+    return apply(MATMUL, (input, mat2))
+
+
+def _require_ndim(name: str, *expected: tuple[Tensor, int]) -> None:
+    for tensor, ndim in expected:
+        if tensor.ndim != ndim:
+            raise RuntimeError(f"{name}: expected a {ndim}-D tensor, got shape {list(tensor.shape)}; matmul() broadcasts")
+
+
+# --- linear -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def _linear_rule(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
+    _same_dtype("linear", input, weight, bias)  # type: ignore[arg-type]
+    if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
+        raise RuntimeError(
+            f"linear: input and weight shapes cannot be multiplied ({_by(input)} and {_by(weight)}): the input's last size must be in_features, "
+            f"{weight.shape[-1]}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise RuntimeError(f"linear: expected a bias of shape {[weight.shape[0]]}, got {list(bias.shape)}")
+    return input.like(shape=(*input.shape[:-1], weight.shape[0]))
+
+
+def _linear(xp: ModuleType, input: Any, weight: Any, bias: Any = None) -> Any:
+    rows = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
+    out = xp.dot(rows, weight.T)
+    if bias is not None:
+        out += bias
+    return out if input.ndim == 2 else out.reshape((*input.shape[:-1], weight.shape[0]))
+
+
+def _rows(value: Any, width: int) -> Any:
+    return value if value.ndim == 2 else value.reshape((-1, width))
+
+
+def _linear_weight_slope(g: Any, nd: Any, input: Any, input_spec: Spec, weight_spec: Spec) -> Any:
+    out_features, in_features = weight_spec.shape
+    rows, g = _rows(input, in_features), _rows(g, out_features)
+    if nd.records:
+        return matmul(g.t(), rows)
+    if weight_spec.contiguous:
+        return nd.xp.dot(g.T, rows)
+    return nd.xp.dot(rows.T, g).T  # the product lies as a column-major weight does, so that AccumulateGrad need not copy it
+
+
+def _linear_input_slope(g: Any, nd: Any, input_spec: Spec, weight: Any, weight_spec: Spec) -> Any:
+    if nd.records:
+        return matmul(g, weight)
+    if g.ndim == 2:
+        return nd.xp.dot(g, weight)
+    return nd.xp.dot(g.reshape(-1, weight_spec.shape[0]), weight).reshape(input_spec.shape)
+
+
+def _linear_bias_slope(g: Any, nd: Any, bias_spec: Spec) -> Any:
+    rows = _rows(g, bias_spec.shape[0])
+    return rows.sum(0) if nd.records else nd.xp.add.reduce(rows, 0) if nd.xp.__name__ == "numpy" else rows.sum(0)
+
+
+LINEAR = define(
+    "linear",
+    rule=_linear_rule,
+    forward=_linear,
+    backward=(_linear_input_slope, _linear_weight_slope, _linear_bias_slope),
+    inputs="input weight bias",
+)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias.
+
+    Shapes: input (..., in_features), weight (out_features, in_features), bias (out_features,) -> (..., out_features).
+    """
+    if weight.ndim == 1:
+        return matmul(input, weight) if bias is None else matmul(input, weight) + bias
+    return apply(LINEAR, (input, weight) if bias is None else (input, weight, bias))
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * (mat1 @ mat2)."""
+    _require_ndim("addmm", (mat1, 2), (mat2, 2))
+    product = matmul(mat1, mat2)
+    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * bmm(batch1, batch2)."""
+    product = bmm(batch1, batch2)
+    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """Outer product of two vectors."""
+    _require_ndim("outer", (input, 1), (vec2, 1))
+    return input.unsqueeze(1) * vec2

@@ -1,0 +1,324 @@
+"""Reductions: sum, mean, extrema, products, statistics. Results are row-major, as PyTorch's are."""
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from engine import iterator
+from engine.dims import wrap_dim, wrap_dims
+from engine.dispatch import apply, define
+from engine.dtypes import FLOATING_CATEGORY, bool_, dtype, int64, require_dtype
+from engine.ops.common import require_floating
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+Dims = int | Sequence[int] | None
+
+
+def _reduced(input: Spec, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Spec:
+    return input.like(shape=iterator.reduction_shape(input.shape, dims, keepdim), dtype=kind)
+
+
+def _rule(input: Spec, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Spec:
+    return _reduced(input, dims, keepdim, kind)
+
+
+def spread(nd: Any, g: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) -> Any:
+    """A gradient of the reduced shape expanded to the input's shape."""
+    if not keepdim and dims:
+        g = g.reshape(tuple(1 if axis in dims else size for axis, size in enumerate(spec.shape)))
+    return g.expand(spec.shape) if nd.records else nd.xp.broadcast_to(g, spec.shape)
+
+
+def _sum(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Any:
+    return xp.add.reduce(input, axis=dims, keepdims=keepdim, dtype=kind.numpy) if xp.__name__ == "numpy" else xp.sum(input, axis=dims, keepdims=keepdim, dtype=kind.numpy)
+
+
+SUM = define(
+    "sum",
+    rule=_rule,
+    forward=_sum,
+    backward=(lambda g, nd, input_spec, dims, keepdim: spread(nd, g, input_spec, dims, keepdim),),
+    attributes="dims keepdim kind",
+)
+
+
+def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Sum over axes (all without `dim`). Integers and bools sum in int64."""
+    spec = input._spec
+    kind = require_dtype(dtype) if dtype is not None else spec.dtype if spec.dtype.category >= FLOATING_CATEGORY else int64
+    return apply(SUM, (input,), (wrap_dims(dim, spec.ndim, "sum"), keepdim, kind))
+
+
+def _count(shape: tuple[int, ...], dims: tuple[int, ...]) -> int:
+    count = 1
+    for dim in dims:
+        count *= shape[dim]
+    return count
+
+
+MEAN = define(
+    "mean",
+    rule=_rule,
+    forward=lambda xp, input, dims, keepdim, kind: xp.mean(input, axis=dims, keepdims=keepdim, dtype=kind.numpy),
+    backward=(lambda g, nd, input_spec, dims, keepdim: spread(nd, g / _count(input_spec.shape, dims), input_spec, dims, keepdim),),
+    attributes="dims keepdim kind",
+)
+
+
+def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Mean over axes (all without `dim`).
+
+    Raises: RuntimeError for integers and bools, unless `dtype` is given.
+    """
+    spec = input._spec
+    if dtype is None:
+        require_floating("mean", spec)
+    return apply(MEAN, (input,), (wrap_dims(dim, spec.ndim, "mean"), keepdim, spec.dtype if dtype is None else require_dtype(dtype)))
+
+
+PROD = define(
+    "prod",
+    rule=_rule,
+    forward=lambda xp, input, dims, keepdim, kind: xp.prod(input, axis=dims, keepdims=keepdim, dtype=kind.numpy),
+    backward=(lambda g, nd, input, input_spec, dims, keepdim: _prod_slope(g, nd, input, input_spec, dims, keepdim),),
+    attributes="dims keepdim kind",
+)
+
+
+def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) -> Any:
+    """The product of all other elements, exact where some are zero: exclusive products from the left and from the right."""
+    g = spread(nd, g, spec, dims, keepdim)
+    axes = [axis for axis in range(spec.ndim) if axis not in dims]
+    order = [*axes, *dims]
+    kept = tuple(spec.shape[axis] for axis in axes)
+    rows = nd.permute(input, tuple(order)).reshape((*kept, -1))
+    n = rows.shape[-1]
+    left, right = [], []
+    forward = backward = None
+    for i in range(n):
+        left.append(rows[..., 0] * 0 + 1 if forward is None else forward)
+        right.append(rows[..., 0] * 0 + 1 if backward is None else backward)
+        forward = rows[..., i] if forward is None else forward * rows[..., i]
+        backward = rows[..., n - 1 - i] if backward is None else backward * rows[..., n - 1 - i]
+    others = nd.stack([a * b for a, b in zip(left, reversed(right), strict=True)], len(kept)) if nd.records else nd.xp.stack(
+        [a * b for a, b in zip(left, reversed(right), strict=True)], len(kept)
+    )
+    inverse = tuple(order.index(axis) for axis in range(spec.ndim))
+    return g * nd.permute(others.reshape(tuple(spec.shape[axis] for axis in order)), inverse)
+
+
+def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Product over one axis, or over all."""
+    spec = input._spec
+    kind = require_dtype(dtype) if dtype is not None else spec.dtype if spec.dtype.category >= FLOATING_CATEGORY else int64
+    return apply(PROD, (input,), (wrap_dims(dim, spec.ndim, "prod"), keepdim, kind))
+
+
+def _extremum(name: str, function: str) -> Callable[..., Tensor]:
+    operator = define(
+        name,
+        rule=_rule,
+        forward=lambda xp, input, dims, keepdim, kind: getattr(xp, function)(input, axis=dims, keepdims=keepdim),
+        backward=(lambda g, nd, input, out, input_spec, dims, keepdim: _even_shares(g, nd, input, out, input_spec, dims, keepdim),),
+        attributes="dims keepdim kind",
+    )
+
+    def reduce(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+        dims = wrap_dims(dim, input.ndim, name)
+        _refuse_empty(name, input._spec, dims)
+        return apply(operator, (input,), (dims, keepdim, input.dtype))
+
+    reduce.__name__ = reduce.__qualname__ = name
+    reduce.__doc__ = f"{function.capitalize()} over axes; the gradient is shared evenly between equal elements."
+    return reduce
+
+
+def _even_shares(g: Any, nd: Any, input: Any, out: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) -> Any:
+    hit = input == spread(nd, out, spec, dims, keepdim)
+    hit = hit.to(g.dtype) if nd.records else hit.astype(g.dtype)
+    shares = nd.sum(hit, dims, True) if nd.records else hit.sum(axis=dims, keepdims=True)
+    return spread(nd, g, spec, dims, keepdim) * hit / shares
+
+
+def _refuse_empty(name: str, spec: Spec, dims: tuple[int, ...]) -> None:
+    for dim in dims:
+        if spec.shape[dim] == 0:
+            raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size, got shape {list(spec.shape)}")
+
+
+amax = _extremum("amax", "max")
+amin = _extremum("amin", "min")
+
+
+class values_indices(tuple[Tensor, Tensor]):
+    """What max(dim), min(dim), sort, topk ... return: unpacks as (values, indices) and has both names."""
+
+    __slots__ = ()
+    values = property(lambda self: self[0])
+    indices = property(lambda self: self[1])
+
+
+def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callable[..., Tensor]]:
+    def forward(xp: ModuleType, input: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
+        indices = xp.expand_dims(getattr(xp, pick)(input, axis=dim), dim)
+        values = xp.take_along_axis(input, indices, dim)
+        return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
+
+    operator = define(
+        f"{name}_dim",
+        rule=lambda input, dim, keepdim: (_reduced(input, (dim,), keepdim, input.dtype), _reduced(input, (dim,), keepdim, int64)),
+        forward=forward,
+        backward=lambda g, nd, out, input_spec, dim, keepdim: (_scatter_picked(g[0], nd, out[1], input_spec, dim, keepdim),),
+        attributes="dim keepdim",
+        outputs=2,
+    )
+
+    def along(input: Tensor, dim: int, keepdim: bool) -> values_indices:
+        if not input.ndim:
+            return values_indices((input.clone(), input.new_zeros((), dtype=int64)))
+        dim = wrap_dim(dim, input.ndim, name)
+        _refuse_empty(name, input._spec, (dim,))
+        return values_indices(apply(operator, (input,), (dim, keepdim)))
+
+    def index_only(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        if dim is None:
+            if not input.numel():
+                raise IndexError(f"arg{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
+            flat = along(input.detach().reshape(-1), 0, False)[1]
+            return flat.reshape((1,) * input.ndim) if keepdim else flat
+        return along(input.detach(), dim, keepdim)[1]
+
+    return along, index_only
+
+
+def _scatter_picked(g: Any, nd: Any, indices: Any, spec: Spec, dim: int, keepdim: bool) -> Any:
+    if g is None:
+        return None
+    if not keepdim:
+        g, indices = (g.unsqueeze(dim), indices.unsqueeze(dim)) if nd.records else (nd.xp.expand_dims(g, dim), nd.xp.expand_dims(indices, dim))
+    return nd.scatter_zeros(g, indices, tuple(spec.shape), dim)
+
+
+SCATTER_ZEROS = define(
+    "scatter_zeros",
+    rule=lambda input, index, size, dim: input.like(shape=size),
+    forward=lambda xp, input, index, size, dim: _put(xp, input, index, size, dim),
+    backward=(lambda g, nd, index, dim: nd.gather(g, dim, index) if nd.records else nd.xp.take_along_axis(g, index, dim), None),
+    inputs="input index",
+    attributes="size dim",
+)
+
+
+def _put(xp: ModuleType, input: Any, index: Any, size: tuple[int, ...], dim: int) -> Any:
+    zeros = xp.zeros(size, input.dtype)
+    xp.put_along_axis(zeros, index, input, dim)
+    return zeros
+
+
+def scatter_zeros(input: Tensor, index: Tensor, size: tuple[int, ...], dim: int) -> Tensor:
+    """Zeros of `size` with `input` written at `index` along `dim` (indices distinct along it); the adjoint of gather."""
+    return apply(SCATTER_ZEROS, (input, index), (tuple(size), dim))
+
+
+_max_along, argmax = _picked("max", "argmax")
+_min_along, argmin = _picked("min", "argmin")
+
+
+def max(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The largest element; with an axis (values, indices); with a Tensor the elementwise maximum."""
+    return _extremum_call(input, dim, keepdim, "maximum", amax, _max_along)
+
+
+def min(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The smallest element; with an axis (values, indices); with a Tensor the elementwise minimum."""
+    return _extremum_call(input, dim, keepdim, "minimum", amin, _min_along)
+
+
+def _extremum_call(input: Tensor, dim: Any, keepdim: bool, binary: str, whole: Callable[..., Any], along: Callable[..., Any]) -> Any:
+    if isinstance(dim, Tensor):
+        from engine.ops.pointwise import FUNCTIONS
+
+        return FUNCTIONS[binary](input, dim)
+    return whole(input) if dim is None else along(input, dim, keepdim)
+
+
+def var(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
+    """Variance over axes; divides by N - correction (default 1)."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    require_floating("var", input._spec)
+    dims = wrap_dims(dim, input.ndim, "var")
+    correction = (0 if unbiased is False else 1) if correction is None else correction
+    centered = input - mean(input, dims, True) if input.ndim else input - input
+    return sum(centered * centered, dims, keepdim) / builtin_max(_count(input.shape, dims) - correction, 0)
+
+
+def builtin_max(a: float, b: float) -> float:
+    """Python's max, whose name this module gives to the operator."""
+    return a if a > b else b
+
+
+def std(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
+    """Square root of `var`."""
+    return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
+
+
+def var_mean(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> tuple[Tensor, Tensor]:
+    """(variance, mean)."""
+    return var(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
+
+
+def std_mean(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> tuple[Tensor, Tensor]:
+    """(standard deviation, mean)."""
+    return std(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
+
+
+def _truth(name: str) -> Callable[..., Tensor]:
+    operator = define(
+        name,
+        rule=lambda input, dims, keepdim: _reduced(input, dims, keepdim, bool_ if input.dtype.name != "uint8" else input.dtype),
+        forward=lambda xp, input, dims, keepdim: getattr(xp, name)(input, axis=dims, keepdims=keepdim),
+        attributes="dims keepdim",
+    )
+
+    def reduce(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+        return apply(operator, (input,), (wrap_dims(dim, input.ndim, name), keepdim))
+
+    reduce.__name__ = reduce.__qualname__ = name
+    reduce.__doc__ = f"Whether {name} elements are non-zero, over axes."
+    return reduce
+
+
+all = _truth("all")
+any = _truth("any")
+
+
+def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    """log(sum(exp(input))) over axes, without overflow."""
+    dims = wrap_dims(dim, input.ndim, "logsumexp")
+    top = amax(input.detach(), dims, True)
+    top = top.where(top.abs() != float("inf"), 0)
+    result = sum((input - top).exp(), dims, True).log() + top
+    return result if keepdim or not dims else result.reshape(iterator.reduction_shape(input.shape, dims, False))
+
+
+def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """p-norm over axes ("fro" and 2: the square root of the sum of squares)."""
+    if dtype is not None:
+        input = input.to(dtype)
+    require_floating("norm", input._spec)
+    dims = wrap_dims(dim, input.ndim, "norm")
+    if p in ("fro", 2, 2.0):
+        return sum(input * input, dims, keepdim).sqrt()
+    if p == float("inf"):
+        return amax(input.abs(), dims, keepdim)
+    if p == -float("inf"):
+        return amin(input.abs(), dims, keepdim)
+    if p == 0:
+        return sum((input != 0).to(input.dtype), dims, keepdim)
+    if p == 1:
+        return sum(input.abs(), dims, keepdim)
+    return sum(input.abs() ** p, dims, keepdim) ** (1.0 / p)
+
+

@@ -1,0 +1,658 @@
+"""Views: other shapes and strides on the same memory. Each row has a rule on Specs and a NumPy view; all share one derivative.
+
+The gradient of a view is the incoming gradient written into zeros through the same view (`view_backward`), so a new view needs no rule of its own.
+Views whose elements overlap (unfold, as_strided) add instead of write. Rules: PyTorch's aten/src/ATen/native/TensorShape.cpp.
+"""
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from engine import backend, layout
+from engine.autograd.graph import Edge
+from engine.dims import wrap_dim
+from engine.dispatch import OPERATORS, OperatorNode, apply, define
+from engine.ops.copy import lay_out
+from engine.ops.factories import shape_from
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+
+def view_operator(name: str, rule: Callable[..., Any], forward: Callable[..., Any], attributes: str, backward: Any = None, overlapping: bool = False) -> Any:
+    """Defines a view of one input and one output."""
+    if backward is None:
+        names = attributes.split()
+
+        def scatter(g: Any, nd: Any, input_spec: Spec, *values: Any) -> Any:
+            return nd.view_backward(g, name, values, tuple(input_spec.shape), overlapping)
+
+        backward = (_with_parameters(scatter, ["g", "nd", "input_spec", *names]),)
+    return define(name, rule=rule, forward=forward, backward=backward, attributes=attributes, view=True)
+
+
+def _with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """`function` with a signature that names the attributes, for `engine.dispatch` to bind."""
+    import inspect
+
+    def bound(*values: Any) -> Any:
+        return function(*values)
+
+    bound.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])  # type: ignore[attr-defined]
+    return bound
+
+
+def _view_backward(xp: ModuleType, g: Any, name: str, attributes: tuple[Any, ...], shape: tuple[int, ...], overlapping: bool) -> Any:
+    zeros = xp.zeros(shape, g.dtype)
+    if not overlapping:
+        OPERATORS[name].forward(xp, zeros, *attributes)[...] = g
+        return zeros
+    positions = xp.arange(zeros.size).reshape(shape)
+    where = OPERATORS[name].forward(xp, positions, *attributes)
+    xp.add.at(zeros.reshape(-1), where, g)
+    return zeros
+
+
+VIEW_BACKWARD = define(
+    "view_backward",
+    rule=lambda input, name, attributes, shape, overlapping: input.like(shape=shape),
+    forward=_view_backward,
+    backward=(lambda g, nd, name, attributes: _view_again(g, nd, name, attributes),),
+    attributes="name attributes shape overlapping",
+)
+
+
+def _view_again(g: Any, nd: Any, name: str, attributes: tuple[Any, ...]) -> Any:
+    return apply(OPERATORS[name], (g,), attributes) if nd.records else OPERATORS[name].forward(nd.xp, g, *attributes)
+
+
+def view_backward(input: Tensor, name: str, attributes: tuple[Any, ...], shape: tuple[int, ...], overlapping: bool = False) -> Tensor:
+    """Zeros of `shape` with `input` written (added, if overlapping) through the named view; the adjoint of that view."""
+    return apply(VIEW_BACKWARD, (input,), (name, attributes, shape, overlapping))
+
+
+# --- shape only -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _view_rule(input: Spec, size: tuple[int, ...]) -> Spec:
+    stride = layout.view_strides(input.shape, input.stride, size)
+    if stride is None:
+        raise RuntimeError(
+            f"view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces): "
+            f"{list(input.shape)} with strides {input.stride} cannot be viewed as {list(size)}. Use .reshape(...) instead."
+        )
+    return input.like(shape=size, stride=stride)
+
+
+def _reshape_gradient(g: Any, nd: Any, input_spec: Spec) -> Any:
+    return nd.reshape(g, tuple(input_spec.shape)) if nd.records else g.reshape(input_spec.shape)
+
+
+def _view_forward(xp: ModuleType, input: Any, size: tuple[int, ...]) -> Any:
+    viewed = input.reshape(size)
+    if viewed.base is None or backend.storage(viewed) is not backend.storage(input):
+        spec = backend.spec_of_array(input)
+        stride = layout.view_strides(spec.shape, spec.stride, size)
+        assert stride is not None
+        return backend.strided_view(input, spec.like(shape=size, stride=stride), 0)
+    return viewed
+
+
+VIEW = view_operator("view", _view_rule, _view_forward, "size", backward=(_reshape_gradient,))
+
+
+def view(input: Tensor, *size: Any) -> Tensor:
+    """The same elements in row-major order under another shape, without a copy. `view(dtype)` reinterprets the bytes.
+
+    Raises: RuntimeError when only a copy could show them so.
+    """
+    if len(size) == 1 and not isinstance(size[0], int | Sequence):
+        return _view_as_dtype(input, size[0])
+    wanted = layout.infer_size(_sizes(size, "view"), input._spec.numel)
+    return apply(VIEW, (input,), (wanted,))
+
+
+def _sizes(size: tuple[Any, ...], name: str) -> tuple[int, ...]:
+    """Like `shape_from`, but -1 may stand for one size."""
+    if len(size) == 1 and isinstance(size[0], Sequence):
+        size = tuple(size[0])
+    try:
+        return tuple(n.__index__() for n in size)
+    except AttributeError:
+        raise TypeError(f"{name}(): sizes must be integers, got {size!r}") from None
+
+
+def _view_as_dtype(input: Tensor, kind: Any) -> Tensor:
+    from engine.dtypes import require_dtype
+
+    kind = require_dtype(kind)
+    if kind.itemsize != input.itemsize:
+        raise RuntimeError(f"view(dtype): expected a dtype of {input.itemsize} bytes, got {kind} of {kind.itemsize}")
+    viewed = Tensor(input._array.view(kind.numpy), input._spec.like(dtype=kind))
+    viewed._counter = input._version_counter()
+    return viewed
+
+
+def reshape(input: Tensor, *shape: Any) -> Tensor:
+    """The same elements in row-major order under another shape: a view where possible, else a copy."""
+    wanted = layout.infer_size(_sizes(shape, "reshape"), input._spec.numel)
+    if layout.view_strides(input._spec.shape, input._spec.stride, wanted) is None:
+        input = input.clone(memory_format=layout.contiguous_format)
+    return apply(VIEW, (input,), (wanted,))
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Joins the axes from `start_dim` to `end_dim`."""
+    start, end = wrap_dim(start_dim, input.ndim, "flatten"), wrap_dim(end_dim, input.ndim, "flatten")
+    if start > end:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    if not input.ndim:
+        return reshape(input, 1)
+    if start == end:
+        return input
+    joined = 1
+    for size in input.shape[start : end + 1]:  # type: ignore[union-attr]
+        joined *= size
+    return reshape(input, (*input.shape[:start], joined, *input.shape[end + 1 :]))
+
+
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """Splits one axis into several; one size may be -1."""
+    dim = wrap_dim(dim, input.ndim, "unflatten")
+    inner = layout.infer_size(tuple(sizes), input.shape[dim])
+    return view(input, (*input.shape[:dim], *inner, *input.shape[dim + 1 :]))
+
+
+# --- order of axes --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
+    inverse = [0] * len(dims)
+    for position, dim in enumerate(dims):
+        inverse[dim] = position
+    return tuple(inverse)
+
+
+PERMUTE = view_operator(
+    "permute",
+    lambda input, dims: input.like(shape=[input.shape[dim] for dim in dims], stride=tuple(input.stride[dim] for dim in dims)),
+    lambda xp, input, dims: input.transpose(dims),
+    "dims",
+    backward=(lambda g, nd, dims: nd.permute(g, _inverse(dims)),),
+)
+
+
+def permute(input: Tensor, *dims: Any) -> Tensor:
+    """Axes in another order."""
+    order = tuple(wrap_dim(dim, input.ndim, "permute") for dim in _sizes(dims, "permute"))
+    if len(order) != input.ndim:
+        raise RuntimeError(f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of dimensions "
+                           f"i.e. input.dim() = {input.ndim} is not equal to len(dims) = {len(order)}")  # fmt: skip
+    if len(set(order)) < len(order):
+        raise RuntimeError(f"permute(): duplicate dims are not allowed, got {list(order)}")
+    return apply(PERMUTE, (input,), (order,))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Two axes exchanged."""
+    a, b = wrap_dim(dim0, input.ndim, "transpose"), wrap_dim(dim1, input.ndim, "transpose")
+    order = list(range(input.ndim))
+    if order:
+        order[a], order[b] = b, a
+    return apply(PERMUTE, (input,), (tuple(order),))
+
+
+swapaxes = swapdims = transpose
+
+
+def t(input: Tensor) -> Tensor:
+    """The transpose of a matrix (a vector stays as it is)."""
+    if input.ndim > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
+    return transpose(input, 0, 1) if input.ndim == 2 else apply(PERMUTE, (input,), (tuple(range(input.ndim)),))
+
+
+def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Axes moved to new positions, the others in order."""
+    sources = [wrap_dim(dim, input.ndim, "movedim") for dim in ([source] if isinstance(source, int) else source)]
+    targets = [wrap_dim(dim, input.ndim, "movedim") for dim in ([destination] if isinstance(destination, int) else destination)]
+    if len(sources) != len(targets):
+        raise RuntimeError(f"movedim: Invalid source or destination dims: source ({sources} dims) should contain the same number of dims as destination ({targets} dims)")
+    if len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
+        raise RuntimeError(f"movedim: repeated dim in `source` ({sources}) or `destination` ({targets})")
+    order: list[int] = [dim for dim in range(input.ndim) if dim not in sources]
+    for target, moved in sorted(zip(targets, sources, strict=True)):
+        order.insert(target, moved)
+    return permute(input, order)
+
+
+moveaxis = movedim
+
+# --- expand, squeeze --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _expand_rule(input: Spec, size: tuple[int, ...]) -> Spec:
+    extra = len(size) - input.ndim
+    if extra < 0:
+        raise RuntimeError(
+            f"expand({list(input.shape)}, size={list(size)}): the number of sizes provided ({len(size)}) must be greater or equal to the number of "
+            f"dimensions in the tensor ({input.ndim})"
+        )
+    shape, stride = [], []
+    for axis in range(len(size) - 1, -1, -1):
+        old = axis - extra
+        have = input.shape[old] if old >= 0 else 1
+        step = input.stride[old] if old >= 0 else (shape[-1] * stride[-1] if shape else 1)
+        want = size[axis]
+        if want == -1:
+            if old < 0:
+                raise RuntimeError(f"expand: The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {axis}")
+            want = have
+        if have != want:
+            if have != 1:
+                raise RuntimeError(
+                    f"The expanded size of the tensor ({want}) must match the existing size ({have}) at non-singleton dimension {axis}. "
+                    f"Target sizes: {list(size)}. Tensor sizes: {list(input.shape)}"
+                )
+            step = 0
+        shape.append(want)
+        stride.append(step)
+    return input.like(shape=shape[::-1], stride=tuple(stride[::-1]))
+
+
+EXPAND = view_operator(
+    "expand",
+    _expand_rule,
+    lambda xp, input, size: xp.broadcast_to(input, tuple(input.shape[i - len(size)] if n == -1 else n for i, n in enumerate(size))),
+    "size",
+    backward=(lambda g: g,),  # the walker undoes the broadcast
+)
+
+
+def expand(input: Tensor, *size: Any) -> Tensor:
+    """Axes of size 1 repeated without a copy; -1 keeps a size."""
+    return apply(EXPAND, (input,), (_sizes(size, "expand"),))
+
+
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """Expanded to the shape of `other`."""
+    return expand(input, other.shape)
+
+
+def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
+    """Expanded to `size`."""
+    return expand(input, size)
+
+
+def _unsqueeze_rule(input: Spec, dim: int) -> Spec:
+    step = input.shape[dim] * input.stride[dim] if dim < input.ndim else 1
+    return input.like(shape=(*input.shape[:dim], 1, *input.shape[dim:]), stride=(*input.stride[:dim], step, *input.stride[dim:]))
+
+
+UNSQUEEZE = view_operator(
+    "unsqueeze",
+    _unsqueeze_rule,
+    lambda xp, input, dim: xp.expand_dims(input, dim),
+    "dim",
+    backward=(lambda g, nd, dim: nd.squeeze(g, (dim,)),),
+)
+
+
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """A new axis of size 1 at `dim`."""
+    return apply(UNSQUEEZE, (input,), (wrap_dim(dim, input.ndim + 1, "unsqueeze"),))
+
+
+SQUEEZE = view_operator(
+    "squeeze",
+    lambda input, dims: input.like(
+        shape=[n for axis, n in enumerate(input.shape) if axis not in dims], stride=tuple(n for axis, n in enumerate(input.stride) if axis not in dims)
+    ),
+    lambda xp, input, dims: input.reshape([n for axis, n in enumerate(input.shape) if axis not in dims]) if not dims else input.squeeze(dims),
+    "dims",
+    backward=(_reshape_gradient,),
+)
+
+
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Without axes of size 1 (all, or those named)."""
+    named = range(input.ndim) if dim is None else [wrap_dim(d, input.ndim, "squeeze") for d in ([dim] if isinstance(dim, int) else dim)]
+    return apply(SQUEEZE, (input,), (tuple(axis for axis in named if input.ndim and input.shape[axis] == 1),))
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _at(ndim: int, dim: int, key: Any) -> tuple[Any, ...]:
+    return (*(slice(None),) * dim, key)
+
+
+SELECT = view_operator(
+    "select",
+    lambda input, dim, index: input.like(shape=(*input.shape[:dim], *input.shape[dim + 1 :]), stride=(*input.stride[:dim], *input.stride[dim + 1 :])),
+    lambda xp, input, dim, index: input[(*_at(input.ndim, dim, index), ...)],
+    "dim index",
+)
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """One element along an axis, which disappears."""
+    if not input.ndim:
+        raise IndexError("select() cannot be applied to a 0-dim tensor.")
+    dim = wrap_dim(dim, input.ndim, "select")
+    size = input.shape[dim]
+    index = index.__index__()
+    if not -size <= index < size:
+        raise IndexError(f"select(): index {index} out of range for tensor of size {list(input.shape)} at dimension {dim}")
+    return apply(SELECT, (input,), (dim, index + size if index < 0 else index))
+
+
+SLICE = view_operator(
+    "slice",
+    lambda input, dim, start, stop, step: input.like(
+        shape=(*input.shape[:dim], (stop - start + step - 1) // step, *input.shape[dim + 1 :]),
+        stride=(*input.stride[:dim], input.stride[dim] * step, *input.stride[dim + 1 :]),
+    ),
+    lambda xp, input, dim, start, stop, step: input[_at(input.ndim, dim, slice(start, stop, step))],
+    "dim start stop step",
+)
+
+
+def slice_along(input: Tensor, dim: int, start: int | None = None, stop: int | None = None, step: int = 1) -> Tensor:
+    """`input[..., start:stop:step, ...]` along one axis.
+
+    Raises: ValueError for a step that is not positive.
+    """
+    if step is None:
+        step = 1
+    if step <= 0:
+        raise ValueError(f"step must be greater than zero, got {step}; use .flip({dim}) to reverse")
+    size = input.shape[dim]
+    low, high, step = slice(start, stop, step).indices(size)
+    return apply(SLICE, (input,), (dim, low, max(low, high), step))
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """`length` elements from `start` along an axis."""
+    if not input.ndim:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    dim = wrap_dim(dim, input.ndim, "narrow")
+    size = input.shape[dim]
+    start, length = int(start), int(length)
+    if length < 0:
+        raise RuntimeError("narrow(): length must be non-negative.")
+    if not -size <= start <= size:
+        raise IndexError(f"narrow: start out of range (expected to be in range of [{-size}, {size}], but got {start})")
+    start = start + size if start < 0 else start
+    if start + length > size:
+        raise RuntimeError(f"narrow: start ({start}) + length ({length}) exceeds dimension size ({size}).")
+    return apply(SLICE, (input,), (dim, start, start + length, 1))
+
+
+def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces along an axis: of one size (the last may be smaller), or of the given sizes."""
+    dim = wrap_dim(dim, input.ndim, "split")
+    size = input.shape[dim]
+    if isinstance(split_size_or_sections, int):
+        step = split_size_or_sections
+        if step < 0 or (step == 0 and size):
+            raise RuntimeError(f"split expects split_size be non-negative (and positive for a non-empty axis), but got split_size={step}")
+        sections = [min(step, size - start) for start in range(0, size, step)] if size else [0]
+    else:
+        sections = list(split_size_or_sections)
+        if sum(sections) != size or any(section < 0 for section in sections):
+            raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension {dim}), but got {sections}")
+    pieces, start = [], 0
+    for section in sections:
+        pieces.append(_output_of_many(apply(SLICE, (input,), (dim, start, start + section, 1))))
+        start += section
+    return tuple(pieces)
+
+
+def _output_of_many(piece: Tensor) -> Tensor:
+    """Marks one of several views made at once: PyTorch refuses in-place writes through those while recording."""
+    piece._view_version = -1
+    return piece
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` pieces of equal size along an axis (the last may be smaller)."""
+    if chunks <= 0:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    size = input.shape[wrap_dim(dim, input.ndim, "chunk")]
+    each = (size + chunks - 1) // chunks
+    return split(input, each, dim) if each else split(input, [0] * chunks, dim)
+
+
+def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces as NumPy's array_split makes them."""
+    size = input.shape[wrap_dim(dim, input.ndim, "tensor_split")]
+    if isinstance(indices_or_sections, int):
+        n = indices_or_sections
+        if n <= 0:
+            raise RuntimeError(f"number of sections must be larger than 0, got {n}")
+        sections = [size // n + (i < size % n) for i in range(n)]
+        return split(input, sections, dim)
+    bounds = [0, *(slice(i, None).indices(size)[0] for i in indices_or_sections), size]
+    return tuple(narrow(input, dim, low, max(high - low, 0)) for low, high in zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """The elements along an axis, which disappears."""
+    if not input.ndim:
+        raise RuntimeError("unbind() cannot be applied to a 0-dim tensor; dimension specified as 0 but tensor has no dimensions")
+    dim = wrap_dim(dim, input.ndim, "unbind")
+    return tuple(_output_of_many(apply(SELECT, (input,), (dim, index))) for index in range(input.shape[dim]))
+
+
+def _diagonal_rule(input: Spec, offset: int, dim1: int, dim2: int) -> Spec:
+    length = max(min(input.shape[dim1], input.shape[dim2] - offset) if offset >= 0 else min(input.shape[dim1] + offset, input.shape[dim2]), 0)
+    kept = [axis for axis in range(input.ndim) if axis not in (dim1, dim2)]
+    return input.like(
+        shape=[*(input.shape[axis] for axis in kept), length],
+        stride=(*(input.stride[axis] for axis in kept), input.stride[dim1] + input.stride[dim2]),
+    )
+
+
+def _diagonal_forward(xp: ModuleType, input: Any, offset: int, dim1: int, dim2: int) -> Any:
+    view = input.diagonal(offset, dim1, dim2)
+    if xp is backend.np and not view.flags.writeable:
+        view.flags.writeable = True  # NumPy hands diagonals out read-only for historical reasons
+    return view
+
+
+DIAGONAL = view_operator("diagonal", _diagonal_rule, _diagonal_forward, "offset dim1 dim2")
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The diagonal of two axes as the last axis."""
+    a, b = wrap_dim(dim1, input.ndim, "diagonal"), wrap_dim(dim2, input.ndim, "diagonal")
+    if a == b:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    return apply(DIAGONAL, (input,), (int(offset), a, b))
+
+
+def _unfold_rule(input: Spec, dimension: int, size: int, step: int) -> Spec:
+    have = input.shape[dimension] if input.ndim else 1
+    if size > have:
+        raise RuntimeError(f"maximum size for tensor at dimension {dimension} is {have} but size is {size}")
+    if step <= 0:
+        raise RuntimeError(f"step is {step} but must be > 0")
+    count = (have - size) // step + 1
+    if not input.ndim:
+        return input.like(shape=(size,), stride=(1,))
+    shape, stride = list(input.shape), list(input.stride)
+    inner = stride[dimension]
+    shape[dimension], stride[dimension] = count, inner * step
+    return input.like(shape=[*shape, size], stride=(*stride, inner))
+
+
+def _unfold_forward(xp: ModuleType, input: Any, dimension: int, size: int, step: int) -> Any:
+    spec = backend.spec_of_array(input)
+    return backend.strided_view(input, _unfold_rule(spec, dimension, size, step), 0)
+
+
+UNFOLD = view_operator("unfold", _unfold_rule, _unfold_forward, "dimension size step", overlapping=True)
+
+
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Windows of `size` every `step` along an axis; the window is the last axis."""
+    if size < 0:
+        raise RuntimeError(f"size is {size} but must be >= 0")
+    return apply(UNFOLD, (input,), (wrap_dim(dimension, input.ndim, "unfold"), int(size), int(step)))
+
+
+# --- arbitrary strides ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _as_strided_forward(xp: ModuleType, input: Any, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Any:
+    """`offset` counts from the first element of `input` (the public function counts from the start of the storage)."""
+    spec = backend.spec_of_array(input)
+    return backend.strided_view(input, spec.like(shape=size, stride=stride), offset)
+
+
+AS_STRIDED = define(
+    "as_strided",
+    rule=lambda input, size, stride, offset: input.like(shape=size, stride=stride),
+    forward=_as_strided_forward,
+    backward=(lambda g, nd, input_spec, size, stride, offset: nd.as_strided_backward(g, input_spec.shape, input_spec.stride, size, stride, offset),),
+    attributes="size stride offset",
+    view=True,
+)
+
+
+def _as_strided_backward(
+    xp: ModuleType, g: Any, shape: tuple[int, ...], input_stride: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> Any:
+    """Adds the gradient into a model of the storage, then reads the input's elements from it (TensorShape.cpp, as_strided_backward)."""
+    low = min(0, offset)
+    length = max(layout.storage_size(shape, input_stride), layout.storage_size(size, stride) + offset if 0 not in size else 0) - low
+    memory = xp.zeros(max(length, 1), g.dtype)
+    spec = backend.spec_of_array(memory)
+    places = xp.arange(memory.size)
+    index_spec = backend.spec_of_array(places)
+    target = backend.strided_view(places, index_spec.like(shape=size, stride=stride), offset - low)
+    xp.add.at(memory, target, g)
+    if layout.internal_overlap(shape, input_stride) != "no":
+        count = xp.zeros(memory.size, g.dtype)
+        xp.add.at(count, backend.strided_view(places, index_spec.like(shape=shape, stride=input_stride), -low), xp.ones((), g.dtype))
+        memory = memory / xp.maximum(count, 1)
+    return backend.strided_view(memory, spec.like(shape=shape, stride=input_stride), -low).copy()
+
+
+define(
+    "as_strided_backward",
+    rule=lambda input, shape, input_stride, size, stride, offset: input.like(shape=shape),
+    forward=_as_strided_backward,
+    backward=(lambda g, nd, shape, input_stride, size, stride, offset: _as_strided_again(g, nd, shape, input_stride, size, stride, offset),),
+    attributes="shape input_stride size stride offset",
+)
+
+
+def _as_strided_again(g: Any, nd: Any, shape: Any, input_stride: Any, size: Any, stride: Any, offset: int) -> Any:
+    if nd.records:
+        raise RuntimeError("as_strided: derivatives beyond the second are not implemented")
+    memory = nd.xp.zeros(max(layout.storage_size(shape, input_stride), layout.storage_size(size, stride) + offset), g.dtype)
+    spec = backend.spec_of_array(memory)
+    backend.strided_view(memory, spec.like(shape=shape, stride=input_stride), 0)[...] = g
+    return backend.strided_view(memory, spec.like(shape=size, stride=stride), offset).copy()
+
+
+def as_strided_backward(input: Tensor, *attributes: Any) -> Tensor:
+    """The adjoint of `as_strided`."""
+    return apply(OPERATORS["as_strided_backward"], (input,), tuple(tuple(a) if isinstance(a, tuple) else a for a in attributes))
+
+
+def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    """Any shape, strides (elements) and offset (elements, from the start of the storage) on the memory of `input`.
+
+    Raises: RuntimeError when the view would leave the storage, and for negative strides.
+    """
+    size, stride = shape_from((tuple(size),), "as_strided"), tuple(int(step) for step in stride)
+    if len(size) != len(stride):
+        raise RuntimeError(f"as_strided: mismatch in length of strides and shape: {list(size)} and {list(stride)}")
+    if any(step < 0 for step in stride):
+        raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}")
+    here = input.storage_offset() if input._array is not None else 0
+    offset = here if storage_offset is None else int(storage_offset)
+    if offset < 0:
+        raise RuntimeError(f"as_strided: Tensor: invalid storage offset {offset}")
+    if input._array is not None:
+        available = input.untyped_storage().nbytes() // input.itemsize
+        needed = layout.storage_size(size, stride)
+        if needed and needed + offset > available:
+            raise RuntimeError(
+                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize {input.itemsize} requiring a storage "
+                f"size of {(needed + offset) * input.itemsize} bytes are out of bounds for storage of size {available * input.itemsize}"
+            )
+    return apply(AS_STRIDED, (input,), (size, stride, offset - here))
+
+
+# --- history of views whose base was written in place ----------------------------------------------------------------------------------------------------------
+
+
+def replay_view(base: Tensor, view: Tensor) -> None:
+    """Gives `view` the history `base` has now: as_strided of the base."""
+    offset = (backend.address(view._array) - backend.address(base._array)) // view._spec.dtype.itemsize
+    fresh = apply(AS_STRIDED, (base,), (tuple(view.shape), view._spec.stride, offset))
+    view._requires_grad, view._grad_fn = fresh._requires_grad, fresh._grad_fn
+    if fresh._grad_fn is not None:
+        view._output_nr = 0
+
+
+class CopySlices(OperatorNode):
+    """The history of a base after a view of it was written: its old value, with the view's new value scattered into it."""
+
+    __slots__ = ()
+
+    def name(self) -> str:
+        return "CopySlices"
+
+
+def _scatter_view_rule(input: Spec, source: Spec, stride: tuple[int, ...], offset: int) -> Spec:
+    return input
+
+
+def _zero_out(nd: Any, g: Any, size: tuple[int, ...], stride: tuple[int, ...], offset: int, spec: Spec) -> Any:
+    """The base's gradient with zeros where the view was written."""
+    if nd.records:
+        inside = nd.as_strided_backward(g.new_ones(size), spec.shape, spec.stride, size, stride, offset)
+        return g * (1 - inside)
+    inside = _as_strided_backward(nd.xp, nd.xp.ones(size, g.dtype), spec.shape, spec.stride, size, stride, offset)
+    return g * (1 - inside)
+
+
+def _slice_out(nd: Any, g: Any, size: tuple[int, ...], stride: tuple[int, ...], offset: int, spec: Spec) -> Any:
+    """The view's part of the base's gradient."""
+    if nd.records:
+        laid = lay_out(g, spec.stride)
+        return apply(AS_STRIDED, (laid,), (size, stride, offset))
+    return _as_strided_again(g, nd, spec.shape, spec.stride, size, stride, offset)
+
+
+SCATTER_VIEW = define(
+    "scatter_view",
+    rule=_scatter_view_rule,
+    forward=lambda xp, input, source, stride, offset: input,
+    backward=(
+        lambda g, nd, input_spec, source_spec, stride, offset: _zero_out(nd, g, tuple(source_spec.shape), stride, offset, input_spec),
+        lambda g, nd, input_spec, source_spec, stride, offset: _slice_out(nd, g, tuple(source_spec.shape), stride, offset, input_spec),
+    ),
+    inputs="input source",
+    attributes="stride offset",
+)
+
+
+def scatter_view_history(base: Tensor, view: Tensor, written: Tensor) -> None:
+    """After `view` was written in place with the result `written`: rewrites the history of its base."""
+    offset = (backend.address(view._array) - backend.address(base._array)) // view._spec.dtype.itemsize
+    attributes = (view._spec.stride, offset)
+    key = (attributes, base._spec, view._spec)
+    plan = SCATTER_VIEW.plans.get(key) or SCATTER_VIEW.plan(key)
+    edges: list[Edge | None] = [base.gradient_edge() if base.requires_grad else None, written.gradient_edge() if written.requires_grad else None]
+    if edges == [None, None]:
+        return
+    node = CopySlices(edges, plan, ())
+    node.saved = []
+    base._requires_grad, base._grad_fn, base._output_nr = True, node, 0
+    # The view's own history is replayed from the base the next time somebody asks (its version is behind the counter's).
+    view._view_version = -2 if view._view_version < 0 else view._counter.value - 1  # type: ignore[union-attr]

@@ -1,0 +1,616 @@
+"""Tensor: a strided array, the Spec that describes it, and autograd metadata made on demand.
+
+Operators are not here: `engine.methods` attaches them from `engine.ops`. A view shares its base's memory and version counter.
+"""
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from engine import backend, layout
+from engine.autograd.graph import Edge, Node, RemovableHandle, SavedTensor, TensorHooks, VersionCounter
+
+from engine.device import CPU, device
+from engine.dims import wrap_dim
+from engine.dtypes import dtype
+from engine.layout import MemoryFormat, contiguous_format
+from engine.spec import Size, Spec
+
+if TYPE_CHECKING:
+    from engine.autograd.accumulate import AccumulateGrad
+
+
+class AutogradMeta:
+    """What only some tensors have: a gradient, hooks, the sink node of a leaf."""
+
+    __slots__ = ("accumulator", "grad", "hooks", "inference", "name", "post_accumulate", "retains_grad")
+
+    def __init__(self) -> None:
+        self.grad: Tensor | None = None
+        self.accumulator: weakref.ref[AccumulateGrad] | None = None
+        self.hooks: TensorHooks | None = None
+        self.post_accumulate: OrderedDict[int, Callable[[Tensor], None]] | None = None
+        self.retains_grad = False
+        self.inference = False
+        self.name: str | None = None
+
+
+class Storage:
+    """The block of memory a tensor looks into."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def data_ptr(self) -> int:
+        """Address in bytes of the start of the block."""
+        return backend.address(self._owner)
+
+    def nbytes(self) -> int:
+        """Size of the block in bytes."""
+        return int(self._owner.nbytes)
+
+    size = __len__ = nbytes
+
+
+class Tensor:
+    """An n-dimensional array with a gradient history. Made by `engine.tensor`, `engine.zeros`, `engine.from_numpy` and other factories.
+
+    The two arguments are the engine's own: an array and the Spec that describes it.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_array",
+        "_base",
+        "_counter",
+        "_grad_fn",
+        "_meta",
+        "_output_nr",
+        "_requires_grad",
+        "_spec",
+        "_view_version",
+    )
+
+    def __init__(self, array: Any, spec: Spec) -> None:
+        self._array = array
+        self._spec = spec
+        self._requires_grad = False
+        self._grad_fn: Node | None = None
+        self._meta: AutogradMeta | None = None
+        self._counter: VersionCounter | None = None
+        self._base: Tensor | None = None
+
+    # --- what it is -----------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Size:
+        """Sizes of the axes."""
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> dtype:
+        """Element type."""
+        return self._spec.dtype
+
+    @property
+    def device(self) -> device:
+        """Where the memory is."""
+        return self._spec.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._spec.ndim
+
+    def dim(self) -> int:
+        """Number of axes."""
+        return self._spec.ndim
+
+    ndimension = dim
+
+    @property
+    def layout(self) -> str:
+        """Always "engine.strided"."""
+        return "engine.strided"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._spec.dtype.itemsize
+
+    element_size = lambda self: self._spec.dtype.itemsize  # noqa: E731
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._spec.numel * self._spec.dtype.itemsize
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one axis."""
+        return self._spec.shape if dim is None else self._spec.shape[wrap_dim(dim, self._spec.ndim)]
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self._spec.numel
+
+    nelement = numel
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Strides in elements, or that of one axis."""
+        return self._spec.stride if dim is None else self._spec.stride[wrap_dim(dim, self._spec.ndim)]
+
+    def storage_offset(self) -> int:
+        """Elements between the start of the storage and the first element."""
+        return (backend.address(self._array) - backend.address(backend.storage(self._array))) // self._spec.dtype.itemsize
+
+    def data_ptr(self) -> int:
+        """Address in bytes of the first element (0 without elements, as in PyTorch)."""
+        return backend.address(self._array) if self._spec.numel else 0
+
+    def untyped_storage(self) -> Storage:
+        """The memory block this tensor looks into."""
+        return Storage(backend.storage(self._array))
+
+    def is_contiguous(self, memory_format: MemoryFormat = contiguous_format) -> bool:
+        """Whether the elements lie in memory in the order of the format."""
+        return self._spec.contiguous if memory_format is contiguous_format else layout.is_contiguous(self.shape, self._spec.stride, memory_format)
+
+    def is_non_overlapping_and_dense(self) -> bool:
+        """Whether the elements fill one block of memory, each address once."""
+        return self._spec.dense
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a floating point type."""
+        return self._spec.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        """Whether the dtype is complex."""
+        return self._spec.dtype.is_complex
+
+    def is_signed(self) -> bool:
+        """Whether the dtype is signed."""
+        return self._spec.dtype.is_signed
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the memory is on a GPU."""
+        return self._spec.device.type == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the memory is host memory."""
+        return self._spec.device is CPU
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether there is a shape and no memory."""
+        return self._spec.device.type == "meta"
+
+    is_sparse = False
+
+    # --- history --------------------------------------------------------------------------------------------------------------------------
+
+    def _autograd_meta(self) -> AutogradMeta:
+        meta = self._meta
+        if meta is None:
+            meta = self._meta = AutogradMeta()
+        return meta
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this tensor are recorded. Only a leaf of floating point or complex dtype can be switched."""
+        return self._requires_grad or (self._base is not None and self.grad_fn is not None)
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
+        """Switches recording for a leaf, in place; returns it.
+
+        Raises: RuntimeError for a non-leaf being switched off, and for integer or bool dtypes.
+        """
+        if self.grad_fn is not None:
+            if requires_grad:
+                return self
+            raise RuntimeError("you can only change requires_grad flags of leaf variables; to stop the gradient here use x.detach()")
+        if requires_grad and not (self.is_floating_point() or self.is_complex()):
+            raise RuntimeError(f"only Tensors of floating point and complex dtype can require gradients, got {self.dtype}")
+        if requires_grad and self.is_inference():
+            raise RuntimeError("setting requires_grad=True on an inference tensor is not allowed outside inference_mode; clone it first")
+        self._requires_grad = bool(requires_grad)
+        return self
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that made this tensor (None for a leaf).
+
+        A view whose base was written in place takes its history from the base anew.
+        """
+        base = self._base
+        if base is not None and self._view_version >= 0 and self._view_version != self._counter.value:  # type: ignore[union-attr]
+            self._view_version = self._counter.value  # type: ignore[union-attr]
+            if base.requires_grad:
+                from engine.ops.view import replay_view
+
+                replay_view(base, self)
+        return self._grad_fn
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of `grad_fn` this is."""
+        return self._output_nr if self._grad_fn is not None else 0
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made this tensor."""
+        return self.grad_fn is None
+
+    def gradient_edge(self) -> Edge:
+        """Where a gradient of this tensor goes: (grad_fn, output_nr), or the AccumulateGrad node of a leaf."""
+        fn = self.grad_fn
+        if fn is not None:
+            return (fn, self._output_nr)
+        meta = self._meta
+        if meta is not None and meta.accumulator is not None:
+            node = meta.accumulator()
+            if node is not None:
+                return (node, 0)
+        from engine.autograd.accumulate import AccumulateGrad
+
+        node = AccumulateGrad(self)
+        self._autograd_meta().accumulator = weakref.ref(node)
+        return (node, 0)
+
+    def _set_gradient_edge(self, edge: Edge) -> None:
+        """Makes this tensor a stand-in for the one whose gradient goes along `edge`."""
+        self._requires_grad = True
+        node, number = edge
+        if hasattr(node, "variable"):
+            self._autograd_meta().accumulator = weakref.ref(node)  # type: ignore[arg-type]
+        else:
+            self._grad_fn, self._output_nr = node, number
+
+    def _save(self, output_nr: int = -1) -> SavedTensor:
+        if self._meta is not None and self._meta.inference:
+            raise RuntimeError("inference tensors cannot be saved for backward; clone them outside inference_mode first")
+        return SavedTensor(self, output_nr)
+
+    def _mark_inference(self) -> None:
+        self._autograd_meta().inference = True
+
+    def is_inference(self) -> bool:
+        """Whether the tensor was made inside `inference_mode`."""
+        return self._meta is not None and self._meta.inference
+
+    @property
+    def _version(self) -> int:
+        return 0 if self._counter is None else self._counter.value
+
+    def _version_counter(self) -> VersionCounter:
+        counter = self._counter
+        if counter is None:
+            counter = self._counter = VersionCounter()
+        return counter
+
+    def _bump_version(self, writer: str = "") -> None:
+        """Counts one in-place write by the operator `writer`."""
+        counter = self._version_counter()
+        counter.value += 1
+        counter.last_writer = writer
+
+    def _is_view(self) -> bool:
+        return self._base is not None
+
+    @property
+    def grad(self) -> "Tensor | None":
+        """The accumulated gradient of a leaf (or of a tensor with `retain_grad`)."""
+        meta = self._meta
+        if meta is None:
+            if self._grad_fn is not None:
+                _warn_non_leaf_grad()
+            return None
+        if meta.grad is None and self._grad_fn is not None and not meta.retains_grad:
+            _warn_non_leaf_grad()
+        return meta.grad
+
+    @grad.setter
+    def grad(self, value: "Tensor | None") -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
+            if value is self:
+                raise RuntimeError("can't assign a Tensor as its own grad")
+            if value.shape != self.shape:
+                raise RuntimeError(f"assigned grad has data of a different size: expected {list(self.shape)}, got {list(value.shape)}")
+            if value.dtype is not self.dtype:
+                raise RuntimeError(f"assigned grad has data of a different type: expected {self.dtype}, got {value.dtype}; convert it with .to()")
+            if value.device is not self.device:
+                raise RuntimeError(f"assigned grad has data located on a different device: expected {self.device}, got {value.device}")
+        self._autograd_meta().grad = value
+
+    def retain_grad(self) -> None:
+        """Keeps the gradient of this non-leaf in `.grad`, too.
+
+        Raises: RuntimeError when the tensor does not require grad.
+        """
+        if not self.requires_grad:
+            raise RuntimeError("can't retain_grad on a Tensor that has requires_grad=False")
+        fn = self.grad_fn
+        if fn is None:
+            return
+        meta = self._autograd_meta()
+        meta.retains_grad = True
+        itself = weakref.ref(self)
+
+        def keep(gradient: Tensor) -> None:
+            tensor = itself()
+            if tensor is not None:
+                kept = tensor._autograd_meta()
+                kept.grad = gradient.clone() if kept.grad is None else kept.grad + gradient
+
+        fn.hooks_of(self._output_nr).retain = keep
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether `retain_grad` was called on this non-leaf."""
+        return self._meta is not None and self._meta.retains_grad
+
+    def register_hook(self, hook: Callable[["Tensor"], "Tensor | None"]) -> RemovableHandle:
+        """`hook(grad)` runs once per backward with the summed gradient; what it returns (if not None) replaces it.
+
+        Raises: RuntimeError when the tensor does not require grad.
+        """
+        if not self.requires_grad:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        fn = self.grad_fn
+        if fn is not None:
+            return RemovableHandle(fn.hooks_of(self._output_nr).hooks, hook)
+        meta = self._autograd_meta()
+        if meta.hooks is None:
+            meta.hooks = TensorHooks()
+        return RemovableHandle(meta.hooks.hooks, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> RemovableHandle:
+        """`hook(tensor)` runs after a gradient has been accumulated into a leaf.
+
+        Raises: RuntimeError for non-leaves and tensors that do not require grad.
+        """
+        if not self.requires_grad:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        if self.grad_fn is not None:
+            raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+        meta = self._autograd_meta()
+        if meta.post_accumulate is None:
+            meta.post_accumulate = OrderedDict()
+        return RemovableHandle(meta.post_accumulate, hook)
+
+    def backward(
+        self,
+        gradient: "Tensor | None" = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: "Sequence[Tensor] | Tensor | None" = None,
+    ) -> None:
+        """Computes the gradient of this tensor with respect to the leaves of its graph and accumulates it in their `.grad`.
+
+        Args: gradient: the gradient of the objective with respect to this tensor (needed unless it has one element).
+        Raises: RuntimeError as `engine.autograd.backward`.
+        """
+        from engine.autograd.executor import backward
+
+        backward(self, gradient, retain_graph, create_graph, inputs)
+
+    def detach(self) -> "Tensor":
+        """The same memory and version counter without history."""
+        alias = Tensor(self._array, self._spec)
+        alias._counter = self._version_counter()
+        if self._meta is not None and self._meta.inference:
+            alias._mark_inference()
+        return alias
+
+    def detach_(self) -> "Tensor":
+        """Cuts this tensor off its history, in place.
+
+        Raises: RuntimeError for a view, whose history belongs to its base (a DDP bucket view, say).
+        """
+        if self._base is not None:
+            raise RuntimeError(
+                "can't detach views in-place: use detach() instead. If this is a .grad that looks into a DDP bucket, "
+                "zero_grad() handles it; do not call detach_() on it yourself"
+            )
+        self._requires_grad, self._grad_fn = False, None
+        return self
+
+    @property
+    def data(self) -> "Tensor":
+        """The same memory without history, and with a version counter of its own. Assigning swaps the memory."""
+        return Tensor(self._array, self._spec)
+
+    @data.setter
+    def data(self, value: "Tensor") -> None:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"Tensor.data: expected a Tensor, got {type(value).__name__}")
+        self._array, self._spec = value._array, value._spec
+
+    # --- values ---------------------------------------------------------------------------------------------------------------------------
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """A NumPy array on the same memory, with the same strides.
+
+        Raises: RuntimeError when the tensor requires grad; TypeError when its memory is not host memory (unless `force`).
+        """
+        if force:
+            return self.detach().cpu().numpy()
+        if self.requires_grad:
+            raise RuntimeError("can't call numpy() on Tensor that requires grad; use tensor.detach().numpy() instead")
+        if self._spec.device is not CPU:
+            raise TypeError(f"can't convert {self.device} tensor to numpy; use tensor.cpu() to copy it to host memory first")
+        return self._array
+
+    def item(self) -> Any:
+        """The value of a one-element tensor as a Python number.
+
+        Raises: RuntimeError unless the tensor has exactly one element.
+        """
+        if self._spec.numel != 1:
+            raise RuntimeError(f"a Tensor with {self._spec.numel} elements cannot be converted to Scalar; expected one element")
+        value = self._readable().item()
+        return value if isinstance(value, bool | int | float | complex) else float(value)  # ml_dtypes' bfloat16
+
+    def _readable(self) -> Any:
+        if self._array is None:
+            backend.array_module(self._spec.device)  # raises for "meta"
+        return self._array
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers (a number for a 0-dim tensor)."""
+        array = self._readable()
+        return array.astype(np.float32).tolist() if self._spec.dtype.name == "bfloat16" else array.tolist()
+
+    def __bool__(self) -> bool:
+        if self._spec.numel != 1:
+            raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous; use .any() or .all()")
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self._spec.dtype.category > 1:
+            raise TypeError(f"only integer tensors of a single element can be converted to an index, got {self.dtype}")
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __len__(self) -> int:
+        if not self._spec.ndim:
+            raise TypeError("len() of a 0-d tensor")
+        return self._spec.shape[0]  # type: ignore[return-value]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __format__(self, specification: str) -> str:
+        return format(self.item(), specification) if not self._spec.ndim and specification else object.__format__(self, specification)
+
+    def __repr__(self) -> str:
+        from engine.printing import tensor_repr
+
+        return tensor_repr(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"__array__: a copy is needed to convert {array.dtype} to {dtype}, and copy=False forbids it")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    __array_priority__ = 1000
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+        # NumPy must never take a Tensor apart in silence: `array * tensor` goes to the Tensor's own reflected operator (NotImplemented), and
+        # `numpy.exp(tensor)` says what to call.
+        if method == "__call__" and not keywords and len(inputs) == 2 and not isinstance(inputs[0], Tensor):
+            return NotImplemented
+        raise TypeError(f"numpy.{ufunc.__name__} does not accept Tensors; use engine.{ufunc.__name__}, or tensor.detach().numpy()")
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        """DLPack export of the memory, without history."""
+        if self.requires_grad:
+            raise BufferError("can't export tensors that require gradient, use tensor.detach()")
+        return self._array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+    def __iter__(self) -> Any:
+        if not self._spec.ndim:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.grad_fn is not None:
+            raise RuntimeError("only leaf Tensors can be pickled; call .detach() first")
+        return (_rebuild, (type(self), np.ascontiguousarray(self.cpu()._array), self._spec.shape, self._spec.stride, self.dtype, self._requires_grad, self.__dict__))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tensor":
+        if id(self) in memo:
+            return memo[id(self)]
+        if self.grad_fn is not None:
+            raise RuntimeError("only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol; call .detach() first")
+        copy = type(self).__new__(type(self))
+        fresh = self.detach().clone()
+        Tensor.__init__(copy, fresh._array, fresh._spec)
+        copy._requires_grad = self._requires_grad
+        if self._meta is not None and self._meta.grad is not None:
+            copy.grad = self._meta.grad.__deepcopy__(memo)
+        memo[id(self)] = copy
+        for name, value in self.__dict__.items():
+            from copy import deepcopy
+
+            copy.__dict__[name] = deepcopy(value, memo)
+        return copy
+
+    if TYPE_CHECKING:  # attached by engine.methods
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __add__(self, other: Any) -> "Tensor": ...
+        def __radd__(self, other: Any) -> "Tensor": ...
+        def __sub__(self, other: Any) -> "Tensor": ...
+        def __rsub__(self, other: Any) -> "Tensor": ...
+        def __mul__(self, other: Any) -> "Tensor": ...
+        def __rmul__(self, other: Any) -> "Tensor": ...
+        def __truediv__(self, other: Any) -> "Tensor": ...
+        def __rtruediv__(self, other: Any) -> "Tensor": ...
+        def __pow__(self, other: Any) -> "Tensor": ...
+        def __rpow__(self, other: Any) -> "Tensor": ...
+        def __matmul__(self, other: Any) -> "Tensor": ...
+        def __neg__(self) -> "Tensor": ...
+        def __getitem__(self, key: Any) -> "Tensor": ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
+        def __lt__(self, other: Any) -> "Tensor": ...
+        def __le__(self, other: Any) -> "Tensor": ...
+        def __gt__(self, other: Any) -> "Tensor": ...
+        def __ge__(self, other: Any) -> "Tensor": ...
+
+
+def _warn_non_leaf_grad() -> None:
+    import warnings
+
+    warnings.warn(
+        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. It is not populated by backward(); "
+        "call .retain_grad() on the tensor before backward() if you want it.",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def _rebuild(kind: type[Tensor], array: np.ndarray, shape: tuple[int, ...], stride: tuple[int, ...], of: dtype, requires_grad: bool, extra: dict[str, Any]) -> Tensor:
+    """Unpickles a tensor in the strides it had (row-major where those were not dense)."""
+    from engine.spec import spec_of
+
+    spec = spec_of(shape, layout.preserve_strides(tuple(shape), stride), of)
+    memory = backend.empty(spec)
+    memory[...] = array
+    tensor = kind.__new__(kind)
+    Tensor.__init__(tensor, memory, spec)
+    tensor._requires_grad = requires_grad
+    tensor.__dict__.update(extra)
+    return tensor
+
+
+def refuse_construction(kind: str) -> NoReturn:
+    """Raises the TypeError that points at the factories."""
+    raise TypeError(f"{kind}: use engine.tensor(data), engine.zeros(shape) or engine.from_numpy(array)")
+
+
