@@ -23,7 +23,7 @@ With create_graph the rule runs on Tensors and is itself recorded; residuals are
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -163,10 +163,13 @@ class Operator:
         self.plans: dict[tuple[Any, ...], Plan] = {}
         self.differentiable = backward is not None
         self.node_name = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
-        # The environment of a derivative rule, in this order; `_bind` finds the positions of the names a rule asks for.
+        # What a derivative rule may ask for by name, and where `OperatorNode.apply` has it.
         names = ["g", "nd", "needs", "out", *inputs, *attributes, *(f"{name}_spec" for name in inputs), *residuals]
-        self.joint = None if isinstance(backward, tuple) or backward is None else _bind(name, backward, names)
-        self.rules = tuple(None if rule is None else _bind(name, rule, names) for rule in backward) if isinstance(backward, tuple) else ()
+        places = ["g", "nd", "needs", "out"]
+        for group, count in (("values", len(inputs)), ("attributes", len(attributes)), ("specs", len(inputs)), ("residuals", len(residuals))):
+            places += [f"{group}[{i}]" for i in range(count)]
+        self.joint = None if isinstance(backward, tuple) or backward is None else _bind(name, backward, names, places)
+        self.rules = tuple(None if rule is None else _bind(name, rule, names, places) for rule in backward) if isinstance(backward, tuple) else ()
         self.grad_inputs = tuple(self.joint is not None or (i < len(self.rules) and self.rules[i] is not None) for i in range(len(inputs)))
         self._keeps: dict[int, tuple[tuple[bool, ...], bool]] = {}
 
@@ -208,23 +211,23 @@ def plan_wrapper(plan: Plan) -> Plan:
 
 
 class _Bound:
-    """A derivative rule with the positions of its parameters in the environment."""
+    """A derivative rule, the positions of its parameters in the environment, and a call that passes them."""
 
-    __slots__ = ("positions", "pick", "rule")
+    __slots__ = ("call", "positions", "rule")
 
-    def __init__(self, rule: Callable[..., Any], positions: tuple[int, ...]) -> None:
+    def __init__(self, rule: Callable[..., Any], positions: tuple[int, ...], places: list[str]) -> None:
         self.rule = rule
         self.positions = positions
-        self.pick: Callable[[list[Any]], tuple[Any, ...]] = (
-            itemgetter(*positions) if len(positions) > 1 else lambda environment: (environment[positions[0]],)
-        )
+        # As namedtuple does, one line of code is made to fit: collecting an environment and picking from it took 0.4 µs more a rule.
+        arguments = ", ".join(places[position] for position in positions)
+        self.call: Callable[..., Any] = eval(f"lambda rule: lambda g, nd, needs, out, values, attributes, specs, residuals: rule({arguments})")(rule)
 
 
-def _bind(operator: str, rule: Callable[..., Any], names: list[str]) -> _Bound:
+def _bind(operator: str, rule: Callable[..., Any], names: list[str], places: list[str]) -> _Bound:
     asked = list(inspect.signature(rule).parameters)
     unknown = [name for name in asked if name not in names]
     assert not unknown and asked, f"{operator}: the derivative rule asks for {unknown}, known are {names}"
-    return _Bound(rule, tuple(names.index(name) for name in asked))
+    return _Bound(rule, tuple(names.index(name) for name in asked), places)
 
 
 def define(
@@ -301,13 +304,15 @@ def _record(operator: Operator, plan: Plan, inputs: Inputs, outputs: tuple[Tenso
     edges: list[Edge | None] = []
     mask = 0
     wanted = operator.grad_inputs
-    for i, tensor in enumerate(inputs):
-        if (tensor._requires_grad or tensor._base is not None and tensor.requires_grad) and wanted[i]:
-            mask |= 1 << i
+    bit = 1
+    for tensor, differentiable in zip(inputs, wanted, strict=False):
+        if differentiable and (tensor._requires_grad or tensor._base is not None and tensor.requires_grad):
+            mask |= bit
             fn = tensor._grad_fn
             edges.append(tensor.gradient_edge() if fn is None or tensor._base is not None else (fn, tensor._output_nr))
         else:
             edges.append(None)
+        bit += bit
     if not mask:
         return
     node = OperatorNode(edges, plan, residuals)
@@ -316,7 +321,7 @@ def _record(operator: Operator, plan: Plan, inputs: Inputs, outputs: tuple[Tenso
             out._requires_grad = True
             out._grad_fn = node
             out._output_nr = number
-    keep_inputs, keep_outputs = operator.keeps(mask)
+    keep_inputs, keep_outputs = operator._keeps.get(mask) or operator.keeps(mask)
     node.saved = [tensor._save() if keep else None for tensor, keep in zip(inputs, keep_inputs, strict=False)]
     if keep_outputs:
         node.saved_outputs = tuple(out._save(number) for number, out in enumerate(outputs))
@@ -372,17 +377,20 @@ class OperatorNode(Node):
             residuals = self.residuals
         if outs is not None and operator.outputs == 1:
             outs = outs[0]
-        values += [None] * (len(operator.inputs) - len(values))
         specs = plan.input_specs
-        environment = [gradient, nd, edges, outs, *values, *plan.attributes, *specs, *[None] * (len(operator.inputs) - len(specs)), *residuals]
+        if len(values) < len(operator.inputs):  # trailing optional inputs that were left out
+            missing = (None,) * (len(operator.inputs) - len(values))
+            values += missing
+            specs += missing  # type: ignore[assignment]
+        attributes = plan.attributes
         joint = operator.joint
         if joint is not None:
-            environment[2] = tuple(edge is not None for edge in edges)
-            return joint.rule(*joint.pick(environment))
-        results = []
-        for edge, bound in zip(edges, operator.rules, strict=False):
-            results.append(None if edge is None else bound.rule(*bound.pick(environment)))  # type: ignore[union-attr]
-        return results
+            needs = tuple(edge is not None for edge in edges)
+            return joint.call(gradient, nd, needs, outs, values, attributes, specs, residuals)
+        return [
+            None if edge is None else bound.call(gradient, nd, None, outs, values, attributes, specs, residuals)  # type: ignore[union-attr]
+            for edge, bound in zip(edges, operator.rules, strict=False)
+        ]
 
 
 class RawNamespace:

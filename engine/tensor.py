@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from engine import backend, layout
-from engine.autograd.graph import Edge, Node, RemovableHandle, SavedTensor, TensorHooks, VersionCounter
+from engine.autograd.graph import Edge, Node, RemovableHandle, SavedTensor, TensorHooks, VersionCounter, save
 
 from engine.device import CPU, device
 from engine.dims import wrap_dim
 from engine.dtypes import dtype
 from engine.layout import MemoryFormat, contiguous_format
 from engine.spec import Size, Spec
-
-if TYPE_CHECKING:
-    from engine.autograd.accumulate import AccumulateGrad
 
 
 class AutogradMeta:
@@ -30,7 +27,7 @@ class AutogradMeta:
 
     def __init__(self) -> None:
         self.grad: Tensor | None = None
-        self.accumulator: weakref.ref[AccumulateGrad] | None = None
+        self.accumulator: Edge | None = None  # (AccumulateGrad node, 0); the node refers back weakly
         self.hooks: TensorHooks | None = None
         self.post_accumulate: OrderedDict[int, Callable[[Tensor], None]] | None = None
         self.retains_grad = False
@@ -256,29 +253,25 @@ class Tensor:
         if fn is not None:
             return (fn, self._output_nr)
         meta = self._meta
-        if meta is not None and meta.accumulator is not None:
-            node = meta.accumulator()
-            if node is not None:
-                return (node, 0)
-        from engine.autograd.accumulate import AccumulateGrad
+        if meta is None:
+            meta = self._autograd_meta()
+        edge = meta.accumulator
+        if edge is None:
+            from engine.autograd.accumulate import AccumulateGrad
 
-        node = AccumulateGrad(self)
-        self._autograd_meta().accumulator = weakref.ref(node)
-        return (node, 0)
+            edge = meta.accumulator = (AccumulateGrad(self), 0)
+        return edge
 
     def _set_gradient_edge(self, edge: Edge) -> None:
         """Makes this tensor a stand-in for the one whose gradient goes along `edge`."""
         self._requires_grad = True
-        node, number = edge
-        if hasattr(node, "variable"):
-            self._autograd_meta().accumulator = weakref.ref(node)  # type: ignore[arg-type]
+        if hasattr(edge[0], "variable"):
+            self._autograd_meta().accumulator = edge
         else:
-            self._grad_fn, self._output_nr = node, number
+            self._grad_fn, self._output_nr = edge
 
     def _save(self, output_nr: int = -1) -> SavedTensor:
-        if self._meta is not None and self._meta.inference:
-            raise RuntimeError("inference tensors cannot be saved for backward; clone them outside inference_mode first")
-        return SavedTensor(self, output_nr)
+        return save(self, output_nr)
 
     def _mark_inference(self) -> None:
         self._autograd_meta().inference = True

@@ -11,6 +11,7 @@ only, so there `p.view(3).backward(g)` makes p.grad share the memory of the user
 
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +28,24 @@ _accumulation = threading.RLock()  # two backward passes on different threads ma
 
 
 class AccumulateGrad(Node):
-    """Adds the gradient it is given to `variable.grad`. At most one is alive for a leaf, which refers to it weakly."""
+    """Adds the gradient it is given to `variable.grad`.
 
-    __slots__ = ("variable",)
+    The leaf owns its node, which refers back weakly: making one a step would cost 2 µs a parameter, and a strong reference back would keep
+    dropped parameters alive until the garbage collector runs. (PyTorch has it the other way round.) The gradient of a leaf that nobody holds any more
+    is dropped, since nobody could look at it.
+    """
+
+    __slots__ = ("_variable",)
 
     def __init__(self, variable: "Tensor") -> None:
         super().__init__((), (), (variable._spec,))
         self.sequence = 2**64 - 1  # runs before every other ready node: a finished gradient can be on its way while backward goes on
-        self.variable = variable
+        self._variable = weakref.ref(variable)
+
+    @property
+    def variable(self) -> "Tensor | None":
+        """The leaf (None once nobody holds it)."""
+        return self._variable()
 
     def name(self) -> str:
         return "AccumulateGrad"
@@ -42,11 +53,13 @@ class AccumulateGrad(Node):
     @property
     def leaf_hooks(self) -> TensorHooks | None:
         """Tensor hooks live on the leaf and survive this node."""
-        meta = self.variable._meta
-        return None if meta is None else meta.hooks
+        variable = self._variable()
+        return None if variable is None or variable._meta is None else variable._meta.hooks
 
     def apply(self, gradients: list[Any], recorded: bool) -> Sequence[Any]:
-        variable = self.variable
+        variable = self._variable()
+        if variable is None:
+            return ()
         if variable._grad_fn is not None:
             raise RuntimeError("AccumulateGrad: the leaf was moved into the graph interior by an in-place operation after it was used")
         gradient = gradients[0]

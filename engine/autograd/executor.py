@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from engine.spec import Spec
 from engine.tensor import Tensor
 
 _REENTRANT_DEPTH_OF_ONE_THREAD = 40  # a backward inside a backward costs about 12 Python frames; deeper ones move to a fresh thread
-_tie = count()
 
 
 class GraphTask:
@@ -38,6 +36,7 @@ class GraphTask:
         self.captures: dict[Node, list[tuple[int, int]]] = {}  # node -> (gradient slot, position among the requested inputs)
         self.captured: dict[int, Any] = {}
         self.callbacks: list[Callable[[], None]] = []
+        self.node: Node | None = None  # the one that is running
 
     def count_dependencies(self, roots: Sequence[Node], lowest: int) -> None:
         """How many gradients each node waits for. Nodes nearer to the leaves than every requested input are not visited."""
@@ -87,7 +86,6 @@ class GraphTask:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.tasks: list[GraphTask] = []
-        self.nodes: list[Node] = []
         self.depth = 0
 
 
@@ -106,7 +104,7 @@ def queue_callback(callback: Callable[[], None]) -> None:
 
 def current_node() -> Node | None:
     """The node that this thread is running, for hooks and debugging."""
-    return _local.nodes[-1] if _local.nodes else None
+    return _local.tasks[-1].node if _local.tasks else None
 
 
 def run_backward(
@@ -174,15 +172,15 @@ def _run(
 
 def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
     """Runs the roots and everything that becomes ready. Roots that other roots lead to wait like any other node."""
-    queue: list[tuple[int, int, Node, list[Any]]] = []
+    queue: list[tuple[int, Node, list[Any]]] = []  # sequence numbers differ, so nodes are never compared
     dependencies, not_ready, recorded, needed = task.dependencies, task.not_ready, task.recorded, task.needed
     for node in list(buffers):
         if node in dependencies:
             not_ready[node] = buffers.pop(node)
         else:
-            heappush(queue, (-node.sequence, next(_tie), node, buffers.pop(node)))
+            heappush(queue, (-node.sequence, node, buffers.pop(node)))
     while queue:
-        node, buffer = heappop(queue)[2:]
+        _, node, buffer = heappop(queue)
         results = _evaluate(task, node, buffer)
         if results is None:
             results = (None,) * len(node.next_edges)
@@ -220,7 +218,7 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
                 if type(following) is AccumulateGrad:
                     leaves.append((following, buffer))
                 else:
-                    heappush(queue, (-following.sequence, next(_tie), following, buffer))
+                    heappush(queue, (-following.sequence, following, buffer))
         # AccumulateGrad looks at reference counts: nothing here may hold a gradient while it runs.
         results = gradient = buffer = None  # type: ignore[assignment]
         for leaf, buffer in leaves:
@@ -230,35 +228,39 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
 
 def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:
     """Hooks, the node itself, hooks, release. None where the node need not run."""
-    needed = task.needed
-    captures = task.captures.get(node) if task.captures else None
-    runs = needed is None or node in needed
-    if captures is not None and runs:
-        _capture(task, captures, buffer)  # a node that also runs is captured before its hooks (spec section 5.6)
-    hooked = node.tensor_hooks is not None or node.pre_hooks or (type(node) is AccumulateGrad and node.leaf_hooks is not None)
+    task.node = node
     try:
-        if hooked and (runs or captures is not None):
-            buffer = _run_pre_hooks(task, node, buffer, runs)
-        if captures is not None and not runs:
-            _capture(task, captures, buffer)
-        if not runs:
-            return None
-        kept = tuple(buffer) if node.post_hooks else ()
-        _local.nodes.append(node)
-        try:
-            results = node.apply(buffer, task.recorded)
-        finally:
-            _local.nodes.pop()
-        if node.post_hooks:
-            results = _run_post_hooks(task, node, results, kept)
+        if node.extras is None and task.needed is None and not (type(node) is AccumulateGrad and node.leaf_hooks is not None):
+            results: Sequence[Any] | None = node.apply(buffer, task.recorded)
+        else:
+            results = _evaluate_with_extras(task, node, buffer)
     except Exception as error:
         _name_the_node(error, node)
         raise
-    if not task.keep_graph:
-        node.release()
-    if state.anomaly and state.check_nan:
-        _check_nan(node, results)
+    if results is not None:
+        if not task.keep_graph:
+            node.release()
+        if state.anomaly and state.check_nan:
+            _check_nan(node, results)
     return results
+
+
+def _evaluate_with_extras(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:
+    """The same where somebody registered hooks, or asked for the gradients of certain inputs only."""
+    captures = task.captures.get(node)
+    runs = task.needed is None or node in task.needed
+    if captures is not None and runs:
+        _capture(task, captures, buffer)  # a node that also runs is captured before its hooks (spec section 5.6)
+    if runs or captures is not None:
+        buffer = _run_pre_hooks(task, node, buffer, runs)
+    if captures is not None and not runs:
+        _capture(task, captures, buffer)
+    if not runs:
+        return None
+    if node.extras is None or not node.extras.post_hooks:
+        return node.apply(buffer, task.recorded)
+    kept = tuple(buffer)
+    return _run_post_hooks(task, node, node.apply(buffer, task.recorded), kept)
 
 
 def _capture(task: GraphTask, captures: list[tuple[int, int]], buffer: list[Any]) -> None:
@@ -328,8 +330,11 @@ def as_tensor(value: Any, like: Spec) -> Tensor | None:
 
 def _run_pre_hooks(task: GraphTask, node: Node, buffer: list[Any], node_runs: bool) -> list[Any]:
     """Tensor hooks (retain_grad last), then the node's own, which a merely captured node skips."""
+    extras = node.extras
+    if (extras is None or not (extras.tensor_hooks or extras.pre_hooks)) and not (isinstance(node, AccumulateGrad) and node.leaf_hooks is not None):
+        return buffer
     gradients = [as_tensor(value, spec) for value, spec in zip(buffer, node.output_specs, strict=True)]
-    slots: dict[int, TensorHooks] = dict(node.tensor_hooks or {})
+    slots: dict[int, TensorHooks] = {} if extras is None else dict(extras.tensor_hooks)
     if isinstance(node, AccumulateGrad) and node.leaf_hooks is not None:
         slots[0] = node.leaf_hooks
     for slot, hooks in slots.items():
@@ -338,7 +343,7 @@ def _run_pre_hooks(task: GraphTask, node: Node, buffer: list[Any], node_runs: bo
         if hooks.retain is not None and gradients[slot] is not None:
             hooks.retain(gradients[slot])
     if node_runs:
-        for hook in tuple((node.pre_hooks or {}).values()):
+        for hook in tuple(extras.pre_hooks.values()) if extras is not None else ():
             replaced = hook(tuple(gradients))
             if replaced is not None:
                 replaced = replaced if isinstance(replaced, tuple) else (replaced,)
@@ -351,7 +356,7 @@ def _run_pre_hooks(task: GraphTask, node: Node, buffer: list[Any], node_runs: bo
 def _run_post_hooks(task: GraphTask, node: Node, results: Sequence[Any], kept: tuple[Any, ...]) -> Sequence[Any]:
     outputs = tuple(as_tensor(value, spec) for value, spec in zip(kept, node.output_specs, strict=True))
     inputs = tuple(as_tensor(value, spec) for value, spec in zip(results, node.input_specs, strict=False))
-    for hook in tuple((node.post_hooks or {}).values()):
+    for hook in tuple(node.extras.post_hooks.values()) if node.extras is not None else ():
         replaced = hook(inputs, outputs)
         if replaced is not None:
             replaced = replaced if isinstance(replaced, tuple) else (replaced,)
@@ -384,8 +389,8 @@ def _name_the_node(error: Exception, node: Node) -> None:
     if getattr(error, "_engine_named", False):
         return
     error.add_note(f"raised in backward by {node.name()}")
-    if node.forward_stack:
-        error.add_note("Traceback of the forward call that caused the error:\n" + "".join(node.forward_stack))
+    if node.extras is not None and node.extras.forward_stack:
+        error.add_note("Traceback of the forward call that caused the error:\n" + "".join(node.extras.forward_stack))
     error._engine_named = True  # type: ignore[attr-defined]
 
 

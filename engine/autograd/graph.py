@@ -1,4 +1,4 @@
-"""The recorded graph: `Node` (one backward step), its edges, and `SavedTensor` (a value kept for it, with a version check).
+"""The recorded graph: `Node` (one backward step), its edges, and the saved tensors (values kept for it, with a version check).
 
 A Node is made by `engine.dispatch.record` for operators, by `engine.autograd.function` for user Functions and by
 `engine.autograd.accumulate` for leaves. `engine.autograd.executor` walks it.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Edge = tuple["Node", int]  # (node that receives the gradient, which of its gradient slots)
 
 _sequence = count()
-_LAST = 2**64 - 1  # AccumulateGrad runs before every other ready node
+
 
 
 class VersionCounter:
@@ -33,91 +33,112 @@ class VersionCounter:
         self.last_writer = ""  # name of the operator that wrote last, for the error message
 
 
-class SavedTensor:
-    """A tensor kept for backward.
+class SavedInput:
+    """An input kept for backward: the tensor itself and the version it had. `array` and `tensor` check that the version is still the same."""
 
-    An input is kept whole. An output is kept as memory plus metadata, and gets its history back from its node when it is unpacked: keeping the
-    output itself would close a reference cycle (out -> grad_fn -> saved out) that only the garbage collector could free.
-    """
+    __slots__ = ("_tensor", "_version")
 
-    __slots__ = ("_array", "_counter", "_hooks", "_output_nr", "_spec", "_tensor", "_version")
-
-    def __init__(self, tensor: "Tensor", output_nr: int = -1) -> None:
-        self._output_nr = output_nr
-        self._hooks = None
-        if state.saved_tensor_hooks:
-            self._pack(tensor)
-            return
-        if output_nr < 0:
-            self._tensor: Any = tensor
-            self._counter = counter = tensor._counter
-        else:
-            self._tensor = None
-            self._array, self._spec = tensor._array, tensor._spec
-            if (counter := tensor._counter) is None:
-                counter = tensor._counter = VersionCounter()
-            self._counter = counter
+    def __init__(self, tensor: "Tensor") -> None:
+        self._tensor = tensor
+        counter = tensor._counter
         self._version = 0 if counter is None else counter.value
 
-    def _pack(self, tensor: "Tensor") -> None:
-        pack, self._hooks = state.saved_tensor_hooks[-1]
+    def array(self, node: "Node") -> Any:
+        """The raw array."""
+        tensor = self._tensor
+        counter = tensor._counter
+        if counter is not None and counter.value != self._version:
+            raise modified_in_place(f"an input of {node.name()}", tensor._spec, counter, self._version)
+        return tensor._array
+
+    def tensor(self, node: "Node") -> "Tensor":
+        """The tensor with its history."""
+        self.array(node)
+        return self._tensor
+
+
+class SavedOutput:
+    """An output kept for backward, as memory and metadata; it gets its history back from its node when it is unpacked.
+
+    Keeping the tensor itself would close a reference cycle (out -> grad_fn -> saved out) that only the garbage collector could free.
+    """
+
+    __slots__ = ("_array", "_counter", "_output_nr", "_spec", "_version")
+
+    def __init__(self, tensor: "Tensor", output_nr: int) -> None:
+        self._array, self._spec, self._output_nr = tensor._array, tensor._spec, output_nr
+        counter = tensor._counter
+        if counter is None:
+            counter = tensor._counter = VersionCounter()
+        self._counter = counter
+        self._version = counter.value
+
+    def array(self, node: "Node") -> Any:
+        """The raw array."""
+        if self._counter.value != self._version:
+            raise modified_in_place(f"output {self._output_nr} of {node.name()}", self._spec, self._counter, self._version)
+        return self._array
+
+    def tensor(self, node: "Node") -> "Tensor":
+        """A tensor on the same memory whose history is `node`."""
+        output = type_of_tensors()(self.array(node), self._spec)
+        output._counter = self._counter
+        output._set_gradient_edge((node, self._output_nr))
+        return output
+
+
+class SavedPacked:
+    """A tensor handed to the pack function of `saved_tensors_hooks`; the unpack function gives it back."""
+
+    __slots__ = ("_edge", "_output_nr", "_packed", "_unpack")
+
+    def __init__(self, tensor: "Tensor", output_nr: int) -> None:
+        pack, self._unpack = state.saved_tensor_hooks[-1]
+        self._output_nr = output_nr
         before = tensor._version
         with no_grad():
-            self._array = pack(tensor.detach())
+            self._packed = pack(tensor.detach())
         if tensor._version != before:
             raise RuntimeError("saved_tensors_hooks: the pack hook modified its input in place; clone it there first")
-        edge = tensor.gradient_edge() if tensor.requires_grad and self._output_nr < 0 else None
-        self._tensor, self._counter, self._version, self._spec = edge, None, 0, tensor._spec
+        self._edge = tensor.gradient_edge() if tensor.requires_grad and output_nr < 0 else None
 
-    def _unpack_hooked(self, node: "Node") -> "Tensor":
-        assert self._hooks is not None
-        value = self._hooks(self._array)
+    def array(self, node: "Node") -> Any:
+        """The raw array that the unpack function returned."""
+        return self.tensor(node)._array
+
+    def tensor(self, node: "Node") -> "Tensor":
+        """The unpacked tensor with the history of the saved one."""
+        value = self._unpack(self._packed)
         tensor_type = type_of_tensors()
         if not isinstance(value, tensor_type):
             raise TypeError(f"saved_tensors_hooks: the unpack hook must return a Tensor, got {type(value).__name__}")
         restored = tensor_type(value._array, value._spec)
-        edge = self._tensor if self._output_nr < 0 else (node, self._output_nr)
+        edge = self._edge if self._output_nr < 0 else (node, self._output_nr)
         if edge is not None:
             restored._set_gradient_edge(edge)
         return restored
 
-    def _check(self, node: "Node") -> None:
-        counter = self._counter if self._tensor is None else self._tensor._counter
-        if counter is not None and counter.value != self._version:
-            spec = self._spec if self._tensor is None else self._tensor._spec
-            kept = f"output {self._output_nr} of {node.name()}" if self._output_nr >= 0 else f"an input of {node.name()}"
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{spec.dtype.name} {list(spec.shape)}], {kept}, is at version {counter.value}; expected version {self._version} instead. "
-                f"The last in-place operation on it was {counter.last_writer or 'unknown'}. "
-                "Write out of place there, or clone before; engine.autograd.set_detect_anomaly(True) shows the forward line."
-            )
 
-    def array(self, node: "Node") -> Any:
-        """The raw array, after the version check."""
-        if self._hooks is not None:
-            return self._unpack_hooked(node)._array
-        tensor = self._tensor
-        if tensor is None:
-            if self._counter.value != self._version:  # type: ignore[union-attr]
-                self._check(node)
-            return self._array
-        counter = tensor._counter
-        if counter is not None and counter.value != self._version:
-            self._check(node)
-        return tensor._array
+SavedTensor = SavedInput | SavedOutput | SavedPacked
 
-    def tensor(self, node: "Node") -> "Tensor":
-        """The tensor with its history, after the version check."""
-        if self._hooks is not None:
-            return self._unpack_hooked(node)
-        self._check(node)
-        if self._tensor is not None:
-            return self._tensor
-        output = type_of_tensors()(self._array, self._spec)
-        output._counter = self._counter
-        output._requires_grad, output._grad_fn, output._output_nr = True, node, self._output_nr
-        return output
+
+def save(tensor: "Tensor", output_nr: int = -1) -> SavedTensor:
+    """Keeps a tensor for backward: an input, or output number `output_nr` of the node that keeps it."""
+    if tensor._meta is not None and tensor._meta.inference:
+        raise RuntimeError("inference tensors cannot be saved for backward; clone them outside inference_mode first")
+    if state.saved_tensor_hooks:
+        return SavedPacked(tensor, output_nr)
+    return SavedInput(tensor) if output_nr < 0 else SavedOutput(tensor, output_nr)
+
+
+def modified_in_place(what: str, spec: "Spec", counter: VersionCounter, expected: int) -> RuntimeError:
+    """The error for a saved tensor that was written since."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{spec.dtype.name} {list(spec.shape)}], {what}, is at version {counter.value}; expected version {expected} instead. "
+        f"The last in-place operation on it was {counter.last_writer or 'unknown'}. "
+        "Write out of place there, or clone before; engine.autograd.set_detect_anomaly(True) shows the forward line."
+    )
 
 
 class Node:
@@ -130,18 +151,7 @@ class Node:
     like); output_specs (one per gradient slot); sequence (later nodes run earlier); topological (longest distance to a leaf).
     """
 
-    __slots__ = (
-        "__weakref__",
-        "forward_stack",
-        "input_specs",
-        "next_edges",
-        "output_specs",
-        "post_hooks",
-        "pre_hooks",
-        "sequence",
-        "tensor_hooks",
-        "topological",
-    )
+    __slots__ = ("__weakref__", "extras", "input_specs", "next_edges", "output_specs", "sequence", "topological")
 
     def __init__(self, next_edges: Sequence[Edge | None], input_specs: "Sequence[Spec]", output_specs: "Sequence[Spec]") -> None:
         self.next_edges = next_edges
@@ -153,11 +163,8 @@ class Node:
             if edge is not None and edge[0].topological >= height:
                 height = edge[0].topological + 1
         self.topological = height
-        # None until somebody asks for hooks, so that a node without costs nothing.
-        self.tensor_hooks: dict[int, TensorHooks] | None = None
-        self.pre_hooks: OrderedDict[int, Callable[..., Any]] | None = None
-        self.post_hooks: OrderedDict[int, Callable[..., Any]] | None = None
-        self.forward_stack: list[str] | None = forward_stack() if state.anomaly else None
+        # None until somebody asks for hooks or anomaly mode is on: a plain node is told apart by one look.
+        self.extras: NodeExtras | None = NodeExtras(forward_stack()) if state.anomaly else None
 
     def name(self) -> str:
         """The name that error messages use, PyTorch style ("MulBackward0")."""
@@ -175,33 +182,38 @@ class Node:
         """The edges as PyTorch shows them."""
         return tuple((None, 0) if edge is None else edge for edge in self.next_edges)
 
+    def with_extras(self) -> "NodeExtras":
+        """The node's hooks, made on demand."""
+        if self.extras is None:
+            self.extras = NodeExtras()
+        return self.extras
+
     def register_prehook(self, hook: Callable[..., Any]) -> "RemovableHandle":
         """`hook(grad_outputs) -> None or new grad_outputs`, before the node runs."""
-        if self.pre_hooks is None:
-            self.pre_hooks = OrderedDict()
-        return RemovableHandle(self.pre_hooks, hook)
+        return RemovableHandle(self.with_extras().pre_hooks, hook)
 
     def register_hook(self, hook: Callable[..., Any]) -> "RemovableHandle":
         """`hook(grad_inputs, grad_outputs) -> None or new grad_inputs`, after the node ran."""
-        if self.post_hooks is None:
-            self.post_hooks = OrderedDict()
-        return RemovableHandle(self.post_hooks, hook)
+        return RemovableHandle(self.with_extras().post_hooks, hook)
 
     def hooks_of(self, output_nr: int) -> "TensorHooks":
         """The tensor hooks of one gradient slot, made on demand."""
-        if self.tensor_hooks is None:
-            self.tensor_hooks = {}
-        return self.tensor_hooks.setdefault(output_nr, TensorHooks())
+        return self.with_extras().tensor_hooks.setdefault(output_nr, TensorHooks())
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
 
 
-class AccumulateGradBase(Node):
-    """Marks the sink node of a leaf (see `engine.autograd.accumulate`)."""
+class NodeExtras:
+    """What only some nodes have: hooks, and in anomaly mode the stack of the forward call."""
 
-    __slots__ = ("variable",)
-    variable: "Tensor"
+    __slots__ = ("forward_stack", "post_hooks", "pre_hooks", "tensor_hooks")
+
+    def __init__(self, forward_stack: list[str] | None = None) -> None:
+        self.tensor_hooks: dict[int, TensorHooks] = {}
+        self.pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self.post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self.forward_stack = forward_stack
 
 
 class TensorHooks:
