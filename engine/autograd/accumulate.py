@@ -13,16 +13,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from engine import backend, layout
 from engine.autograd.graph import Node, TensorHooks
 from engine.spec import Spec
-
-if TYPE_CHECKING:
-    from engine.tensor import Tensor
+from engine.tensor import Tensor
 
 _accumulation = threading.RLock()  # two backward passes on different threads may meet in one leaf
 
@@ -37,13 +35,13 @@ class AccumulateGrad(Node):
 
     __slots__ = ("_variable",)
 
-    def __init__(self, variable: "Tensor") -> None:
+    def __init__(self, variable: Tensor) -> None:
         super().__init__((), (), (variable._spec,))
         self.sequence = 2**64 - 1  # runs before every other ready node: a finished gradient can be on its way while backward goes on
         self._variable = weakref.ref(variable)
 
     @property
-    def variable(self) -> "Tensor | None":
+    def variable(self) -> Tensor | None:
         """The leaf (None once nobody holds it)."""
         return self._variable()
 
@@ -102,7 +100,7 @@ _UNSHARED = _references_of_unshared()
 _UNSHARED_STORAGE = _references_of_unshared_storage()
 
 
-def _accumulate(variable: "Tensor", gradient: Any, unshared: bool) -> None:
+def _accumulate(variable: Tensor, gradient: Any, unshared: bool) -> None:
     """The branches of PyTorch's accumulateGrad with grad mode off, on raw arrays."""
     meta = variable._autograd_meta()
     if meta.grad is not None:
@@ -112,19 +110,12 @@ def _accumulate(variable: "Tensor", gradient: Any, unshared: bool) -> None:
         return
     spec = _obedient_spec(variable, gradient)
     if unshared and spec is not None and _owns_memory(gradient):
-        meta.grad = type_of(variable)(gradient, spec)
+        meta.grad = Tensor(gradient, spec)
         return
     meta.grad = copy_by_contract(variable, gradient)
 
 
-def type_of(variable: "Tensor") -> "type[Tensor]":
-    """The plain Tensor class (a Parameter's gradient is no Parameter)."""
-    from engine.tensor import Tensor
-
-    return Tensor
-
-
-def _obedient_spec(variable: "Tensor", gradient: Any) -> Spec | None:
+def _obedient_spec(variable: Tensor, gradient: Any) -> Spec | None:
     """The Spec of the gradient if it obeys the contract as it is, else None."""
     spec = variable._spec
     if isinstance(gradient, backend.SCALAR):
@@ -146,19 +137,19 @@ def _owns_memory(gradient: Any) -> bool:
     return _references_of_storage(gradient) <= _UNSHARED_STORAGE
 
 
-def copy_by_contract(variable: "Tensor", gradient: Any) -> "Tensor":
+def copy_by_contract(variable: Tensor, gradient: Any) -> Tensor:
     """A copy of a raw gradient in the layout the contract asks for; its version is 1, since it was filled in place."""
     spec = variable._spec
     stride = layout.contract_strides(spec.shape, spec.stride)
     target = spec if stride == spec.stride else spec.like(stride=stride)
     memory = backend.empty(target)
     memory[...] = gradient
-    copy = type_of(variable)(memory, target)
+    copy = Tensor(memory, target)
     copy._bump_version("AccumulateGrad")
     return copy
 
 
-def _accumulate_recorded(variable: "Tensor", gradient: "Tensor") -> None:
+def _accumulate_recorded(variable: Tensor, gradient: Tensor) -> None:
     """The same with grad mode on (create_graph): nothing is stolen or written in place, and the result has a history."""
     meta = variable._autograd_meta()
     if meta.grad is not None:

@@ -346,15 +346,22 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     return apply(SELECT, (input,), (dim, index + size if index < 0 else index))
 
 
-SLICE = view_operator(
-    "slice",
-    lambda input, dim, start, stop, step: input.like(
+def _slice_rule(input: Spec, dim: int, start: int, stop: int, step: int) -> Spec:
+    return input.like(
         shape=(*input.shape[:dim], (stop - start + step - 1) // step, *input.shape[dim + 1 :]),
         stride=(*input.stride[:dim], input.stride[dim] * step, *input.stride[dim + 1 :]),
-    ),
-    lambda xp, input, dim, start, stop, step: input[_at(input.ndim, dim, slice(start, stop, step))],
-    "dim start stop step",
-)
+    )
+
+
+def _slice_forward(xp: ModuleType, input: Any, dim: int, start: int, stop: int, step: int) -> Any:
+    view = input[_at(input.ndim, dim, slice(start, stop, step))]
+    if not view.size and input.size:  # NumPy leaves the pointer of an empty view where it was; PyTorch moves it
+        spec = backend.spec_of_array(input)
+        return backend.strided_view(input, _slice_rule(spec, dim, start, stop, step), start * spec.stride[dim])
+    return view
+
+
+SLICE = view_operator("slice", _slice_rule, _slice_forward, "dim start stop step")
 
 
 def slice_along(input: Tensor, dim: int, start: int | None = None, stop: int | None = None, step: int = 1) -> Tensor:
@@ -455,6 +462,9 @@ def _diagonal_rule(input: Spec, offset: int, dim1: int, dim2: int) -> Spec:
 
 def _diagonal_forward(xp: ModuleType, input: Any, offset: int, dim1: int, dim2: int) -> Any:
     view = input.diagonal(offset, dim1, dim2)
+    if not view.size:  # PyTorch does not move the pointer of an empty diagonal
+        spec = backend.spec_of_array(input)
+        return backend.strided_view(input, _diagonal_rule(spec, offset, dim1, dim2), 0)
     if xp is backend.np and not view.flags.writeable:
         view.flags.writeable = True  # NumPy hands diagonals out read-only for historical reasons
     return view

@@ -1,0 +1,158 @@
+"""The only module that imports Numba at its top: compilation, the disk cache, and the one intrinsic we need.
+
+The cache is not Numba's own. Numba keeps one index file per function that lists all its dtypes and CPUs, and two
+processes that add to it at once can leave an entry that points to the other one's machine code. Here every machine
+function is one file, in a directory named after everything that decides its bytes (our source, versions, CPU, LLVM
+options). Files are written aside and renamed into place, so ranks that compile at once write the same thing twice and a
+reader sees a whole file or none; different CPUs never share a directory.
+"""
+
+import functools
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding
+import numba
+import numpy
+from numba.core import caching, compiler, serialize, types
+from numba.extending import intrinsic
+from numba.np import arrayobj
+
+from engine.kernels.jit import LLVM_OPTIONS
+
+for _option in LLVM_OPTIONS:
+    llvmlite.binding.set_option("", _option)
+
+
+@intrinsic
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """LLVM's fused multiply-add: one instruction where the CPU has it, the C library's exact fma where it has not."""
+    if not (a == b == c):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return a(a, b, c), generate
+
+
+@intrinsic
+def array_at(typing_context: Any, address: Any, start: Any, size: Any, like: Any) -> Any:
+    """Flat array of ``size`` elements, beginning ``start`` elements after an address, of the dtype of ``like``."""
+    result = types.Array(like.dtype, 1, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, start, size, _ = arguments
+        item = context.get_data_type(like.dtype)
+        bytes_each = context.get_constant(types.intp, context.get_abi_sizeof(item))
+        data = builder.gep(builder.inttoptr(address, item.as_pointer()), [start])
+        view = context.make_array(result)(context, builder)
+        arrayobj.populate_array(view, data, [size], [bytes_each], bytes_each, None)
+        return view._getvalue()
+
+    return result(types.int64, types.int64, types.int64, like), generate
+
+
+def compile_kernel(name: str, function: Callable[..., Any], argument_types: tuple[Any, ...]) -> Any:
+    """The machine function of ``function`` for exactly these argument types, from the disk cache where it is there."""
+    if vars(numba.config)["DISABLE_JIT"]:
+        raise RuntimeError(f"kernel {name} needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it")
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    dispatcher._cache = _DiskCache(name)
+    dispatcher.compile(argument_types)
+    dispatcher.disable_compile()
+    return dispatcher
+
+
+def cache_directory() -> Path:
+    """Where machine functions are kept: a name for this build and CPU under the user's cache directory.
+
+    That is ``$NUMBA_CACHE_DIR``, else ``$XDG_CACHE_HOME``, else ``~/.cache``.
+
+    Raises RuntimeError if none of the variables is set and there is no home directory.
+    """
+    chosen = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    return Path(chosen or Path.home() / ".cache") / "allstride" / _fingerprint()
+
+
+@functools.cache
+def _fingerprint() -> str:
+    """Hash of all that decides the machine code besides function and argument types."""
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    target = numba.core.registry.cpu_target.target_context.codegen().magic_tuple()
+    versions = (numba.__version__, llvmlite.__version__, numpy.__version__, sys.implementation.cache_tag, sys.abiflags)
+    digest.update(repr((target, versions, LLVM_OPTIONS)).encode())
+    return digest.hexdigest()[:24]
+
+
+class _DiskCache(caching._Cache):
+    """One kernel's place in the cache, in the form that Numba's dispatcher asks for."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    @property
+    def cache_path(self) -> str:
+        return str(cache_directory())
+
+    def enable(self) -> None:
+        raise NotImplementedError("the kernel cache is always on")
+
+    def disable(self) -> None:
+        raise NotImplementedError("the kernel cache is always on")
+
+    def flush(self) -> None:
+        raise NotImplementedError("delete the cache directory instead")
+
+    def load_overload(self, argument_types: Any, target_context: Any) -> Any:
+        """The stored compile result, or None."""
+        target_context.refresh()
+        try:
+            path = self._path(argument_types)
+            stored = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, RuntimeError) as why:
+            _warn_once(f"cannot read compiled kernels: {why}")
+            return None
+        digest, payload = stored[:32], stored[32:]
+        if hashlib.sha256(payload).digest() != digest:
+            warnings.warn(f"compiled kernel {path} is damaged and is compiled again", RuntimeWarning, stacklevel=2)
+            return None
+        return compiler.CompileResult._rebuild(target_context, *pickle.loads(payload))
+
+    def save_overload(self, argument_types: Any, result: Any) -> None:
+        """Store a compile result; a directory that cannot be written is told once and changes nothing else."""
+        payload = serialize.dumps(result._reduce())
+        try:
+            path = self._path(argument_types)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as part:
+                part.write(hashlib.sha256(payload).digest() + payload)
+            os.replace(part.name, path)
+        except (OSError, RuntimeError) as why:
+            _warn_once(f"cannot keep compiled kernels: {why}")
+
+    def _path(self, argument_types: Any) -> Path:
+        types_digest = hashlib.sha256(repr(argument_types).encode()).hexdigest()[:16]
+        return cache_directory() / f"{self._name}.{types_digest}"
+
+
+@functools.cache
+def _warn_once(problem: str) -> None:
+    warnings.warn(
+        f"{problem}; every start compiles them again, which takes seconds. "
+        "Set NUMBA_CACHE_DIR to a directory that can be written.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,179 @@
+"""Compile a kernel on its first call: one machine function per kernel and dtype, kept on disk.
+
+A kernel is a plain Python function under :func:`kernel`; its annotations (``Read2``, ``Write1``, ``float``, ...) are
+its signature. Importing it costs nothing: Numba is imported, and the function compiled or read back from the disk
+cache, when ``name[dtype.char]`` is first looked up. Afterwards that look-up is one dictionary access and gives the
+compiled function itself, so nothing of ours stands between a caller and Numba's dispatcher.
+
+Inside a kernel ``real`` is the constructor of the dtype being compiled (literals must go through it: a bare ``0.5`` is
+float64 and would make float32 loops run in float64), ``fma(a, b, c)`` is ``a * b + c`` rounded once, and every
+:func:`helper` is inlined.
+
+Numbers: no fast-math flag is set unless a helper asks for ``reassociate``. An elementwise result then depends on its
+inputs alone, not on vector width, alignment, position in the array or CPU. ``reassociate`` lets a sum use vector lanes:
+the result still does not depend on alignment, but it does on the CPU's vector width, so it is not used where ranks must
+agree bit for bit.
+"""
+
+import dis
+import threading
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import numpy as np
+
+DTYPES = {"f": "float32", "d": "float64"}
+
+# LLVM gives up vectorising a loop that needs more than 8 overlap checks between arrays. AdamW on 16.8 M floats took 102
+# ms without this and 15.4 ms with it (an earlier form; six arrays). The checks themselves cost a few comparisons a
+# loop.
+LLVM_OPTIONS = ("-runtime-memory-check-threshold=128",)
+
+# Parameters of kernels: C-contiguous arrays of the dtype being compiled (T) or of a fixed one, never written (may be
+# read-only) or written. Plain float, int, bool and Pair stand for float64, int64, boolean and two int64.
+Read1 = Annotated[np.ndarray, "T", 1, "read"]
+Read2 = Annotated[np.ndarray, "T", 2, "read"]
+Read3 = Annotated[np.ndarray, "T", 3, "read"]
+Read4 = Annotated[np.ndarray, "T", 4, "read"]
+Write1 = Annotated[np.ndarray, "T", 1, "write"]
+Write2 = Annotated[np.ndarray, "T", 2, "write"]
+Write3 = Annotated[np.ndarray, "T", 3, "write"]
+Write4 = Annotated[np.ndarray, "T", 4, "write"]
+ReadInt64 = Annotated[np.ndarray, "int64", 1, "read"]
+ReadInt32 = Annotated[np.ndarray, "int32", 1, "read"]
+WriteInt32 = Annotated[np.ndarray, "int32", 1, "write"]
+
+Pair = tuple[int, int]
+
+_SCALARS = {float: "float64", int: "int64", bool: "boolean"}
+_lock = threading.RLock()
+_kernels: list["Kernel"] = []
+
+
+def real(value: Any) -> Any:
+    """Round to the dtype being compiled. Only inside kernels and helpers."""
+    raise RuntimeError(f"real({value}) exists only inside compiled kernels")
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` with one rounding, the same on every CPU. Only inside kernels and helpers."""
+    raise RuntimeError(f"fma({a}, {b}, {c}) exists only inside compiled kernels")
+
+
+def array_at(address: int, start: int, size: int, like: np.ndarray) -> Any:
+    """Flat array of ``size`` elements, ``start`` elements after an address, dtype of ``like``. Only inside kernels."""
+    raise RuntimeError(f"array_at({address}, {start}, {size}, {like.dtype}) exists only inside compiled kernels")
+
+
+class Helper:
+    """A function that kernels inline; ``float64`` replaces it in float64 kernels where another formula is better."""
+
+    def __init__(self, function: Callable[..., Any], float64: Callable[..., Any] | None, reassociate: bool):
+        self.functions = {"f": function, "d": float64 or function}
+        self.reassociate = reassociate
+        self._compiled: dict[str, Any] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise RuntimeError(f"{self.functions['f'].__name__} exists only inside compiled kernels")
+
+    def compiled(self, char: str) -> Any:
+        """Numba's dispatcher of this helper for kernels of one dtype."""
+        if char not in self._compiled:
+            import numba
+
+            flags = {"reassoc"} if self.reassociate else False
+            body = _specialised(self.functions[char], char)
+            self._compiled[char] = numba.njit(error_model="numpy", fastmath=flags)(body)
+        return self._compiled[char]
+
+
+class Kernel(dict[str, Any]):
+    """``kernel[array.dtype.char]`` is the compiled function for that dtype; it takes positional arguments only.
+
+    Raises TypeError for a dtype that has no kernel. The compiled function raises TypeError when an argument has another
+    dtype, number of dimensions, or is not C-contiguous; nothing is ever compiled for argument types nobody foresaw.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
+
+    def __missing__(self, char: str) -> Any:
+        if char not in DTYPES:
+            known = ", ".join(f"{code!r} ({name})" for code, name in DTYPES.items())
+            raise TypeError(
+                f"kernel {self.name}: dtype code {char!r} is not supported, expected one of {known}; "
+                "use the plain operators for other dtypes"
+            )
+        with _lock:
+            if char not in self:
+                from engine.kernels import compiler
+
+                body = _specialised(self.function, char)
+                self[char] = compiler.compile_kernel(self.name, body, self._argument_types(char))
+        return self[char]
+
+    def compiled(self, char: str) -> Any:
+        """The same as ``self[char]``, for callers that want the compiling and not the value."""
+        return self[char]
+
+    def _argument_types(self, char: str) -> tuple[Any, ...]:
+        hints = typing.get_type_hints(self.function, include_extras=True)
+        hints.pop("return", None)
+        return tuple(_numba_type(hint, DTYPES[char]) for hint in hints.values())
+
+
+def kernel(function: Callable[..., Any]) -> Kernel:
+    """Decorator: compile the function, by its annotations, for every dtype it is asked for."""
+    made = Kernel(function)
+    _kernels.append(made)
+    return made
+
+
+def helper(
+    function: Callable[..., Any] | None = None, *, float64: Callable[..., Any] | None = None, reassociate: bool = False
+) -> Any:
+    """Decorator: a function that kernels of any dtype inline."""
+    if function is None:
+        return lambda decorated: Helper(decorated, float64, reassociate)
+    return Helper(function, float64, reassociate)
+
+
+def registered() -> list[Kernel]:
+    """Every kernel of the modules imported so far, in order of definition."""
+    return list(_kernels)
+
+
+def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
+    """A copy of ``function`` whose globals hold this dtype's ``real``, the intrinsics and the compiled helpers."""
+    from engine.kernels import compiler
+
+    assert isinstance(function, types.FunctionType)
+    namespace = dict(function.__globals__)
+    for name in {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}:
+        value = namespace.get(name)
+        if isinstance(value, Helper):
+            namespace[name] = value.compiled(char)
+        elif value is real:
+            namespace[name] = getattr(np, DTYPES[char])
+        elif value is fma or value is array_at:
+            namespace[name] = getattr(compiler, name)
+    copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    copy.__qualname__ = function.__qualname__
+    copy.__module__ = function.__module__
+    return copy
+
+
+def _numba_type(hint: Any, dtype: str) -> Any:
+    from numba import types as numba_types
+
+    if hint in _SCALARS:
+        return getattr(numba_types, _SCALARS[hint])
+    if hint == Pair:
+        return numba_types.UniTuple(numba_types.int64, 2)
+    name, dimensions, access = hint.__metadata__
+    scalar = getattr(numba_types, dtype if name == "T" else name)
+    return numba_types.Array(scalar, dimensions, "C", readonly=access == "read")

@@ -1,0 +1,131 @@
+"""Cross-entropy with class indices: forward keeps only the log-sum-exp, backward writes the logits' gradient in a pass.
+
+logits (M, C) C-contiguous float32 or float64; target (M,) int64; class weights (C,) of the logits' dtype, or None.
+Source: torch.nn.functional.cross_entropy (class indices, ``weight``, ``ignore_index``, ``label_smoothing``).
+"""
+
+import numpy as np
+
+from engine.kernels.elementary import exp
+from engine.kernels.jit import Read1, Read2, ReadInt64, Write1, Write2, kernel, real
+from engine.kernels.rows import row_exp_sum, row_max
+
+Array = np.ndarray
+
+
+def cross_entropy_forward(
+    logits: Array, target: Array, weight: Array | None = None, *, ignore_index: int = -100, label_smoothing: float = 0.0
+) -> tuple[Array, Array, float]:
+    """Losses (M,), log-sum-exp (M,), and the sum of the targets' weights: what ``reduction="mean"`` divides by.
+
+    Rows whose target is ``ignore_index`` have loss 0 and no weight. Raises IndexError for a target outside 0..C-1.
+    """
+    char = logits.dtype.char
+    rows, columns = logits.shape
+    losses, log_sums = np.empty(rows, logits.dtype), np.empty(rows, logits.dtype)
+    weights = _no_weights(char) if weight is None else weight
+    bad, total = _cross_entropy_forward[char](logits, target, weights, ignore_index, label_smoothing, losses, log_sums)
+    if bad >= 0:
+        raise IndexError(
+            f"cross_entropy: Target {target[bad]} is out of bounds: element {bad} of target, expected 0..{columns - 1} "
+            f"(logits have {columns} classes) or ignore_index {ignore_index}"
+        )
+    return losses, log_sums, total
+
+
+def cross_entropy_backward(
+    gradient: Array,
+    logits: Array,
+    target: Array,
+    log_sums: Array,
+    weight: Array | None = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    out: Array | None = None,
+) -> Array:
+    """Gradient of the logits (M, C) from the gradient (M,) of each row's loss. ``out`` may be ``logits`` itself."""
+    char = logits.dtype.char
+    out = np.empty_like(logits) if out is None else out
+    weights = _no_weights(char) if weight is None else weight
+    _cross_entropy_backward[char](gradient, logits, target, weights, log_sums, ignore_index, label_smoothing, out)
+    return out
+
+
+def _no_weights(char: str) -> Array:
+    return np.empty(0, char)
+
+
+@kernel
+def _cross_entropy_forward(
+    logits: Read2,
+    target: ReadInt64,
+    weight: Read1,
+    ignore_index: int,
+    smoothing: float,
+    losses: Write1,
+    log_sums: Write1,
+) -> tuple[int, float]:
+    rows, columns = logits.shape
+    weighted = weight.size > 0
+    hit, spread = real(1.0 - smoothing), real(smoothing / max(columns, 1))
+    total_weight = 0.0
+    for row in range(rows):
+        t = target[row]
+        if t == ignore_index:
+            losses[row] = real(0.0)
+            log_sums[row] = real(0.0)
+            continue
+        if t < 0 or t >= columns:
+            return row, 0.0
+        largest = row_max(logits, row)
+        log_sum = np.log(row_exp_sum(logits, row, largest))
+        log_sums[row] = largest + log_sum
+        target_weight = weight[t] if weighted else real(1.0)
+        total_weight += target_weight
+        loss = target_weight * hit * (log_sum - (logits[row, t] - largest))
+        if smoothing != 0.0:
+            all_classes = real(0.0)
+            for j in range(columns):
+                log_probability = (logits[row, j] - largest) - log_sum
+                all_classes -= log_probability * weight[j] if weighted else log_probability
+            loss += spread * all_classes
+        losses[row] = loss
+    return -1, total_weight
+
+
+@kernel
+def _cross_entropy_backward(
+    gradient: Read1,
+    logits: Read2,
+    target: ReadInt64,
+    weight: Read1,
+    log_sums: Read1,
+    ignore_index: int,
+    smoothing: float,
+    out: Write2,
+) -> None:
+    rows, columns = logits.shape
+    weighted = weight.size > 0
+    hit, spread = real(1.0 - smoothing), real(smoothing / max(columns, 1))
+    all_weights = real(columns)
+    if weighted:
+        all_weights = real(0.0)
+        for j in range(columns):
+            all_weights += weight[j]
+    for row in range(rows):
+        t = target[row]
+        if t == ignore_index:
+            for j in range(columns):
+                out[row, j] = real(0.0)
+            continue
+        g = gradient[row]
+        log_sum = log_sums[row]
+        at_target = g * hit * (weight[t] if weighted else real(1.0))
+        everywhere = at_target + g * spread * all_weights
+        for j in range(columns):
+            out[row, j] = everywhere * exp(logits[row, j] - log_sum)
+        out[row, t] -= at_target
+        if smoothing != 0.0:
+            for j in range(columns):
+                out[row, j] -= g * spread * (weight[j] if weighted else real(1.0))

@@ -1,0 +1,109 @@
+"""Layer norm over rows: statistics, normalisation and affine map in one visit of each row, the backward in another.
+
+x (M, N) C-contiguous float32 or float64; weight and bias (N,) or None. Every row's result depends on that row alone.
+Source: torch.nn.functional.layer_norm (aten native_layer_norm, native_layer_norm_backward).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from engine.kernels.jit import Read1, Read2, Write1, Write2, helper, kernel, real
+from engine.kernels.rows import row_squared_distance, row_sum
+
+Array = np.ndarray
+
+
+def layer_norm_forward(
+    x: Array, weight: Array | None, bias: Array | None, eps: float, out: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Output (M, N), mean (M,) and reciprocal standard deviation (M,) of every row. ``out`` may be x itself."""
+    out = np.empty_like(x) if out is None else out
+    mean, rstd = np.empty(x.shape[0], x.dtype), np.empty(x.shape[0], x.dtype)
+    absent = np.empty(0, x.dtype)
+    _layer_norm_forward[x.dtype.char](
+        x, absent if weight is None else weight, absent if bias is None else bias, eps, out, mean, rstd
+    )
+    return out, mean, rstd
+
+
+def layer_norm_backward(
+    gradient: Array, x: Array, mean: Array, rstd: Array, weight: Array | None, out: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Gradients of x (M, N), weight (N,) and bias (N,). ``out`` receives the first and may be ``gradient`` itself."""
+    out = np.empty_like(x) if out is None else out
+    weight_gradient, bias_gradient = np.zeros(x.shape[1], x.dtype), np.zeros(x.shape[1], x.dtype)
+    _layer_norm_backward[x.dtype.char](
+        gradient, x, mean, rstd, np.empty(0, x.dtype) if weight is None else weight, out, weight_gradient, bias_gradient
+    )
+    return out, weight_gradient, bias_gradient
+
+
+@kernel
+def _layer_norm_forward(
+    x: Read2, weight: Read1, bias: Read1, eps: float, out: Write2, means: Write1, rstds: Write1
+) -> None:
+    rows, columns = x.shape
+    count = real(max(columns, 1))
+    for row in range(rows):
+        mean = row_sum(x, row) / count
+        rstd = real(1.0) / np.sqrt(row_squared_distance(x, row, mean) / count + real(eps))
+        means[row] = mean
+        rstds[row] = rstd
+        if weight.size > 0 and bias.size > 0:
+            for j in range(columns):
+                out[row, j] = (x[row, j] - mean) * rstd * weight[j] + bias[j]
+            continue
+        for j in range(columns):
+            out[row, j] = (x[row, j] - mean) * rstd
+        for j in range(weight.size):
+            out[row, j] *= weight[j]
+        for j in range(bias.size):
+            out[row, j] += bias[j]
+
+
+@helper(reassociate=True)
+def _weighted_dots(gradient: Read2, x: Read2, weight: Read1, row: int, mean: Any, rstd: Any) -> Any:
+    """Sums over a row of ``gradient * weight`` and of that times the normalised x."""
+    total, projected = real(0.0), real(0.0)
+    for j in range(x.shape[1]):
+        g = gradient[row, j] * weight[j]
+        total += g
+        projected += g * ((x[row, j] - mean) * rstd)
+    return total, projected
+
+
+# Weight gradients of a block of rows are summed apart, so that the error of a long sum grows with the number of blocks,
+# not of rows.
+@kernel
+def _layer_norm_backward(
+    gradient: Read2,
+    x: Read2,
+    means: Read1,
+    rstds: Read1,
+    weight: Read1,
+    out: Write2,
+    weight_gradient: Write1,
+    bias_gradient: Write1,
+) -> None:
+    rows, columns = x.shape
+    count = real(max(columns, 1))
+    factors = weight if weight.size > 0 else np.ones(columns, x.dtype)
+    weight_block, bias_block = np.zeros(columns, x.dtype), np.zeros(columns, x.dtype)
+    for start in range(0, rows, 64):
+        for row in range(start, min(start + 64, rows)):
+            mean, rstd = means[row], rstds[row]
+            total, projected = _weighted_dots(gradient, x, factors, row, mean, rstd)
+            total /= count
+            projected /= count
+            for j in range(columns):
+                g = gradient[row, j]
+                normalised = (x[row, j] - mean) * rstd
+                weight_block[j] += g * normalised
+                bias_block[j] += g
+                out[row, j] = rstd * (g * factors[j] - total - normalised * projected)
+        for j in range(columns):
+            weight_gradient[j] += weight_block[j]
+            bias_gradient[j] += bias_block[j]
+            weight_block[j] = real(0.0)
+            bias_block[j] = real(0.0)

@@ -1,0 +1,222 @@
+"""Optimizer steps and norms over flat memory: each reads and writes every array once.
+
+Arrays are one-dimensional, contiguous, of one dtype (float32 or float64), equally long, and do not overlap; parameters
+and states are updated in place. Results are elementwise IEEE arithmetic in the operation order of PyTorch's
+single-tensor CPU path, so they do not depend on alignment, on where a parameter lies in the array, or on the CPU: ranks
+stay bit-identical. ``gradient_scale`` multiplies the gradient on the way in (clipping and unscaling in the same pass);
+gradients are never written.
+"""
+
+import math
+
+import numpy as np
+
+from engine.kernels.jit import Read1, Write1, fma, kernel, real
+
+Array = np.ndarray
+
+
+def sgd(
+    parameter: Array,
+    gradient: Array,
+    momentum_buffer: Array | None,
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    maximize: bool = False,
+    first_step: bool = False,
+    gradient_scale: float = 1.0,
+) -> None:
+    """One SGD step. ``momentum_buffer`` is None exactly if ``momentum`` is 0; ``first_step`` writes it without reading.
+
+    Source: torch.optim.SGD (``_single_tensor_sgd``).
+    """
+    scale = -gradient_scale if maximize else gradient_scale
+    if momentum_buffer is None:
+        _sgd[parameter.dtype.char](parameter, gradient, lr, weight_decay, scale)
+        return
+    # The first step stores the gradient itself: 0 * buffer + 1 * gradient, without reading a buffer that may hold
+    # anything.
+    fresh = 1.0 if first_step else 1.0 - dampening
+    _sgd_momentum[parameter.dtype.char](
+        parameter, gradient, momentum_buffer, lr, momentum, fresh, weight_decay, scale, nesterov, first_step
+    )
+
+
+def adam(
+    parameter: Array,
+    gradient: Array,
+    mean: Array,
+    square: Array,
+    *,
+    step: float,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+    maximum: Array | None = None,
+    maximize: bool = False,
+    gradient_scale: float = 1.0,
+) -> None:
+    """One Adam step, or AdamW if ``decoupled``; ``step`` counts this one (1 at the first). ``maximum`` selects AMSGrad.
+
+    ``mean``, ``square`` and ``maximum`` are PyTorch's exp_avg, exp_avg_sq and max_exp_avg_sq.
+    Source: torch.optim.Adam (``_single_tensor_adam``, not capturable).
+    """
+    keep = 1.0 - lr * weight_decay if decoupled else 1.0
+    coupled = 0.0 if decoupled else weight_decay
+    step_size = lr / (1.0 - beta1**step)
+    correction = math.sqrt(1.0 - beta2**step)
+    scale = -gradient_scale if maximize else gradient_scale
+    char = parameter.dtype.char
+    if maximum is None:
+        _adam[char](parameter, gradient, mean, square, keep, coupled, beta1, beta2, step_size, correction, eps, scale)
+    else:
+        _amsgrad[char](
+            parameter, gradient, mean, square, maximum, keep, coupled, beta1, beta2, step_size, correction, eps, scale
+        )
+
+
+def sum_of_squares(array: Array) -> float:
+    """Sum of squares of a flat array, accumulated in float64 in an order that depends on its length only.
+
+    NaN and infinity come through. Source of the use: torch.nn.utils.clip_grad_norm_.
+    """
+    return float(_sum_of_squares[array.dtype.char](array))
+
+
+def scale(array: Array, factor: float) -> None:
+    """``array *= factor`` in place."""
+    np.multiply(array, array.dtype.type(factor), out=array)
+
+
+@kernel
+def _sgd(parameter: Write1, gradient: Read1, lr: float, weight_decay: float, scale: float) -> None:
+    lr, weight_decay, scale = real(lr), real(weight_decay), real(scale)
+    for i in range(parameter.size):
+        p = parameter[i]
+        g = gradient[i] * scale
+        if weight_decay != 0:
+            g = fma(weight_decay, p, g)
+        parameter[i] = fma(-lr, g, p)
+
+
+@kernel
+def _sgd_momentum(
+    parameter: Write1,
+    gradient: Read1,
+    buffer: Write1,
+    lr: float,
+    momentum: float,
+    fresh: float,
+    weight_decay: float,
+    scale: float,
+    nesterov: bool,
+    first: bool,
+) -> None:
+    lr, momentum, fresh, weight_decay, scale = real(lr), real(momentum), real(fresh), real(weight_decay), real(scale)
+    for i in range(parameter.size):
+        p = parameter[i]
+        g = gradient[i] * scale
+        if weight_decay != 0:
+            g = fma(weight_decay, p, g)
+        b = g
+        if not first:
+            b = fma(fresh, g, buffer[i] * momentum)
+        buffer[i] = b
+        parameter[i] = fma(-lr, fma(momentum, b, g) if nesterov else b, p)
+
+
+# AdamW on 16.8 M floats takes 13.6 ms in one thread, PyTorch's fused step 12.6 ms, NumPy in cache-sized blocks 31 ms.
+@kernel
+def _adam(
+    parameter: Write1,
+    gradient: Read1,
+    mean: Write1,
+    square: Write1,
+    keep: float,
+    coupled: float,
+    beta1: float,
+    beta2: float,
+    step_size: float,
+    correction: float,
+    eps: float,
+    scale: float,
+) -> None:
+    keep, coupled, eps, scale = real(keep), real(coupled), real(eps), real(scale)
+    rest1, beta2, rest2 = real(1.0 - beta1), real(beta2), real(1.0 - beta2)
+    step_size, correction = real(step_size), real(correction)
+    for i in range(parameter.size):
+        p = parameter[i] * keep
+        g = gradient[i] * scale
+        if coupled != 0:
+            g = fma(coupled, p, g)
+        m = mean[i]
+        # torch.lerp: the form that is exact at the nearer end.
+        m = fma(rest1, g - m, m) if rest1 < real(0.5) else fma(rest1 - real(1.0), g - m, g)
+        v = fma(rest2 * g, g, square[i] * beta2)
+        mean[i] = m
+        square[i] = v
+        parameter[i] = p - step_size * m / (np.sqrt(v) / correction + eps)
+
+
+@kernel
+def _amsgrad(
+    parameter: Write1,
+    gradient: Read1,
+    mean: Write1,
+    square: Write1,
+    maximum: Write1,
+    keep: float,
+    coupled: float,
+    beta1: float,
+    beta2: float,
+    step_size: float,
+    correction: float,
+    eps: float,
+    scale: float,
+) -> None:
+    keep, coupled, eps, scale = real(keep), real(coupled), real(eps), real(scale)
+    rest1, beta2, rest2 = real(1.0 - beta1), real(beta2), real(1.0 - beta2)
+    step_size, correction = real(step_size), real(correction)
+    for i in range(parameter.size):
+        p = parameter[i] * keep
+        g = gradient[i] * scale
+        if coupled != 0:
+            g = fma(coupled, p, g)
+        m = mean[i]
+        m = fma(rest1, g - m, m) if rest1 < real(0.5) else fma(rest1 - real(1.0), g - m, g)
+        v = fma(rest2 * g, g, square[i] * beta2)
+        largest = maximum[i]
+        # torch.maximum: NaN on either side wins.
+        largest = largest if (largest >= v or largest != largest) else v
+        mean[i] = m
+        square[i] = v
+        maximum[i] = largest
+        parameter[i] = p - step_size * m / (np.sqrt(largest) / correction + eps)
+
+
+# 512 sums side by side vectorise without reassociation, so the order is the same on every CPU: 16.8 M floats in 2.1 ms
+# (numpy.dot 2.0).
+@kernel
+def _sum_of_squares(array: Read1) -> float:
+    lanes = np.zeros(512)
+    whole = array.size - array.size % 512
+    for start in range(0, whole, 512):
+        for lane in range(512):
+            value = np.float64(array[start + lane])
+            lanes[lane] += value * value
+    for i in range(whole, array.size):
+        value = np.float64(array[i])
+        lanes[i - whole] += value * value
+    half = 256
+    while half > 0:
+        for lane in range(half):
+            lanes[lane] += lanes[lane + half]
+        half //= 2
+    return lanes[0]

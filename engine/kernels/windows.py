@@ -1,0 +1,26 @@
+"""Where sliding windows fall: shared by convolution and pooling."""
+
+from typing import Any
+
+import numpy as np
+
+from engine.kernels.jit import Pair, helper
+
+
+def output_size(size: int, kernel_size: int, stride: int, padding: int, dilation: int) -> int:
+    """Number of window positions along one axis."""
+    return (size + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1
+
+
+@helper
+def valid_columns(columns: int, width: int, offset: int, stride: int) -> Pair:
+    """Half-open range of the output columns whose pixel ``column * stride + offset`` lies inside the image."""
+    first = min((-offset + stride - 1) // stride, columns) if offset < 0 else 0
+    last = (width - 1 - offset) // stride + 1 if width > offset else 0
+    return first, max(min(last, columns), first)
+
+
+@helper
+def unsigned(index: int) -> Any:
+    """An index known not to be negative: Numba tests signed ones, and LLVM does not vectorise past that test."""
+    return np.uint64(index)

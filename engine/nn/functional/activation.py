@@ -1,0 +1,195 @@
+"""Activations: thin wrappers over the primitives of `engine.ops`, and those composed from them."""
+
+from typing import Any
+
+import engine
+from engine import ops
+from engine.tensor import Tensor
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(0, x)."""
+    return ops.relu_(input) if inplace else ops.relu(input)
+
+
+def relu_(input: Tensor) -> Tensor:
+    return ops.relu_(input)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """min(max(0, x), 6)."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x clamped to [min_val, max_val]; no gradient at and beyond the bounds. Raises ValueError if min_val > max_val."""
+    if min_val > max_val:
+        raise ValueError("min_val cannot be greater than max_val")
+    return _finish(input, ops.hardtanh(input, min_val, max_val), inplace)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where x > threshold, else value."""
+    result = engine.where(input > threshold, input, engine.full((), value, dtype=input.dtype, device=input.device))
+    return _finish(input, result, inplace)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where x > 0, else alpha (exp(x) - 1)."""
+    return _finish(input, ops.elu(input, alpha), inplace)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """scale · elu with the constants of Klambauer et al. (2017), which keep mean 0 and variance 1."""
+    scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+    return _finish(input, ops.elu(input, alpha) * scale, inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). Raises RuntimeError if alpha is 0."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return _finish(input, ops.elu(input / alpha, 1.0) * alpha, inplace)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x where x > 0, else negative_slope · x."""
+    return _finish(input, ops.leaky_relu(input, negative_slope), inplace)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Leaky ReLU with a learnt slope: one for all, or one a channel (dim 1). Raises RuntimeError if their numbers differ."""
+    if weight.numel() != 1:
+        channels = input.shape[1] if input.dim() > 1 else 1
+        if weight.dim() != 1 or weight.numel() != channels:
+            raise RuntimeError(
+                f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.numel()} and "
+                f"channel size = {channels}."
+            )
+        weight = weight.view((1, -1) + (1,) * (input.dim() - 2)) if input.dim() > 1 else weight
+    return engine.where(input > 0, input, weight * input)
+
+
+def rrelu(
+    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """Leaky ReLU whose slope is drawn from U(lower, upper) for each element in training, their mean otherwise."""
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2, inplace)
+    slopes = engine.empty_like(input).uniform_(lower, upper)
+    return _finish(input, engine.where(input > 0, input, input * slopes), inplace)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x Φ(x), with `approximate="tanh"` by its tanh approximation."""
+    return ops.gelu(input, approximate)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x σ(x)."""
+    return _finish(input, ops.silu(input), inplace)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x tanh(softplus(x))."""
+    return _finish(input, input * ops.tanh(ops.softplus(input)), inplace)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """min(max(0, x + 3), 6) / 6."""
+    return _finish(input, ops.hardtanh(input + 3, 0.0, 6.0) / 6, inplace)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x · hardsigmoid(x)."""
+    return _finish(input, input * ops.hardtanh(input + 3, 0.0, 6.0) / 6, inplace)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x where |x| > lambd, else 0."""
+    return engine.where(input.abs() > lambd, input, engine.zeros((), dtype=input.dtype, device=input.device))
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved by lambd towards 0, and 0 in between. Raises RuntimeError if lambd is negative."""
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    return input - input.clamp(-lambd, lambd)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """x - tanh(x)."""
+    return input - ops.tanh(input)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return input / (input.abs() + 1)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta x)) / beta, and x itself where beta x > threshold."""
+    return ops.softplus(input, beta, threshold)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log σ(x), stable for large |x|."""
+    return ops.logsigmoid(input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    return ops.tanh(input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    return ops.sigmoid(input)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a · σ(b) for the two halves of x along `dim`. Raises RuntimeError if the size there is odd."""
+    if input.dim() == 0:
+        raise RuntimeError("glu does not support 0-dimensional tensors")
+    if input.shape[dim] % 2:
+        raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {input.shape[dim]}")
+    a, b = input.chunk(2, dim)
+    return a * ops.sigmoid(b)
+
+
+def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """exp(x) / Σ exp(x) along `dim`."""
+    return ops.softmax(input, _default_dim(input, dim), dtype)
+
+
+def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """softmax(-x)."""
+    return ops.softmax(-input, _default_dim(input, dim), dtype)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """log softmax(x) along `dim`, computed without overflow."""
+    return ops.log_softmax(input, _default_dim(input, dim), dtype)
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """A sample of the Gumbel-softmax distribution; `hard` gives one-hot values with the soft sample's gradient.
+
+    Jang et al. (2017). `eps` has no effect, as in PyTorch.
+    """
+    noise = -engine.empty_like(logits).exponential_().log()
+    soft = ops.softmax((logits + noise) / tau, dim, None)
+    if not hard:
+        return soft
+    index = soft.argmax(dim, keepdim=True)
+    return engine.zeros_like(soft).scatter_(dim, index, 1.0) - soft.detach() + soft
+
+
+def _default_dim(input: Tensor, dim: int | None) -> int:
+    """PyTorch's guess where softmax is called without `dim`: 0 for 0-, 1- and 3-D input, else 1."""
+    if dim is not None:
+        return dim
+    return 0 if input.dim() in (0, 1, 3) else 1
+
+
+def _finish(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
+    """`result`, written over `input` if the caller asked for the in-place form."""
+    return input.copy_(result) if inplace else result

@@ -1,0 +1,23 @@
+"""Distances and directions between vectors: normalize, cosine similarity, pairwise distance."""
+
+from engine.tensor import Tensor
+
+
+def normalize(
+    input: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12, out: Tensor | None = None
+) -> Tensor:
+    """x / max(‖x‖_p, eps) along `dim`."""
+    result = input / input.norm(p, dim, keepdim=True).clamp(min=eps)
+    return result if out is None else out.copy_(result)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) along `dim`; the inputs broadcast."""
+    lengths1 = x1.norm(2, dim, keepdim=True).clamp(min=eps)
+    lengths2 = x2.norm(2, dim, keepdim=True).clamp(min=eps)
+    return ((x1 / lengths1) * (x2 / lengths2)).sum(dim)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """‖x1 - x2 + eps‖_p along the last axis."""
+    return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)

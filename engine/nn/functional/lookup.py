@@ -1,0 +1,152 @@
+"""Table look-ups: embedding, embedding_bag, one_hot."""
+
+import engine
+from engine import ops
+from engine.autograd.modes import no_grad
+from engine.tensor import Tensor
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Rows of `weight` (V, D) at the indices `input`: shape (..., D). The row `padding_idx` gets no gradient.
+
+    Raises: AssertionError for a padding_idx outside the table; NotImplementedError for `sparse=True`.
+    """
+    if padding_idx is not None:
+        padding_idx = checked_padding(padding_idx, weight.shape[0])
+    if sparse:
+        raise NotImplementedError("embedding: sparse gradients are not supported, use sparse=False")
+    if max_norm is not None:
+        _renormalise(weight, input, max_norm, norm_type)
+    return ops.embedding(input, weight, padding_idx, scale_grad_by_freq)
+
+
+def checked_padding(padding_idx: int, rows: int) -> int:
+    """`padding_idx` counted from the front. Raises AssertionError outside the table, as PyTorch."""
+    if not -rows <= padding_idx < rows:
+        raise AssertionError("Padding_idx must be within num_embeddings")
+    return padding_idx % rows
+
+
+def _renormalise(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scales the used rows of `weight` whose norm exceeds `max_norm` down to it, in place and unrecorded."""
+    with no_grad():
+        rows = input.reshape(-1).unique()
+        used = weight[rows]
+        lengths = used.norm(norm_type, 1, keepdim=True)
+        factors = engine.where(lengths > max_norm, max_norm / (lengths + 1e-7), engine.ones_like(lengths))
+        weight[rows] = used * factors
+
+
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Sum, mean or max of the rows of each bag: shape (B, D).
+
+    Shapes: input (B, N), a bag a row; or (N) cut into bags at `offsets` (B). Rows `padding_idx` do not count.
+    Raises: ValueError for other shapes or an unknown mode; NotImplementedError for per-sample weights without mode="sum".
+    """
+    if per_sample_weights is not None and per_sample_weights.shape != input.shape:
+        raise ValueError(
+            f"embedding_bag: If per_sample_weights ({per_sample_weights.shape}) is not None, then it must have the same shape "
+            f"as the input ({input.shape})"
+        )
+    if weight.dim() != 2:
+        raise ValueError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.dim()}")
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError("mode has to be one of sum, mean or max")
+    if mode == "max" and scale_grad_by_freq:
+        raise ValueError("max mode does not support scaling the gradient by the frequency")
+    if per_sample_weights is not None and mode != "sum":
+        raise NotImplementedError(
+            f"embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' (got mode='{mode}')."
+        )
+    bag_of, bags = _bags(input, offsets, include_last_offset)
+    indices = input.reshape(-1)
+    rows = embedding(indices, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    counted = engine.ones_like(indices)
+    if padding_idx is not None:
+        counted = (indices != checked_padding(padding_idx, weight.shape[0])).to(indices.dtype)
+    if mode == "max":
+        return _bag_maxima(rows, bag_of, counted, bags)
+    factors = counted.to(weight.dtype) if per_sample_weights is None else per_sample_weights.reshape(-1) * counted
+    sums = weight.new_zeros(bags, weight.shape[1]).index_add(0, bag_of, rows * factors.unsqueeze(1))
+    if mode == "sum":
+        return sums
+    sizes = engine.zeros(bags, dtype=indices.dtype, device=indices.device).index_add(0, bag_of, counted)
+    return sums / sizes.clamp(min=1).unsqueeze(1)
+
+
+def _bags(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> tuple[Tensor, int]:
+    """(the bag of every index, number of bags)."""
+    if input.dim() == 2:
+        if offsets is not None:
+            raise ValueError(
+                "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length sequences. "
+                f"However, found offsets of type {type(offsets)}"
+            )
+        count, length = input.shape
+        return engine.arange(count, device=input.device).repeat_interleave(length), count
+    if input.dim() != 1:
+        raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.dim()}")
+    if offsets is None:
+        raise ValueError("offsets has to be a 1D Tensor but got None")
+    if offsets.dim() != 1:
+        raise ValueError("offsets has to be a 1D Tensor")
+    starts = offsets.tolist()
+    if include_last_offset:
+        starts = starts[:-1]
+    if starts and starts[0] != 0:
+        raise RuntimeError(f"offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, got {starts[0]}")
+    ends = [*starts[1:], input.shape[0]]
+    sizes = engine.tensor([end - start for start, end in zip(starts, ends, strict=True)], device=input.device)
+    return engine.arange(len(starts), device=input.device).repeat_interleave(sizes), len(starts)
+
+
+def _bag_maxima(rows: Tensor, bag_of: Tensor, counted: Tensor, bags: int) -> Tensor:
+    """Elementwise maximum of the counted rows of each bag; zeros for an empty one."""
+    maxima = []
+    for bag in range(bags):
+        members = rows[(bag_of == bag) & (counted > 0)]
+        maxima.append(members.max(0).values if members.shape[0] else rows.new_zeros(rows.shape[1]))
+    return engine.stack(maxima)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """int64 of shape (..., num_classes) with a 1 at each class; -1 takes one more than the largest.
+
+    Raises: RuntimeError for negative classes, classes outside num_classes, or an empty tensor without num_classes.
+    """
+    if tensor.dtype is not engine.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor.")
+    if tensor.numel() == 0:
+        if num_classes <= 0:
+            raise RuntimeError("Can not infer total number of classes from empty tensor.")
+        return engine.zeros(*tensor.shape, num_classes, dtype=engine.int64, device=tensor.device)
+    if int(tensor.min()) < 0:
+        raise RuntimeError("Class values must be non-negative.")
+    largest = int(tensor.max())
+    if num_classes == -1:
+        num_classes = largest + 1
+    elif num_classes < 1:
+        raise RuntimeError("num_classes should be positive")
+    elif num_classes <= largest:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+    return (tensor.unsqueeze(-1) == engine.arange(num_classes, device=tensor.device)).to(engine.int64)

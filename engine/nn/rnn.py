@@ -1,0 +1,453 @@
+"""Recurrent layers (RNN, LSTM, GRU) and their cells, composed from matrix products and activations."""
+
+import math
+import numbers
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import engine
+import engine.nn.functional as F
+from engine.nn import init
+from engine.nn.module import Module
+from engine.nn.parameter import Parameter
+from engine.tensor import Tensor
+
+State = tuple[Tensor, ...]  # (h,) or (h, c)
+# step(x Wᵀ + b of the input, state, weight_hh, bias_hh) -> new state
+Step = Callable[[Tensor, State, Tensor, Tensor | None], State]
+
+
+def _simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
+    """h' = activation(x' + W h + b). Elman (1990)."""
+
+    def step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+        return (activation(projected + F.linear(state[0], weight, bias)),)
+
+    return step
+
+
+def _lstm_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+    """c' = f c + i g, h' = o tanh(c'), gates in the order i, f, g, o. Hochreiter and Schmidhuber (1997)."""
+    h, c = state
+    i, f, g, o = (projected + F.linear(h, weight, bias)).chunk(4, -1)
+    c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
+    return F.sigmoid(o) * F.tanh(c), c
+
+
+def _gru_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+    """h' = (1 - z) n + z h with n = tanh(x_n + r (W h + b)), gates in the order r, z, n. Cho et al. (2014)."""
+    (h,) = state
+    x_r, x_z, x_n = projected.chunk(3, -1)
+    h_r, h_z, h_n = F.linear(h, weight, bias).chunk(3, -1)
+    r, z = F.sigmoid(x_r + h_r), F.sigmoid(x_z + h_z)
+    n = F.tanh(x_n + r * h_n)
+    return (n + z * (h - n),)
+
+
+_SIMPLE_STEPS: dict[str, Step] = {"tanh": _simple_step(F.tanh), "relu": _simple_step(F.relu)}
+
+
+def _simple(nonlinearity: str) -> Step:
+    if nonlinearity not in _SIMPLE_STEPS:
+        raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
+    return _SIMPLE_STEPS[nonlinearity]
+
+
+class RNNBase(Module):
+    """Stacked, optionally bidirectional recurrence.
+
+    Shapes: input (L, N, input_size), N first with `batch_first`, or (L, input_size); states (layers · directions, N, hidden).
+    Returns the outputs of the last layer at every step, directions side by side, and the final states.
+    Parameters: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and so on per layer, `_reverse` for the second direction,
+    from U(-1/sqrt(hidden), 1/sqrt(hidden)).
+    """
+
+    gates: ClassVar[int]
+    states: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int,
+        device: Any,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        _check_arguments(input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers greater "
+                f"than 1, but got dropout={dropout} and num_layers={num_layers}",
+                stacklevel=3,
+            )
+        self.mode = type(self).__name__
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.proj_size = proj_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bidirectional
+        self._suffixes = [
+            [f"_l{layer}{reverse}" for reverse in (("", "_reverse") if bidirectional else ("",))]
+            for layer in range(num_layers)
+        ]
+        rows, out_size = self.gates * hidden_size, proj_size or hidden_size
+        for layer, suffixes in enumerate(self._suffixes):
+            columns = input_size if layer == 0 else out_size * len(suffixes)
+            shapes = {"weight_ih": (rows, columns), "weight_hh": (rows, out_size)}
+            if bias:
+                shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}  # type: ignore[dict-item]
+            if proj_size:
+                shapes["weight_hr"] = (proj_size, hidden_size)
+            for suffix in suffixes:
+                for name, shape in shapes.items():
+                    self.register_parameter(name + suffix, Parameter(engine.empty(shape, device=device, dtype=dtype)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
+        for weight in self.parameters():
+            init.uniform_(weight, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do here: PyTorch packs the weights for cuDNN."""
+
+    @property
+    def all_weights(self) -> list[list[Parameter]]:
+        """The parameters of each layer and direction."""
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+        return [
+            [self._parameters[kind + suffix] for kind in kinds if kind + suffix in self._parameters]
+            for suffixes in self._suffixes
+            for suffix in suffixes
+        ]
+
+    def _step(self) -> Step:
+        raise NotImplementedError(f"{type(self).__name__} defines no step")
+
+    def _run(self, input: Tensor, initial: State | None) -> tuple[Tensor, State]:
+        """(outputs, final states): everything but the form in which states come and go."""
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{self.mode}: expected a Tensor, got {type(input).__name__}; packed sequences are not supported")
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{self.mode}: Expected input to be 2D or 3D, got {input.dim()}D tensor instead")
+        batched = input.dim() == 3
+        initial = self._checked_initial(input, initial, batched)
+        x = input if batched else input.unsqueeze(1)
+        if batched and self.batch_first:
+            x = x.transpose(0, 1)
+        if x.shape[2] != self.input_size:
+            raise RuntimeError(
+                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[2]}"
+            )
+        start = self._initial(x, initial)
+        finals: list[State] = []
+        for layer, suffixes in enumerate(self._suffixes):
+            outputs = []
+            for suffix in suffixes:
+                own = tuple(state[len(finals)] for state in start)
+                sequence, final = self._run_direction(x, own, suffix)
+                outputs.append(sequence)
+                finals.append(final)
+            x = outputs[0] if len(outputs) == 1 else engine.cat(outputs, -1)
+            if self.dropout and layer < self.num_layers - 1:
+                x = F.dropout(x, self.dropout, self.training)
+        states = tuple(engine.stack([final[kind] for final in finals]) for kind in range(self.states))
+        if not batched:
+            return x.squeeze(1), tuple(state.squeeze(1) for state in states)
+        return (x.transpose(0, 1) if self.batch_first else x), states
+
+    def _run_direction(self, x: Tensor, state: State, suffix: str) -> tuple[Tensor, State]:
+        weights = self._parameters
+        step = self._step()
+        weight_hh, bias_hh = weights["weight_hh" + suffix], weights.get("bias_hh" + suffix)
+        projection = weights.get("weight_hr" + suffix)
+        # the input's part of every step in one product
+        projected = F.linear(x, weights["weight_ih" + suffix], weights.get("bias_ih" + suffix))
+        steps = list(projected.unbind(0))
+        if backwards := suffix.endswith("_reverse"):
+            steps.reverse()
+        outputs = []
+        for each in steps:
+            state = step(each, state, weight_hh, bias_hh)
+            if projection is not None:
+                state = (F.linear(state[0], projection), *state[1:])
+            outputs.append(state[0])
+        if backwards:
+            outputs.reverse()
+        return engine.stack(outputs), state
+
+    def _sizes(self, batch: int) -> list[tuple[int, int, int]]:
+        """The shapes of the states."""
+        count = self.num_layers * (2 if self.bidirectional else 1)
+        sizes = [(count, batch, self.proj_size or self.hidden_size), (count, batch, self.hidden_size)]
+        return sizes[: self.states]
+
+    def _initial(self, x: Tensor, given: State | None) -> State:
+        if given is None:
+            return tuple(x.new_zeros(size) for size in self._sizes(x.shape[1]))
+        return given
+
+    def _checked_initial(self, input: Tensor, given: State | None, batched: bool) -> State | None:
+        """States with a batch axis. Raises RuntimeError if they do not fit."""
+        if given is None:
+            return None
+        if len(given) != self.states or any(not isinstance(state, Tensor) for state in given):
+            raise TypeError(f"{self.mode}: expected {self.states} state tensors, got {given!r}")
+        for state in given:
+            if state.dim() != input.dim():
+                form = "batched 3-D" if batched else "unbatched 2-D"
+                raise RuntimeError(
+                    f"For {form} input, hx should also be {input.dim()}-D but got {state.dim()}-D tensor"
+                )
+        states = given if batched else tuple(state.unsqueeze(1) for state in given)
+        batch = input.shape[0 if self.batch_first else 1] if batched else 1
+        for which, state, expected in zip(("hidden[0]", "hidden[1]"), states, self._sizes(batch), strict=False):
+            if tuple(state.shape) != expected:
+                name = which if self.states > 1 else "hidden"
+                raise RuntimeError(f"Expected {name} size {expected}, got {list(state.shape)}")
+        return states
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        if self.proj_size:
+            text += f", proj_size={self.proj_size}"
+        if self.num_layers != 1:
+            text += f", num_layers={self.num_layers}"
+        if not self.bias:
+            text += f", bias={self.bias}"
+        if self.batch_first:
+            text += f", batch_first={self.batch_first}"
+        if self.dropout:
+            text += f", dropout={self.dropout}"
+        if self.bidirectional:
+            text += f", bidirectional={self.bidirectional}"
+        return text
+
+
+def _check_arguments(
+    input_size: Any, hidden_size: Any, num_layers: int, bias: Any, batch_first: Any, dropout: Any, proj_size: int
+) -> None:
+    if not isinstance(dropout, numbers.Number) or isinstance(dropout, bool) or not 0 <= dropout <= 1:  # type: ignore[operator]
+        raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element being zeroed")
+    for name, flag in (("bias", bias), ("batch_first", batch_first)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} should be of type bool, got: {type(flag).__name__}")
+    for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
+        if not isinstance(size, int):
+            raise TypeError(f"{name} should be of type int, got: {type(size).__name__}")
+        if size <= 0:
+            raise ValueError(f"{name} must be greater than zero")
+    if num_layers <= 0:
+        raise ValueError("num_layers must be greater than zero")
+    if proj_size < 0:
+        raise ValueError("proj_size should be a positive integer or zero to disable projections")
+    if proj_size >= hidden_size:
+        raise ValueError("proj_size has to be smaller than hidden_size")
+
+
+class RNN(RNNBase):
+    """h' = tanh(W x + b + U h + d), or ReLU in place of tanh."""
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        _simple(nonlinearity)
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype
+        )
+        self.nonlinearity = nonlinearity
+        self.mode = f"RNN_{nonlinearity.upper()}"
+
+    def _step(self) -> Step:
+        return _simple(self.nonlinearity)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(outputs, final h)."""
+        out, (h,) = self._run(input, None if hx is None else (hx,))
+        return out, h
+
+
+class LSTM(RNNBase):
+    """Long short-term memory; with `proj_size` h is projected to that size. Hochreiter and Schmidhuber (1997)."""
+
+    gates = 4
+    states = 2
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
+        )
+
+    def _step(self) -> Step:
+        return _lstm_step
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """(outputs, (final h, final c))."""
+        out, (h, c) = self._run(input, None if hx is None else tuple(hx))
+        return out, (h, c)
+
+
+class GRU(RNNBase):
+    """Gated recurrent unit. Cho et al. (2014)."""
+
+    gates = 3
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype
+        )
+
+    def _step(self) -> Step:
+        return _gru_step
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(outputs, final h)."""
+        out, (h,) = self._run(input, None if hx is None else (hx,))
+        return out, h
+
+
+class RNNCellBase(Module):
+    """One step of a recurrence: input (N, input_size) or (input_size), states (N, hidden_size) or (hidden_size)."""
+
+    gates: ClassVar[int]
+    states: ClassVar[int] = 1
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool, device: Any, dtype: Any) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.bias = bias
+        rows = self.gates * hidden_size
+        self.weight_ih = Parameter(engine.empty((rows, input_size), device=device, dtype=dtype))
+        self.weight_hh = Parameter(engine.empty((rows, hidden_size), device=device, dtype=dtype))
+        for name in ("bias_ih", "bias_hh"):
+            self.register_parameter(name, Parameter(engine.empty(rows, device=device, dtype=dtype)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
+        for weight in self.parameters():
+            init.uniform_(weight, -bound, bound)
+
+    def _run(self, input: Tensor, state: State | None, step: Step) -> State:
+        name = type(self).__name__
+        if input.dim() not in (1, 2):
+            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        for each in state or ():
+            if each.dim() not in (1, 2):
+                raise ValueError(f"{name}: Expected hidden to be 1D or 2D, got {each.dim()}D instead")
+        batched = input.dim() == 2
+        x = input if batched else input.unsqueeze(0)
+        if x.shape[1] != self.input_size:
+            raise RuntimeError(f"input has inconsistent input_size: got {x.shape[1]} expected {self.input_size}")
+        if state is None:
+            state = tuple(x.new_zeros(x.shape[0], self.hidden_size) for _ in range(self.states))
+        elif not batched:
+            state = tuple(each.unsqueeze(0) for each in state)
+        new = step(F.linear(x, self.weight_ih, self.bias_ih), state, self.weight_hh, self.bias_hh)
+        return new if batched else tuple(each.squeeze(0) for each in new)
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        if not self.bias:
+            text += f", bias={self.bias}"
+        nonlinearity = getattr(self, "nonlinearity", "tanh")
+        return text if nonlinearity == "tanh" else f"{text}, nonlinearity={nonlinearity}"
+
+
+class RNNCell(RNNCellBase):
+    """h' = tanh(W x + b + U h + d), or ReLU in place of tanh."""
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        return self._run(input, None if hx is None else (hx,), _simple(self.nonlinearity))[0]
+
+
+class LSTMCell(RNNCellBase):
+    """One step of an LSTM: returns (h', c')."""
+
+    gates = 4
+    states = 2
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        h, c = self._run(input, hx, _lstm_step)
+        return h, c
+
+
+class GRUCell(RNNCellBase):
+    """One step of a GRU."""
+
+    gates = 3
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        return self._run(input, None if hx is None else (hx,), _gru_step)[0]

@@ -1,0 +1,39 @@
+"""`engine.optim`: optimizers and learning-rate schedulers under `torch.optim`'s names.
+
+Read in this order: sgd, adam (formulas), optimizer (groups, state), flat (how memory is walked); then lr_scheduler.
+"""
+
+from engine.optim import lr_scheduler
+from engine.optim.adadelta import Adadelta
+from engine.optim.adagrad import Adagrad
+from engine.optim.adam import Adam, AdamW
+from engine.optim.adamax import Adamax
+from engine.optim.lbfgs import LBFGS
+from engine.optim.nadam import NAdam
+from engine.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from engine.optim.radam import RAdam
+from engine.optim.rmsprop import RMSprop
+from engine.optim.rprop import Rprop
+from engine.optim.sgd import SGD
+
+__all__ = [
+    "LBFGS",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "lr_scheduler",
+    "register_optimizer_step_post_hook",
+    "register_optimizer_step_pre_hook",
+]
