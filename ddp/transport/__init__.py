@@ -1,0 +1,84 @@
+"""How bytes are summed over the ranks of a group: the registry of transports and the choice between them.
+
+A new transport is a module beside this one that keeps the rules of `ddp.transport.base`, and a row in `TRANSPORTS`.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ddp.transport.base import ACCUMULATORS, Buffer, Transport
+from ddp.transport.check import check_transport
+from ddp.transport.loopback import LoopbackTransport
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["ACCUMULATORS", "TRANSPORTS", "Buffer", "Transport", "check_transport", "choose_transport"]
+
+
+def _loopback(comm: "MPI.Intracomm | None") -> Transport:
+    if comm is not None and comm.size > 1:
+        raise RuntimeError(f"transport loopback: it serves one rank, got {comm.size}; use 'shared' or 'mpi'")
+    return LoopbackTransport()
+
+
+def _shared(comm: "MPI.Intracomm | None") -> Transport:
+    world = _needed("shared", comm)
+    from ddp.transport.shared import SharedTransport
+
+    return SharedTransport(world)
+
+
+def _mpi(comm: "MPI.Intracomm | None") -> Transport:
+    world = _needed("mpi", comm)
+    from ddp.transport.mpi import MpiTransport
+
+    return MpiTransport(world)
+
+
+TRANSPORTS: dict[str, Callable[["MPI.Intracomm | None"], Transport]] = {
+    "loopback": _loopback,
+    "shared": _shared,
+    "mpi": _mpi,
+}
+
+
+def choose_transport(comm: "MPI.Intracomm | None", name: str | None = None) -> Transport:
+    """Collective: the transport called `name`, or the best one for the ranks of `comm` (None: one rank without MPI).
+
+    Best is loopback for one rank, shared when all ranks are on one node, else mpi. Whatever is chosen must first agree
+    with MPI's own sum. A transport asked for by name that cannot serve, or that sums wrongly, is a RuntimeError on
+    every rank; one chosen automatically is replaced by mpi with a RuntimeWarning that names both. ValueError: unknown
+    name.
+    """
+    if name is not None and name not in TRANSPORTS:
+        raise ValueError(f"unknown transport {name!r}, expected one of {', '.join(TRANSPORTS)}")
+    best = name or _best(comm)
+    try:
+        transport = TRANSPORTS[best](comm)
+        check_transport(transport, comm)
+    except RuntimeError as error:
+        if name is not None or best in ("loopback", "mpi"):
+            raise
+        assert comm is not None
+        if comm.rank == 0:
+            warnings.warn(
+                f"transport {best!r} does not work here, falling back to 'mpi': {error}", RuntimeWarning, stacklevel=2
+            )
+        return choose_transport(comm, "mpi")
+    return transport
+
+
+def _best(comm: "MPI.Intracomm | None") -> str:
+    if comm is None or comm.size == 1:
+        return "loopback"
+    from ddp.transport.nodes import count_nodes
+
+    return "shared" if count_nodes(comm) == 1 else "mpi"
+
+
+def _needed(name: str, comm: "MPI.Intracomm | None") -> "MPI.Intracomm":
+    if comm is None:
+        raise RuntimeError(f"transport {name}: it needs MPI, which this process runs without; use 'loopback'")
+    return comm

@@ -1,0 +1,120 @@
+"""The seam between the Reducer and the ways to sum: what a transport is, and which dtypes it sums.
+
+The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cases over the whole registry):
+
+* **Buffers.** `allocate` is collective and called in the same order, with the same count and dtype, on every rank. The
+  buffer's `array` is a flat array that the caller fills in place; after `wait` it holds the result, bit for bit the
+  same on every rank. Its memory lives as long as the last array that looks at it, also after `close`.
+* **Order of summation.** Element by element in rank order, `((x0 + x1) + x2) + ...`, then one true division by
+  `divisor`, then one rounding to the dtype. So the bits depend neither on the bucket's size, nor on who summed which
+  part, nor on arrival time, nor on the transport. float16 and bfloat16 are summed and divided in float32.
+  `ddp/transport/summing.py` is the only place that knows the order.
+* **Header.** A few float64 that are summed with the buffer, in rank order, and never divided: exact for integers up to
+  2**53.
+* **Rounds.** `start` says that this rank has filled the buffer; from then until `wait` returns nobody but the transport
+  touches it. Every rank starts the same buffers in the same order. `poll` makes progress and never blocks; `wait`
+  blocks until the result is there and meanwhile makes progress on every buffer that was started, so ranks may wait in
+  different orders.
+* **Threads.** One thread at a time (`MPI_THREAD_SERIALIZED`): a transport takes no lock of its own.
+* **Errors.** A misuse raises at once on the rank that commits it; a rank that dies is the launcher's business, which
+  ends the job.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+CACHE_LINE = 64  # bytes; slices, flags and buckets start on such a boundary so that two ranks never write one line
+
+# The dtype in which a dtype is summed: the one table, enumerated by the tests.
+ACCUMULATORS: dict[str, str] = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "float32": "float32",
+    "float64": "float64",
+    "complex64": "complex64",
+    "complex128": "complex128",
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "uint8": "uint8",
+}
+
+
+class Buffer(Protocol):
+    """A flat array to be summed over the ranks, with its header."""
+
+    array: NDArray[Any]
+    """Shape (count,): this rank's addends until `start`, the result after `wait`."""
+    header: NDArray[np.float64]
+    """Shape (header,): summed like the array, never divided."""
+
+
+class Transport(Protocol):
+    """How bytes are summed over the ranks of one group; see the module for the rules."""
+
+    name: str
+    rank: int
+    size: int
+
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> Buffer:
+        """Collective: a zeroed buffer of `count` elements and `header` float64. TypeError: `dtype` is not summed."""
+        ...
+
+    def start(self, buffer: Any, divisor: float = 1.0) -> None:
+        """This rank has filled `buffer`: sum it and divide by `divisor`. Returns at once.
+
+        RuntimeError if the buffer is in flight; TypeError if integers are to be divided.
+        """
+        ...
+
+    def poll(self) -> None:
+        """Do what has become possible for the buffers in flight; never blocks. Cheap enough for every hook."""
+        ...
+
+    def wait(self, buffer: Any) -> None:
+        """Block until `buffer.array` and `buffer.header` hold the result. RuntimeError if it was not started."""
+        ...
+
+    def close(self) -> None:
+        """Collective: give back communicators and windows. Arrays already handed out stay valid."""
+        ...
+
+
+def accumulator_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype in which arrays of `dtype` are summed. Raises TypeError, naming the known ones, when there is none."""
+    name = np.dtype(dtype).name
+    if name not in ACCUMULATORS:
+        raise TypeError(f"transport: arrays of dtype {name} are not summed, expected one of {', '.join(ACCUMULATORS)}")
+    return np.dtype(ACCUMULATORS[name])
+
+
+def check_divisor(dtype: np.dtype[Any], divisor: float) -> None:
+    """Raises TypeError when a sum of integers is to be divided."""
+    if divisor != 1 and dtype.kind in "iu":
+        raise TypeError(
+            f"transport: a sum of {dtype.name} cannot be divided by {divisor}; use a floating dtype or divisor=1"
+        )
+
+
+def aligned_zeros(count: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Zeros of shape (count,) in private memory that starts on a cache line."""
+    dtype = np.dtype(dtype)
+    raw = np.zeros(count * dtype.itemsize + CACHE_LINE, np.uint8)
+    shift = -raw.ctypes.data % CACHE_LINE
+    return raw[shift : shift + count * dtype.itemsize].view(dtype)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `value`."""
+    return -(-value // multiple) * multiple
+
+
+def slice_bounds(count: int, itemsize: int, parts: int) -> list[int]:
+    """`parts + 1` boundaries that cut `count` elements into slices of whole cache lines (the last ones may be short or
+    empty).
+    """
+    step = round_up(-(-count // parts), CACHE_LINE // itemsize)
+    return [min(part * step, count) for part in range(parts + 1)]

@@ -1,0 +1,52 @@
+"""The transport of a world of one: nothing travels, the sum of one rank is the rank's own array."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ddp.transport.base import accumulator_dtype, aligned_zeros, check_divisor
+from ddp.transport.summing import Summation
+
+
+class LoopbackBuffer:
+    """Private memory; see `ddp.transport.base.Buffer`."""
+
+    __slots__ = ("array", "header", "in_flight", "summation")
+
+    def __init__(self, array: NDArray[Any], header: NDArray[np.float64]) -> None:
+        self.array = array
+        self.header = header
+        self.in_flight = False
+        self.summation = Summation([array], [array])
+
+
+class LoopbackTransport:
+    """See `ddp.transport.base.Transport`; needs no MPI."""
+
+    name = "loopback"
+    rank = 0
+    size = 1
+
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> LoopbackBuffer:
+        accumulator_dtype(dtype)
+        return LoopbackBuffer(aligned_zeros(count, dtype), np.zeros(header))
+
+    def start(self, buffer: LoopbackBuffer, divisor: float = 1.0) -> None:
+        if buffer.in_flight:
+            raise RuntimeError("transport loopback: the buffer was started twice; wait for it first")
+        check_divisor(buffer.array.dtype, divisor)
+        buffer.in_flight = True
+        if divisor != 1:
+            buffer.summation.run(divisor)
+
+    def poll(self) -> None:
+        """Nothing is ever outstanding."""
+
+    def wait(self, buffer: LoopbackBuffer) -> None:
+        if not buffer.in_flight:
+            raise RuntimeError("transport loopback: wait for a buffer that was not started")
+        buffer.in_flight = False
+
+    def close(self) -> None:
+        """Nothing was opened."""

@@ -1,0 +1,179 @@
+"""Sums inside one node, through memory that all its ranks see: no message is sent.
+
+Rank r sums slice r of every rank's array in rank order, divides once, and writes the result to slice r of every rank's
+array. Two numbers per rank and buffer, each on its own cache line, order this without a barrier; both only ever grow:
+
+* `filled[q] = k`: rank q has filled its array for round k, and will not touch it until the round is over for it;
+* `summed[r] = k`: rank r has read slice r of every array, and every header, of round k, and has written the results.
+
+Rank r sums when `filled[q] >= k` for all q. The round is over for a rank when it has seen `summed[r] >= k` for all r.
+
+Why a buffer can be used again at once, without a barrier, although ranks leave a round at different times. Let rank q
+be fast: it has left round k and fills its array for round k + 1 while rank s is still inside round k.
+
+* q destroys nothing that s must still read: q left only after `summed[s] >= k`, and s reads other ranks' arrays and
+  headers only before it sets that. What s may still do in round k is look at `summed`, which q never lowers.
+* q's results of round k + 1 cannot hit s's array early: q sums only after `filled[s] >= k + 1`, which s sets after it
+  has left round k.
+* nobody writes to q's array while q fills it: results of round k were all written before q left, those of round k + 1
+  wait for `filled[q] = k + 1`.
+* a header's sum is kept aside and written over the rank's own header only when the round is over, hence after everybody
+  has read it.
+
+Memory order: the data must be visible before the number that announces it, and must be read after that number. x86
+keeps that order by itself, Arm does not: `MPI.Win.Sync` on a window of one byte is the fence, on both sides.
+"""
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike, NDArray
+
+from ddp.transport.base import CACHE_LINE, accumulator_dtype, check_divisor, round_up, slice_bounds
+from ddp.transport.nodes import count_cores, count_nodes
+from ddp.transport.segments import map_segments
+from ddp.transport.summing import Summation, sum_headers
+
+# Waiting: look again at once, then let others run, then sleep. The steps are counted, a look costs about a microsecond.
+_SPINS = 50  # none when ranks outnumber cores: the one waited for may need this core
+_YIELDS = 20_000
+_SLEEP = 100e-6  # seconds
+
+# What a buffer waits for.
+_IDLE, _FILLING, _SUMMING, _DONE = range(4)
+
+
+class SharedBuffer:
+    """This rank's segment of shared memory: two numbers, header, array; see `ddp.transport.base.Buffer`."""
+
+    __slots__ = (
+        "array",
+        "cursor",
+        "divisor",
+        "filled",
+        "header",
+        "header_total",
+        "headers",
+        "round",
+        "stage",
+        "summation",
+        "summed",
+    )
+
+    array: NDArray[Any]
+    header: NDArray[np.float64]
+
+    def __init__(self, comm: MPI.Intracomm, count: int, dtype: np.dtype[Any], header: int) -> None:
+        header_at = 2 * CACHE_LINE
+        array_at = header_at + round_up(header * 8, CACHE_LINE)
+        memory, length = map_segments(comm, array_at + count * dtype.itemsize)
+        begins = range(0, length * comm.size, length)
+        numbers = memoryview(memory)
+        self.filled = [numbers[at : at + 8].cast("Q") for at in begins]
+        self.summed = [numbers[at + CACHE_LINE : at + CACHE_LINE + 8].cast("Q") for at in begins]
+        self.headers = [np.ndarray((header,), np.float64, memory, at + header_at) for at in begins]
+        arrays = [np.ndarray((count,), dtype, memory, at + array_at) for at in begins]
+        bounds = slice_bounds(count, dtype.itemsize, comm.size)
+        mine = slice(bounds[comm.rank], bounds[comm.rank + 1])
+        slices = [array[mine] for array in arrays]
+        self.summation = Summation(slices, slices)
+        self.array = arrays[comm.rank]
+        self.header = self.headers[comm.rank]
+        self.header_total = np.zeros(header)
+        self.divisor = 1.0
+        self.round = 0
+        self.stage = _IDLE
+        self.cursor = 0  # the ranks before this one have reached what the stage waits for
+
+
+class SharedTransport:
+    """See `ddp.transport.base.Transport`. `comm`: ranks of one node; it is duplicated.
+
+    Raises RuntimeError on every rank when they are on several nodes, or cannot map each other's memory.
+    """
+
+    name = "shared"
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        if (nodes := count_nodes(comm)) > 1:
+            raise RuntimeError(
+                f"transport shared: its ranks must be on one node, got {comm.size} ranks on {nodes} nodes; use 'mpi'"
+            )
+        self.rank = comm.rank
+        self.size = comm.size
+        self._comm = comm.Dup()
+        self._fence_window = MPI.Win.Allocate_shared(1, 1, comm=self._comm)
+        self._fence_window.Lock_all(MPI.MODE_NOCHECK)  # Win.Sync is only defined inside an access epoch
+        self._fence = self._fence_window.Sync
+        self._in_flight: list[SharedBuffer] = []
+        self._spins = 0 if self.size > count_cores(self._comm) else _SPINS
+
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> SharedBuffer:
+        accumulator_dtype(dtype)
+        return SharedBuffer(self._comm, count, np.dtype(dtype), header)
+
+    def start(self, buffer: SharedBuffer, divisor: float = 1.0) -> None:
+        if buffer.stage != _IDLE:
+            raise RuntimeError("transport shared: the buffer was started twice; wait for it first")
+        check_divisor(buffer.array.dtype, divisor)
+        buffer.divisor = divisor
+        buffer.round += 1
+        buffer.stage = _FILLING
+        buffer.cursor = 0
+        self._fence()
+        buffer.filled[self.rank][0] = buffer.round
+        self._in_flight.append(buffer)
+        self._advance(buffer)
+
+    def poll(self) -> None:
+        for buffer in tuple(self._in_flight):
+            self._advance(buffer)
+
+    def wait(self, buffer: SharedBuffer) -> None:
+        if buffer.stage == _IDLE:
+            raise RuntimeError("transport shared: wait for a buffer that was not started")
+        looks = 0
+        while buffer.stage != _DONE:
+            if looks > self._spins + _YIELDS:
+                time.sleep(_SLEEP)
+            elif looks > self._spins:
+                os.sched_yield()
+            looks += 1
+            self.poll()  # every buffer: another rank may wait for my slice of one that I do not wait for yet
+        buffer.stage = _IDLE
+
+    def close(self) -> None:
+        assert not self._in_flight
+        self._fence_window.Unlock_all()
+        self._fence_window.Free()
+        self._comm.Free()
+
+    def _advance(self, buffer: SharedBuffer) -> None:
+        """Do what the numbers of the other ranks allow, and no more."""
+        if buffer.stage == _FILLING:
+            if not self._reached(buffer, buffer.filled):
+                return
+            self._fence()
+            if buffer.header.size:
+                sum_headers(buffer.headers, out=buffer.header_total)
+            buffer.summation.run(buffer.divisor)
+            self._fence()
+            buffer.summed[self.rank][0] = buffer.round
+            buffer.stage = _SUMMING
+            buffer.cursor = 0
+        if buffer.stage == _SUMMING and self._reached(buffer, buffer.summed):
+            self._fence()
+            buffer.header[:] = buffer.header_total
+            buffer.stage = _DONE
+            self._in_flight.remove(buffer)
+
+    def _reached(self, buffer: SharedBuffer, numbers: list[memoryview]) -> bool:
+        """Whether every rank's number has reached this round. Ranks once seen there are not looked at again."""
+        while buffer.cursor < self.size:
+            if numbers[buffer.cursor][0] < buffer.round:
+                return False
+            buffer.cursor += 1
+        return True

@@ -1,0 +1,60 @@
+"""Ranks whose models differ are told so, all with the same words."""
+
+import pytest
+
+from ddp.agreement import TensorLayout, check_agreement, find_difference
+
+WEIGHT = TensorLayout("fc.weight", (10, 4), (4, 1), "float32")
+BIAS = TensorLayout("fc.b", (9,), (1,), "float32")
+
+
+@pytest.mark.parametrize(
+    ("layouts", "words"),
+    [
+        ([[WEIGHT, BIAS], [WEIGHT, BIAS], [WEIGHT, BIAS]], None),
+        ([[]], None),
+        (
+            [[WEIGHT, BIAS], [WEIGHT, BIAS], [WEIGHT._replace(shape=(10, 5), stride=(5, 1)), BIAS]],
+            "rank 2 has fc.weight (10, 5) float32 where rank 0 has (10, 4) float32",
+        ),
+        (
+            [[WEIGHT], [WEIGHT._replace(stride=(1, 10))]],
+            "rank 1 has fc.weight (10, 4) with strides (1, 10) where rank 0 has (4, 1)",
+        ),
+        (
+            [[BIAS], [BIAS._replace(dtype="float64")], [BIAS._replace(dtype="float64")]],
+            "ranks 1, 2 have fc.b as float64 where rank 0 has float32",
+        ),
+        (
+            [[BIAS], [BIAS._replace(dtype="float64")], [BIAS._replace(dtype="int8")]],
+            "rank 1 has fc.b as float64 where rank 0 has float32; rank 2 has fc.b as int8 where rank 0 has float32",
+        ),
+        (
+            [[WEIGHT, BIAS], [WEIGHT]],
+            "rank 1 has no fc.b (9,) float32 with strides (1,), which rank 0 has (tensors per rank: [2, 1])",
+        ),
+        (
+            [[WEIGHT], [WEIGHT, BIAS]],
+            "rank 1 has fc.b (9,) float32 with strides (1,), which rank 0 has not (tensors per rank: [1, 2])",
+        ),
+        (
+            [[WEIGHT, BIAS], [WEIGHT, BIAS._replace(name="fc.g")]],
+            "rank 1 has fc.g (9,) float32 with strides (1,) where rank 0 has fc.b (9,) float32 with strides (1,)",
+        ),
+    ],
+)
+def test_the_first_difference_is_named(layouts, words) -> None:
+    assert find_difference(layouts) == words
+
+
+@pytest.mark.mpi(ranks=[2, 3, 4])
+def test_every_rank_raises_the_same() -> None:
+    from ddp import bootstrap
+
+    world = bootstrap.start_world()
+    mine = WEIGHT._replace(shape=(10, 5)) if world.rank == world.size - 1 else WEIGHT
+    with pytest.raises(ValueError, match=r"parameters differ between ranks: rank \d has fc.weight") as raised:
+        check_agreement([BIAS, mine], world.exchange, "parameters")
+    assert len(set(world.exchange(str(raised.value)))) == 1
+    check_agreement([BIAS, WEIGHT], world.exchange, "parameters")
+    bootstrap.stop_world()

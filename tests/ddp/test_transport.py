@@ -1,0 +1,288 @@
+"""Every transport of the registry keeps the rules of `ddp/transport/base.py`, at 1 to 4 ranks, bit for bit."""
+
+import os
+import time
+import zlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ddp.transport import TRANSPORTS, Transport, choose_transport
+from ddp.transport.base import ACCUMULATORS
+from ddp.transport.counting import CountingTransport
+
+DTYPES = {name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in ACCUMULATORS}
+
+
+def names_for(ranks: int) -> list[str]:
+    """The transports that serve so many ranks."""
+    return [name for name in TRANSPORTS if name != "loopback" or ranks == 1]
+
+
+@pytest.fixture
+def comm():
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
+@pytest.fixture
+def transports(comm, ranks: int):
+    """One of each kind."""
+    made = [TRANSPORTS[name](comm) for name in names_for(ranks)]
+    yield made
+    for transport in made:
+        transport.close()
+
+
+def integers(rank: int, count: int, dtype: Any, seed: int = 0) -> np.ndarray:
+    """Addends of one rank whose sums over four ranks are exact in every dtype, and fit it."""
+    return np.random.default_rng([seed, rank]).integers(0, 16, count).astype(dtype)
+
+
+def reduce_once(transport: Transport, buffer: Any, addend: np.ndarray, divisor: float = 1.0) -> np.ndarray:
+    buffer.array[:] = addend
+    transport.start(buffer, divisor)
+    transport.wait(buffer)
+    return buffer.array
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES.keys())
+@pytest.mark.parametrize("count", [0, 1, 3, 16, 17, 1000, 40_001])
+def test_sums_are_exact_in_every_dtype(transports, comm, dtype: np.dtype, count: int) -> None:
+    expected = sum(integers(rank, count, np.int64) for rank in range(comm.size))
+    for transport in transports:
+        buffer = transport.allocate(count, dtype)
+        assert buffer.array.dtype == dtype
+        assert buffer.array.shape == (count,)
+        assert not buffer.array.astype(np.float64 if dtype.kind != "c" else dtype).any()
+        result = reduce_once(transport, buffer, integers(comm.rank, count, dtype))
+        assert np.array_equal(result.astype(np.complex128), expected + 0j * np.zeros(count)), transport.name
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("divisor", [1.0, 2.0, 3.0, 4.0, 0.7])
+def test_bits_are_those_of_rank_order_and_one_division(transports, comm, dtype: Any, divisor: float) -> None:
+    count = 600_003  # several blocks, several chunks of a message, slices of unequal length
+    addends = [np.random.default_rng(rank).standard_normal(count).astype(dtype) for rank in range(comm.size)]
+    wide = np.dtype(np.float32) if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
+    total = addends[0].astype(wide)
+    for addend in addends[1:]:
+        total = total + addend.astype(wide)
+    expected = (total / np.asarray(divisor, wide.type(0).real.dtype)).astype(dtype)
+    for transport in transports:
+        result = reduce_once(transport, transport.allocate(count, dtype), addends[comm.rank], divisor)
+        assert result.tobytes() == expected.tobytes(), transport.name
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_header_is_summed_and_not_divided(transports, comm) -> None:
+    for transport in transports:
+        buffer = transport.allocate(5, np.float32, header=3)
+        for round_ in range(3):
+            buffer.header[:] = [1, comm.rank, 2.0**52 if comm.rank == 0 else round_]
+            reduce_once(transport, buffer, np.full(5, 6, np.float32), divisor=3)
+            ranks = comm.size
+            assert buffer.header.tolist() == [ranks, ranks * (ranks - 1) / 2, 2.0**52 + (ranks - 1) * round_]
+            assert (buffer.array == 2 * ranks).all()
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_header_without_elements(transports, comm) -> None:
+    for transport in transports:
+        buffer = transport.allocate(0, np.float32, header=1)
+        buffer.header[0] = 1
+        reduce_once(transport, buffer, np.empty(0, np.float32))
+        assert buffer.header[0] == comm.size
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_many_in_flight_waited_for_in_different_orders(transports, comm) -> None:
+    counts = [7, 300_000, 1, 5000, 700_001]
+    for transport in transports:
+        buffers = [transport.allocate(count, np.float32, header=1) for count in counts]
+        for seed in range(4):
+            for buffer in buffers:
+                buffer.array[:] = integers(comm.rank, buffer.array.size, np.float32, seed)
+                buffer.header[:] = seed
+                transport.start(buffer)
+                transport.poll()
+            order = np.random.default_rng([seed, comm.rank]).permutation(len(buffers))
+            for index in order:
+                transport.wait(buffers[index])
+                expected = sum(integers(rank, counts[index], np.float32, seed) for rank in range(comm.size))
+                assert np.array_equal(buffers[index].array, expected)
+                assert buffers[index].header[0] == seed * comm.size
+
+
+@pytest.mark.mpi(ranks=[2, 3, 4], timeout=120)
+def test_thousands_of_rounds_with_stragglers(transports, comm) -> None:
+    """A fast rank refills a buffer while a slow one is still leaving the round before: nothing may be lost or torn."""
+    rounds, count = 3000, 257  # a slice is a few cache lines, so that most of the time goes into the flags
+    pattern = np.arange(count) % 7
+    for transport in transports:
+        delays = np.random.default_rng(comm.rank)
+        buffers = [transport.allocate(count, np.float64, header=2) for _ in range(2)]
+        wrong = 0
+        for round_ in range(rounds if transport.name == "shared" else rounds // 10):
+            for buffer in buffers:
+                buffer.array[:] = pattern * (comm.rank + 1) + round_
+                buffer.header[:] = comm.rank, round_
+                transport.start(buffer)
+                kind = delays.integers(40)
+                if kind == 0:
+                    time.sleep(delays.random() * 1e-3)
+                elif kind < 8:
+                    os.sched_yield()
+                elif kind < 16:
+                    transport.poll()
+            for buffer in buffers:
+                transport.wait(buffer)
+                expected = pattern * (comm.size * (comm.size + 1) // 2) + comm.size * round_
+                wrong += int((buffer.array != expected).sum())
+                wrong += buffer.header.tolist() != [comm.size * (comm.size - 1) / 2, comm.size * round_]
+        assert wrong == 0, transport.name
+
+
+@pytest.mark.mpi(ranks=[2, 3, 4])
+def test_ranks_hold_the_same_bits(transports, comm) -> None:
+    for transport in transports:
+        addend = np.random.default_rng(comm.rank).standard_normal(70_000, np.float32)
+        result = reduce_once(transport, transport.allocate(70_000, np.float32), addend, comm.size)
+        assert len(set(comm.allgather(zlib.crc32(result.tobytes())))) == 1
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_special_values_travel(transports, comm) -> None:
+    addend = np.array([np.inf, np.nan, -0.0, 3e38, 1e-45], np.float32)
+    for transport in transports:
+        result = reduce_once(transport, transport.allocate(5, np.float32), addend)
+        assert result[0] == np.inf
+        assert np.isnan(result[1])
+        assert np.signbit(result[2])
+        assert result[3] == np.inf
+        assert result[4] == np.float32(1e-45) * 2
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_arrays_outlive_their_transport(comm, ranks: int) -> None:
+    for name in names_for(ranks):
+        transport = TRANSPORTS[name](comm)
+        array = reduce_once(transport, transport.allocate(100_000, np.float32), np.ones(100_000, np.float32))
+        transport.close()
+        comm.Barrier()
+        array += 1
+        assert (array == comm.size + 1).all()
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_arrays_start_on_a_cache_line(transports) -> None:
+    for transport in transports:
+        for header in (0, 1, 9):
+            assert transport.allocate(3, np.float32, header).array.ctypes.data % 64 == 0
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_misuse_is_refused(transports, comm) -> None:
+    for transport in transports:
+        buffer = transport.allocate(1, np.float32)
+        with pytest.raises(RuntimeError, match="not started"):
+            transport.wait(buffer)
+        transport.start(buffer)
+        with pytest.raises(RuntimeError, match="started twice"):
+            transport.start(buffer)
+        transport.wait(buffer)
+        with pytest.raises(TypeError, match="a sum of int32 cannot be divided by 2"):
+            transport.start(transport.allocate(1, np.int32), divisor=2)
+        with pytest.raises(TypeError, match="dtype bool are not summed, expected one of float16, bfloat16, float32"):
+            transport.allocate(1, np.bool_)
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_buffers_of_different_sizes_are_refused_on_every_rank(comm) -> None:
+    transport = TRANSPORTS["shared"](comm)
+    with pytest.raises(RuntimeError, match=r"different sizes, \["):
+        transport.allocate(1000 * (comm.rank + 1), np.float32)
+    transport.close()
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_the_choice_is_loopback_for_one_rank_and_shared_on_one_node(comm) -> None:
+    transport = choose_transport(comm)
+    assert transport.name == ("loopback" if comm.size == 1 else "shared")
+    assert (transport.rank, transport.size) == (comm.rank, comm.size)
+    transport.close()
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_transports_of_part_of_the_ranks(comm) -> None:
+    part = comm.Split(comm.rank)
+    transport = choose_transport(part)
+    assert transport.name == "loopback"
+    transport.close()
+    part.Free()
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_loopback_refuses_two_ranks(comm) -> None:
+    with pytest.raises(RuntimeError, match="transport loopback: it serves one rank, got 2"):
+        choose_transport(comm, "loopback")
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_a_transport_that_sums_wrongly_is_replaced_loudly_or_refused(comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddp.transport.shared import SharedTransport
+
+    sound_wait = SharedTransport.wait
+
+    def unsound_wait(self: SharedTransport, buffer: Any) -> None:
+        sound_wait(self, buffer)
+        if self.rank == 1 and buffer.array.size == 1000:
+            buffer.array[-1] += 1
+
+    monkeypatch.setattr(SharedTransport, "wait", unsound_wait)
+    with pytest.raises(
+        RuntimeError, match="transport shared: its sums differ from MPI's own: rank 1: 1 of 1000 elements"
+    ):
+        choose_transport(comm, "shared")
+    if comm.rank == 0:
+        with pytest.warns(
+            RuntimeWarning, match="'shared' does not work here, falling back to 'mpi': .* rank 1: 1 of 1000"
+        ):
+            transport = choose_transport(comm)
+    else:
+        transport = choose_transport(comm)
+    assert transport.name == "mpi"
+    transport.close()
+
+
+def test_loopback_needs_no_mpi() -> None:
+    transport = choose_transport(None)
+    assert transport.name == "loopback"
+    buffer = transport.allocate(3, np.float32, header=1)
+    buffer.header[0] = 5
+    assert reduce_once(transport, buffer, np.array([3, 6, 9], np.float32), divisor=3).tolist() == [1, 2, 3]
+    assert buffer.header[0] == 5
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown transport 'smoke', expected one of loopback, shared, mpi"):
+        choose_transport(None, "smoke")
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSPORTS if name != "loopback"])
+def test_transports_between_ranks_need_mpi(name: str) -> None:
+    with pytest.raises(RuntimeError, match=f"transport {name}: it needs MPI"):
+        choose_transport(None, name)
+
+
+def test_counting_counts() -> None:
+    transport = CountingTransport(choose_transport(None))
+    buffer = transport.allocate(10, np.float64)
+    reduce_once(transport, buffer, np.ones(10))
+    transport.poll()
+    assert (transport.allocated, transport.started, transport.polls, transport.waits) == ([80], [80], 1, 1)
