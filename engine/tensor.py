@@ -23,7 +23,7 @@ from engine.spec import Size, Spec
 class AutogradMeta:
     """What only some tensors have: a gradient, hooks, the sink node of a leaf."""
 
-    __slots__ = ("accumulator", "grad", "hooks", "inference", "name", "post_accumulate", "retains_grad")
+    __slots__ = ("accumulator", "destination", "grad", "hooks", "inference", "listeners", "post_accumulate", "retains_grad")
 
     def __init__(self) -> None:
         self.grad: Tensor | None = None
@@ -32,7 +32,9 @@ class AutogradMeta:
         self.post_accumulate: OrderedDict[int, Callable[[Tensor], None]] | None = None
         self.retains_grad = False
         self.inference = False
-        self.name: str | None = None
+        # For whoever reduces gradients (`engine.autograd.graph`): where the first gradient is to be written, and who is told that one was accumulated.
+        self.destination: Tensor | None = None
+        self.listeners: OrderedDict[int, Callable[[], None]] | None = None
 
 
 class Storage:

@@ -74,6 +74,9 @@ class AccumulateGrad(Node):
             for hook in tuple(meta.post_accumulate.values()):
                 if hook(variable) is not None:
                     raise RuntimeError("hooks registered with register_post_accumulate_grad_hook must return None")
+        if meta is not None and meta.listeners:
+            for listener in meta.listeners.values():
+                listener()
         return ()
 
 
@@ -107,6 +110,12 @@ def _accumulate(variable: Tensor, gradient: Any, unshared: bool) -> None:
         total = meta.grad
         np.add(total._array, gradient, out=total._array)
         total._bump_version("AccumulateGrad")
+        return
+    if meta.destination is not None:
+        target = meta.destination
+        target._array[...] = gradient
+        target._bump_version("AccumulateGrad")
+        meta.grad = target
         return
     spec = _obedient_spec(variable, gradient)
     if unshared and spec is not None and _owns_memory(gradient):

@@ -264,3 +264,49 @@ def type_of_tensors() -> "type[Tensor]":
     from engine.tensor import Tensor
 
     return Tensor
+
+
+# --- for packages that reduce gradients (ddp) ---------------------------------------------------------------------------------------------------
+
+
+def register_gradient_listener(variable: "Tensor", listener: Callable[[], None]) -> RemovableHandle:
+    """`listener()` runs whenever backward has reached a leaf: after accumulation and the user's post-accumulate hooks, also without a gradient.
+
+    Raises: RuntimeError unless `variable` is a leaf that requires grad.
+    """
+    meta = _meta_of_leaf(variable)
+    if meta.listeners is None:
+        meta.listeners = OrderedDict()
+    return RemovableHandle(meta.listeners, listener)
+
+
+def set_gradient_destination(variable: "Tensor", destination: "Tensor | None") -> None:
+    """The next first gradient of a leaf is written into `destination`, which becomes its `.grad` (None: as usual again).
+
+    Raises: RuntimeError unless `variable` is a leaf that requires grad and `destination` has its shape and dtype.
+    """
+    meta = _meta_of_leaf(variable)
+    if destination is not None and (destination.shape != variable.shape or destination.dtype is not variable.dtype):
+        raise RuntimeError(f"set_gradient_destination: expected {list(variable.shape)} {variable.dtype}, got {list(destination.shape)} {destination.dtype}")
+    meta.destination = destination
+
+
+def _meta_of_leaf(variable: "Tensor") -> Any:
+    if not variable.requires_grad or not variable.is_leaf:
+        raise RuntimeError("expected a leaf that requires grad, got a tensor that is none")
+    return variable._autograd_meta()
+
+
+def increment_version(tensor: "Tensor") -> None:
+    """Counts an in-place write that the engine did not see."""
+    tensor._bump_version("increment_version")
+
+
+def queue_callback(callback: Callable[[], None]) -> None:
+    """Runs `callback` at the end of the backward that is running on this thread.
+
+    Raises: RuntimeError outside a backward pass.
+    """
+    from engine.autograd import executor
+
+    executor.queue_callback(callback)

@@ -1,7 +1,7 @@
 """The few CPU kernels worth fusing, in Numba, on raw NumPy arrays.
 
-Nothing here knows about tensors. A kernel is reached through its module, ``optimizer.adam(...)``; importing these modules
-imports no Numba and compiles nothing, the first call of each kernel does. :func:`warm` compiles all of them ahead of time.
+Nothing here knows about tensors. A kernel is reached through its module, ``optimizer.adam(...)``; importing the modules
+imports no Numba and compiles nothing, the first call of a kernel does. :func:`warm` compiles all of them ahead of time.
 """
 
 import importlib

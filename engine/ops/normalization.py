@@ -1,0 +1,423 @@
+"""Batch normalisation and layer normalisation, forward and backward; the compiled kernels of engine.kernels on the CPU.
+
+The results carry the input's memory format on (layer norm: row-major), as PyTorch's do. Statistics of half precision inputs
+are taken in float32. Source: torch.nn.functional.batch_norm, layer_norm; Ioffe and Szegedy (2015), Ba et al. (2016).
+"""
+
+from math import prod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from engine import layout
+from engine.dispatch import apply, define
+from engine.layout import contiguous_format
+from engine.operands import Scalar
+from engine.ops.common import optional, require_floating
+from engine.ops.windows import channels_first, channels_last, formatted, suggested_format
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+Array = Any
+
+
+# --- batch norm: checks -----------------------------------------------------------------------------------------------
+
+
+def _check_channels(input: Spec, **vectors: Spec | None) -> None:
+    if input.ndim < 2:
+        raise RuntimeError(f"batch_norm: expected an input of at least 2 dimensions (N, C, ...), got {list(input.shape)}")
+    require_floating("batch_norm", input)
+    for name, spec in vectors.items():
+        if spec is not None and spec.shape != (input.shape[1],):
+            raise RuntimeError(
+                f"batch_norm: {name} should contain {input.shape[1]} elements not {spec.numel}: input {list(input.shape)}, "
+                f"{name} {list(spec.shape)}"
+            )
+
+
+def _batch_norm_rule(
+    input: Spec,
+    weight: Spec | None,
+    bias: Spec | None,
+    running_mean: Spec | None,
+    running_var: Spec | None,
+    momentum: Spec | None,
+    eps: float,
+) -> Spec:
+    _check_channels(input, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    return _format_of(input)
+
+
+def _inference_rule(
+    input: Spec, weight: Spec | None, bias: Spec | None, running_mean: Spec, running_var: Spec, eps: float
+) -> Spec:
+    _check_channels(input, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    return _format_of(input)
+
+
+def _format_of(input: Spec) -> Spec:
+    return formatted(input, input.shape, suggested_format(input))
+
+
+# --- batch norm: the image as the kernels want it -----------------------------------------------------------------------
+
+
+def _as_rows(xp: ModuleType, array: Array) -> Array:
+    """(M, C) if the array is channels-last in memory, otherwise (N, C, L); a copy where it is neither."""
+    if array.ndim > 2 and not array.flags.c_contiguous:
+        rows = channels_last(array)
+        if rows.flags.c_contiguous:
+            return rows.reshape(-1, array.shape[1])
+    if array.ndim == 2:
+        return xp.ascontiguousarray(array)
+    return xp.ascontiguousarray(array).reshape(*array.shape[:2], -1)
+
+
+def _like_rows(xp: ModuleType, array: Array, rows: Array) -> Array:
+    """`array` brought into the form that `_as_rows` gave another array of its shape."""
+    if rows.ndim == 2 and array.ndim > 2:
+        return xp.ascontiguousarray(channels_last(array)).reshape(rows.shape)
+    return xp.ascontiguousarray(array).reshape(rows.shape)
+
+
+def _back(rows: Array, shape: tuple[int, ...]) -> Array:
+    """The image of `shape` (N, C, d...) that `_as_rows` turned into rows."""
+    if rows.ndim == 2 and len(shape) > 2:
+        return channels_first(rows.reshape(shape[0], *shape[2:], shape[1]))
+    return rows.reshape(shape)
+
+
+def _work_dtype(xp: ModuleType, array: Array) -> Array:
+    return array.astype(xp.float32) if array.dtype.itemsize < 4 else array
+
+
+def _vector(xp: ModuleType, vector: Array, like: Array) -> Array:
+    return None if vector is None else xp.ascontiguousarray(vector, dtype=like.dtype)
+
+
+def _compiled(xp: ModuleType, rows: Array) -> bool:
+    return xp is np and rows.dtype.char in "fd"
+
+
+def _moments(xp: ModuleType, rows: Array) -> tuple[Array, Array]:
+    """Mean and biased variance (C,) of every channel."""
+    if _compiled(xp, rows):
+        from engine.kernels import batch_norm
+
+        return batch_norm.moments(rows)
+    axes = (0,) if rows.ndim == 2 else (0, 2)
+    return rows.mean(axis=axes), rows.var(axis=axes)
+
+
+def _normalise(xp: ModuleType, rows: Array, mean: Array, rstd: Array, weight: Array, bias: Array) -> Array:
+    if _compiled(xp, rows):
+        from engine.kernels import batch_norm
+
+        return batch_norm.normalise(rows, mean, rstd, weight, bias)
+    shape = (-1,) if rows.ndim == 2 else (-1, 1)
+    result = (rows - mean.reshape(shape)) * (rstd if weight is None else rstd * weight).reshape(shape)
+    return result if bias is None else result + bias.reshape(shape)
+
+
+def _batch_norm(
+    xp: ModuleType,
+    input: Array,
+    weight: Array,
+    bias: Array,
+    running_mean: Array,
+    running_var: Array,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    """Normalises by the batch's statistics and moves the running ones towards them, in place."""
+    rows = _as_rows(xp, _work_dtype(xp, input))
+    mean, variance = _moments(xp, rows)
+    if running_mean is not None:
+        running_mean *= 1 - momentum
+        running_mean += momentum * mean
+    if running_var is not None:
+        count = rows.size // max(rows.shape[1], 1)
+        running_var *= 1 - momentum
+        running_var += (momentum * count / max(count - 1, 1)) * variance
+    rstd = 1 / xp.sqrt(variance + variance.dtype.type(eps))
+    out = _normalise(xp, rows, mean, rstd, _vector(xp, weight, rows), _vector(xp, bias, rows))
+    return _back(out, input.shape).astype(input.dtype, copy=False), mean, rstd
+
+
+def _inference(
+    xp: ModuleType,
+    input: Array,
+    weight: Array,
+    bias: Array,
+    running_mean: Array,
+    running_var: Array,
+    eps: float,
+) -> Array:
+    rows = _as_rows(xp, _work_dtype(xp, input))
+    variance = _vector(xp, running_var, rows)
+    rstd = 1 / xp.sqrt(variance + rows.dtype.type(eps))
+    mean = _vector(xp, running_mean, rows)
+    out = _normalise(xp, rows, mean, rstd, _vector(xp, weight, rows), _vector(xp, bias, rows))
+    return _back(out, input.shape).astype(input.dtype, copy=False)
+
+
+# --- batch norm: derivatives --------------------------------------------------------------------------------------------
+
+
+def _spread(vector: Any, ndim: int) -> Any:
+    """(C,) as (1, C, 1...)."""
+    return vector.reshape((1, -1, *(1,) * (ndim - 2)))
+
+
+def _channel_mean(value: Any) -> Any:
+    axes = (0, *range(2, value.ndim))
+    return value.mean(axes, keepdim=True)
+
+
+def _channel_sum(value: Any) -> Any:
+    return value.sum((0, *range(2, value.ndim)))
+
+
+def _batch_norm_backward(
+    g: Any, nd: Any, needs: Any, input: Any, weight: Any, mean: Any, rstd: Any, eps: float
+) -> tuple[Any, ...]:
+    if nd.records:
+        centred = input - _channel_mean(input)
+        rstd = (_channel_mean(centred * centred) + eps) ** -0.5
+        normalised = centred * rstd
+        scaled = g if weight is None else g * _spread(weight, g.ndim)
+        to_input = rstd * (scaled - _channel_mean(scaled) - normalised * _channel_mean(scaled * normalised))
+        to_weight = _channel_sum(g * normalised) if needs[1] else None
+        return to_input, to_weight, _channel_sum(g) if needs[2] else None, None, None, None
+    xp = nd.xp
+    rows = _as_rows(xp, _work_dtype(xp, input))
+    gradient = _like_rows(xp, _work_dtype(xp, g), rows)
+    total, projected = _gradient_sums(xp, gradient, rows, mean)
+    to_input = None
+    if needs[0]:
+        to_input = _input_gradient(xp, gradient, rows, mean, rstd, _vector(xp, weight, rows), total, projected)
+        to_input = _back(to_input, input.shape)
+    return to_input, projected * rstd if needs[1] else None, total if needs[2] else None, None, None, None
+
+
+def _gradient_sums(xp: ModuleType, gradient: Array, rows: Array, mean: Array) -> tuple[Array, Array]:
+    if _compiled(xp, rows):
+        from engine.kernels import batch_norm
+
+        return batch_norm.gradient_sums(gradient, rows, mean)
+    axes, shape = ((0,), (-1,)) if rows.ndim == 2 else ((0, 2), (-1, 1))
+    return gradient.sum(axis=axes), (gradient * (rows - mean.reshape(shape))).sum(axis=axes)
+
+
+def _input_gradient(
+    xp: ModuleType,
+    gradient: Array,
+    rows: Array,
+    mean: Array,
+    rstd: Array,
+    weight: Array,
+    total: Array,
+    projected: Array,
+) -> Array:
+    count = rows.size // max(rows.shape[1], 1)
+    if _compiled(xp, rows):
+        from engine.kernels import batch_norm
+
+        return batch_norm.input_gradient(gradient, rows, mean, rstd, weight, total, projected, count)
+    shape = (-1,) if rows.ndim == 2 else (-1, 1)
+    scale = rstd if weight is None else rstd * weight
+    slope = projected * rstd * rstd / count
+    inner = gradient - (total / count).reshape(shape) - (rows - mean.reshape(shape)) * slope.reshape(shape)
+    return inner * scale.reshape(shape)
+
+
+def _inference_backward(
+    g: Any, nd: Any, needs: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, eps: float
+) -> tuple[Any, ...]:
+    ndim = g.ndim
+    rstd = (running_var + eps) ** -0.5
+    to_input = to_weight = None
+    if needs[0]:
+        to_input = g * _spread(rstd if weight is None else rstd * weight, ndim)
+    if needs[1]:
+        to_weight = _channel_sum(g * (input - _spread(running_mean, ndim)) * _spread(rstd, ndim))
+    return to_input, to_weight, _channel_sum(g) if needs[2] else None, None, None
+
+
+BATCH_NORM = define(
+    "batch_norm_training",
+    rule=_batch_norm_rule,
+    forward=_batch_norm,
+    backward=_batch_norm_backward,
+    inputs="input weight bias running_mean running_var momentum",
+    attributes="eps",
+    residuals="mean rstd",
+)
+BATCH_NORM_INFERENCE = define(
+    "batch_norm_inference",
+    rule=_inference_rule,
+    forward=_inference,
+    backward=_inference_backward,
+    inputs="input weight bias running_mean running_var",
+    attributes="eps",
+)
+BATCH_NORM.node_name = BATCH_NORM_INFERENCE.node_name = "NativeBatchNormBackward0"
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias for each channel of (N, C, d...).
+
+    In training by the batch's statistics (biased variance), and the running ones move by `momentum` towards them (unbiased
+    variance) in place; otherwise by the running ones. Raises: RuntimeError for vectors that do not have C elements, or
+    missing running statistics outside training.
+    """
+    if not training:
+        if running_mean is None or running_var is None:
+            raise RuntimeError(
+                "batch_norm: Expected running_mean and running_var to be defined when training=False; "
+                "pass them, or training=True to use the batch's own statistics"
+            )
+        inputs = (input, optional(weight), optional(bias), running_mean, running_var)
+        return apply(BATCH_NORM_INFERENCE, inputs, (eps,))
+    out = apply(
+        BATCH_NORM,
+        (input, optional(weight), optional(bias), optional(running_mean), optional(running_var), Scalar(momentum)),
+        (eps,),
+    )
+    for statistics in (running_mean, running_var):
+        if statistics is not None:
+            statistics._bump_version("batch_norm")
+    return out
+
+
+# --- layer norm -------------------------------------------------------------------------------------------------------
+
+
+def _layer_norm_rule(input: Spec, weight: Spec | None, bias: Spec | None, shape: tuple[int, ...], eps: float) -> Spec:
+    require_floating("layer_norm", input)
+    if not shape:
+        raise RuntimeError("layer_norm: Expected normalized_shape to be at least 1-dimensional, got []")
+    for spec, name in ((weight, "weight"), (bias, "bias")):
+        if spec is not None and spec.shape != shape:
+            raise RuntimeError(
+                f"layer_norm: Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
+                f"{list(spec.shape)} and normalized_shape = {list(shape)}"
+            )
+    if tuple(input.shape[max(input.ndim - len(shape), 0) :]) != shape:
+        raise RuntimeError(
+            f"layer_norm: Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], "
+            f"but got input of size{list(input.shape)}"
+        )
+    return input.like(shape=input.shape)
+
+
+def _layer_norm(
+    xp: ModuleType, input: Array, weight: Array, bias: Array, shape: tuple[int, ...], eps: float
+) -> tuple[Array, Array, Array]:
+    rows = _matrix(xp, input, shape)
+    if _compiled(xp, rows):
+        from engine.kernels import norm
+
+        out, mean, rstd = norm.layer_norm_forward(rows, _flat(xp, weight, rows), _flat(xp, bias, rows), eps)
+    else:
+        mean = rows.mean(axis=1)
+        centred = rows - mean[:, None]
+        rstd = 1 / xp.sqrt((centred * centred).mean(axis=1) + rows.dtype.type(eps))
+        out = centred * rstd[:, None]
+        if weight is not None:
+            out *= _flat(xp, weight, rows)
+        if bias is not None:
+            out += _flat(xp, bias, rows)
+    return out.reshape(input.shape).astype(input.dtype, copy=False), mean, rstd
+
+
+def _matrix(xp: ModuleType, array: Array, shape: tuple[int, ...]) -> Array:
+    """(M, N) row-major, N the size of `shape`, in at least single precision."""
+    return xp.ascontiguousarray(_work_dtype(xp, array)).reshape(-1 if array.size else _leading(array, shape), prod(shape))
+
+
+def _leading(array: Array, shape: tuple[int, ...]) -> int:
+    return prod(array.shape[: array.ndim - len(shape)])
+
+
+def _flat(xp: ModuleType, array: Array, like: Array) -> Array:
+    return None if array is None else xp.ascontiguousarray(array, dtype=like.dtype).reshape(-1)
+
+
+def _layer_norm_backward(
+    g: Any,
+    nd: Any,
+    needs: Any,
+    input: Any,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    shape: tuple[int, ...],
+    eps: float,
+) -> tuple[Any, ...]:
+    if nd.records:
+        dims = tuple(range(input.ndim - len(shape), input.ndim))
+        outer = tuple(range(input.ndim - len(shape)))
+        centred = input - input.mean(dims, keepdim=True)
+        rstd = ((centred * centred).mean(dims, keepdim=True) + eps) ** -0.5
+        normalised = centred * rstd
+        scaled = g if weight is None else g * weight
+        to_input = rstd * (
+            scaled - scaled.mean(dims, keepdim=True) - normalised * (scaled * normalised).mean(dims, keepdim=True)
+        )
+        product = g * normalised
+        return to_input, product.sum(outer) if outer else product, g.sum(outer) if outer else g
+    xp = nd.xp
+    rows = _matrix(xp, input, shape)
+    gradient = _matrix(xp, g, shape)
+    if _compiled(xp, rows):
+        from engine.kernels import norm
+
+        to_input, to_weight, to_bias = norm.layer_norm_backward(gradient, rows, mean, rstd, _flat(xp, weight, rows))
+    else:
+        normalised = (rows - mean[:, None]) * rstd[:, None]
+        scaled = gradient if weight is None else gradient * _flat(xp, weight, rows)
+        to_input = rstd[:, None] * (
+            scaled
+            - scaled.mean(axis=1)[:, None]
+            - normalised * (scaled * normalised).mean(axis=1)[:, None]
+        )
+        to_weight, to_bias = (gradient * normalised).sum(axis=0), gradient.sum(axis=0)
+    return to_input.reshape(input.shape), to_weight.reshape(shape), to_bias.reshape(shape)
+
+
+LAYER_NORM = define(
+    "layer_norm",
+    rule=_layer_norm_rule,
+    forward=_layer_norm,
+    backward=_layer_norm_backward,
+    inputs="input weight bias",
+    attributes="shape eps",
+    residuals="mean rstd",
+)
+LAYER_NORM.node_name = "NativeLayerNormBackward0"
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: tuple[int, ...],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last axes, which must have `normalized_shape`.
+
+    Raises: RuntimeError for shapes that do not fit.
+    """
+    return apply(LAYER_NORM, (input, optional(weight), optional(bias)), (tuple(normalized_shape), eps))

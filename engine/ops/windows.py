@@ -1,0 +1,87 @@
+"""Where sliding windows fall: argument forms, output sizes and patches, shared by convolution, pooling and im2col."""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from engine import layout
+from engine.layout import MemoryFormat, contiguous_format
+from engine.spec import Spec
+
+Sizes = int | Sequence[int]
+
+
+def sizes(name: str, argument: str, value: Sizes, dims: int) -> tuple[int, ...]:
+    """One integer a spatial axis: `value` itself, or a single number for all.
+
+    Raises: TypeError for what is no integer, RuntimeError for a wrong number of them.
+    """
+    if type(value) is int:
+        return (value,) * dims
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        given = tuple(value)
+        if len(given) == 1:
+            given *= dims
+        if all(isinstance(entry, int) for entry in given):
+            if len(given) != dims:
+                raise RuntimeError(
+                    f"{name}: {argument} must be a single int or a sequence of {dims} ints, got {list(given)}"
+                )
+            return tuple(int(entry) for entry in given)
+    elif hasattr(value, "__index__"):
+        return (value.__index__(),) * dims
+    raise TypeError(f"{name}: {argument} must be an int or a sequence of {dims} ints, got {value!r}")
+
+
+def output_size(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """Number of positions of a window along one axis."""
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def suggested_format(spec: Spec) -> MemoryFormat:
+    """The memory format that an operator carries on from this input (at::TensorBase::suggest_memory_format)."""
+    return layout.suggest_memory_format(spec.shape, spec.stride)
+
+
+def formatted(spec: Spec, shape: tuple[int, ...], memory_format: MemoryFormat) -> Spec:
+    """A result of `shape` in a memory format; ranks that have no channels-last format are row-major."""
+    if memory_format is contiguous_format:
+        return spec.like(shape=shape)
+    return spec.like(shape=shape, stride=layout.strides_for_format(shape, memory_format))
+
+
+def channels_last(array: Any) -> Any:
+    """(N, C, d...) as a view (N, d..., C)."""
+    return array.transpose(0, *range(2, array.ndim), 1)
+
+
+def channels_first(array: Any) -> Any:
+    """(N, d..., C) as a view (N, C, d...)."""
+    return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1))
+
+
+def padded(xp: ModuleType, array: Any, padding: tuple[int, ...], after: tuple[int, ...], value: Any = 0) -> Any:
+    """(N, d..., C) with `padding` before and `after` behind each spatial axis."""
+    if not any(padding) and not any(after):
+        return array
+    spatial = array.shape[1:-1]
+    shape = [size + a + b for size, a, b in zip(spatial, padding, after, strict=True)]
+    out = xp.full((array.shape[0], *shape, array.shape[-1]), value, array.dtype)
+    out[(slice(None), *(slice(a, a + size) for a, size in zip(padding, spatial, strict=True)))] = array
+    return out
+
+
+def patches(
+    xp: ModuleType,
+    array: Any,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    out: tuple[int, ...],
+) -> Any:
+    """View (N, out..., kernel..., C) of an array (N, d..., C) that the windows do not leave."""
+    steps = array.strides
+    spatial = tuple(step * by for step, by in zip(steps[1:-1], stride, strict=True))
+    inside = tuple(step * by for step, by in zip(steps[1:-1], dilation, strict=True))
+    shape = (array.shape[0], *out, *kernel, array.shape[-1])
+    return xp.lib.stride_tricks.as_strided(array, shape, (steps[0], *spatial, *inside, steps[-1]))
