@@ -11,6 +11,7 @@ from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
 from ddp.collectives import broadcast
 from ddp.group import ProcessGroup, resolve
 from ddp.reducer import Reducer
+from engine.report import name_parameters
 
 
 class DistributedDataParallel(nn.Module):
@@ -57,6 +58,7 @@ class DistributedDataParallel(nn.Module):
         trainable = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         if not trainable:
             raise RuntimeError("DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient.")
+        name_parameters(trainable)
         self.module = module
         self.process_group = resolve(process_group)
         self.broadcast_buffers = broadcast_buffers

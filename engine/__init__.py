@@ -44,6 +44,8 @@ from engine.printing import set_printoptions
 from engine.promotion import can_cast, promote_types
 from engine.queries import allclose, equal, is_complex, is_floating_point, is_tensor, numel, result_type
 from engine.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from engine.report import LayoutBreach, LayoutError, LayoutWarning, layout_report, set_layout_report
+from engine.serialization import load, save
 from engine.spec import Size
 from engine.tensor import Tensor
 

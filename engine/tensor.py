@@ -23,7 +23,18 @@ from engine.spec import Size, Spec
 class AutogradMeta:
     """What only some tensors have: a gradient, hooks, the sink node of a leaf."""
 
-    __slots__ = ("accumulator", "destination", "grad", "hooks", "inference", "listeners", "post_accumulate", "retains_grad")
+    __slots__ = (
+        "accumulator",
+        "breach",
+        "destination",
+        "grad",
+        "hooks",
+        "inference",
+        "listeners",
+        "name",
+        "post_accumulate",
+        "retains_grad",
+    )
 
     def __init__(self) -> None:
         self.grad: Tensor | None = None
@@ -35,6 +46,9 @@ class AutogradMeta:
         # For whoever reduces gradients (`engine.autograd.graph`): where the first gradient is to be written, and who is told that one was accumulated.
         self.destination: Tensor | None = None
         self.listeners: OrderedDict[int, Callable[[], None]] | None = None
+        # For the layout report (`engine.report`).
+        self.breach: Any = None
+        self.name: str | None = None
 
 
 class Storage:

@@ -13,12 +13,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from engine import backend, layout
+from engine import backend, layout, report
 from engine.autograd.graph import Node, TensorHooks
+from engine.autograd.modes import state
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -113,7 +115,10 @@ def _accumulate(variable: Tensor, gradient: Any, unshared: bool) -> None:
         return
     if meta.destination is not None:
         target = meta.destination
+        began = perf_counter()
         target._array[...] = gradient
+        if gradient.strides != target._array.strides:
+            _report(variable, gradient, perf_counter() - began, "bucket")
         target._bump_version("AccumulateGrad")
         meta.grad = target
         return
@@ -121,7 +126,17 @@ def _accumulate(variable: Tensor, gradient: Any, unshared: bool) -> None:
     if unshared and spec is not None and _owns_memory(gradient):
         meta.grad = Tensor(gradient, spec)
         return
+    began = perf_counter()
     meta.grad = copy_by_contract(variable, gradient)
+    if spec is None:
+        _report(variable, gradient, perf_counter() - began, None)
+
+
+def _report(variable: Tensor, gradient: Any, seconds: float, consumer: str | None) -> None:
+    """Tells `engine.report` of a copy that another layout of the gradient would have saved."""
+    stride = tuple(step // gradient.itemsize for step in gradient.strides)
+    if report.is_breach(stride, variable):
+        report.note(variable, stride, "?" if state.producer is None else state.producer.name(), seconds, consumer)
 
 
 def _obedient_spec(variable: Tensor, gradient: Any) -> Spec | None:

@@ -221,8 +221,10 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
                     heappush(queue, (-following.sequence, following, buffer))
         # AccumulateGrad looks at reference counts: nothing here may hold a gradient while it runs.
         results = gradient = buffer = None  # type: ignore[assignment]
-        for leaf, buffer in leaves:
-            _evaluate(task, leaf, buffer)
+        if leaves:
+            state.producer = node
+            for leaf, buffer in leaves:
+                _evaluate(task, leaf, buffer)
     assert not not_ready or needed is not None, f"could not compute gradients for {[node.name() for node in not_ready]}"
 
 

@@ -14,6 +14,7 @@ class _State(threading.local):
     inference = False
     anomaly = False
     check_nan = True
+    producer: Any = None  # the node whose gradients reach leaves at the moment, for the layout report
     saved_tensor_hooks: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
 
 
