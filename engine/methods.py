@@ -7,7 +7,7 @@ import numpy as np
 
 from engine import dtypes, ops
 from engine.device import CPU
-from engine.dispatch import OPERATORS, Operator, apply
+from engine.dispatch import OPERATORS, Operator, apply_binary, apply_unary
 from engine.ops import copy, factories, index, inplace, pointwise, random, view
 from engine.ops.common import operand
 from engine.tensor import Tensor
@@ -32,24 +32,27 @@ remainder relu round rsqrt sigmoid sign sin sqrt square sub tan tanh trunc bitwi
 """.split()
 
 
+_NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
+
+
 def _binary(operator: Operator) -> Callable[[Tensor, Any], Any]:
     name = operator.name
 
     def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, Tensor):
-            if not isinstance(other, bool | int | float | complex | np.generic | np.ndarray):
+        if type(other) is not Tensor and not isinstance(other, Tensor):
+            if not isinstance(other, _NUMBERS):
                 return NotImplemented
             other = operand(other, name)
-        return apply(operator, (self, other))
+        return apply_binary(operator, self, other)
 
     return method
 
 
 def _reflected(operator: Operator) -> Callable[[Tensor, Any], Any]:
     def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, bool | int | float | complex | np.generic | np.ndarray):
+        if not isinstance(other, _NUMBERS):
             return NotImplemented
-        return apply(operator, (operand(other, operator.name), self))
+        return apply_binary(operator, operand(other, operator.name), self)
 
     return method
 
@@ -80,7 +83,7 @@ def _attach_operators() -> None:
     for symbol, name in {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}.items():
         setattr(Tensor, f"__{symbol}__", _binary(OPERATORS[name]))
     Tensor.__matmul__ = lambda self, other: ops.matmul(self, other)  # type: ignore[method-assign]
-    Tensor.__neg__ = lambda self: apply(OPERATORS["neg"], (self,))  # type: ignore[method-assign]
+    Tensor.__neg__ = lambda self: apply_unary(OPERATORS["neg"], self)  # type: ignore[method-assign]
     Tensor.__pos__ = lambda self: self  # type: ignore[attr-defined]
     Tensor.__abs__ = lambda self: ops.abs(self)  # type: ignore[attr-defined]
     Tensor.__invert__ = lambda self: ops.bitwise_not(self)  # type: ignore[attr-defined]
@@ -102,10 +105,11 @@ def _attach_methods() -> None:
         setattr(Tensor, method.__name__, method)
     for method in (
         clamp_, where, view_as, reshape_as, type_as, cpu, cuda, new_tensor, new_empty, new_zeros, new_ones, new_full, new_empty_strided, addcmul_, addcdiv_, masked_fill_,
-        index_add_, index_copy_, scatter_, scatter_add_, squeeze_, unsqueeze_, transpose_, t_, is_set_to, equal, allclose, sum_to_size, addcmul, addcdiv, type,
+        index_add_, index_copy_, scatter_, scatter_add_, squeeze_, unsqueeze_, transpose_, t_, is_set_to, equal, allclose, sum_to_size, addcmul, addcdiv,
         resize_, get_device, index_put_,
     ):  # fmt: skip
         setattr(Tensor, method.__name__, method)
+    Tensor.type = type_name  # type: ignore[attr-defined]
     for name in ("float", "double", "half", "bfloat16", "int", "long", "short", "bool", "cfloat", "cdouble"):
         setattr(Tensor, name, _conversion(dtypes.named(_CONVERSIONS.get(name, name))))
     for name in ("char", "byte"):
@@ -158,7 +162,7 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
     return copy.to(self, other)
 
 
-def type(self: Tensor, dtype: Any = None) -> Any:
+def type_name(self: Tensor, dtype: Any = None) -> Any:
     """The dtype's name as PyTorch writes it ("engine.FloatTensor" style names do not exist here), or a conversion."""
     return str(self.dtype) if dtype is None else copy.to(self, dtype=dtype)
 

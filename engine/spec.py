@@ -8,6 +8,7 @@ every axis of size > 1, while NumPy is free to report other strides for axes of 
 from collections.abc import Iterable
 from functools import cached_property
 from math import prod
+from typing import SupportsIndex, overload
 
 from engine import layout
 from engine.device import CPU, device
@@ -32,7 +33,11 @@ class Size(tuple[int, ...]):
     def __add__(self, other: tuple[int, ...]) -> "Size":  # type: ignore[override]
         return Size(tuple(self) + tuple(other))
 
-    def __getitem__(self, key: int | slice) -> "int | Size":  # type: ignore[override]
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> "Size": ...
+    def __getitem__(self, key: SupportsIndex | slice) -> "int | Size":
         item = tuple.__getitem__(self, key)
         return Size(item) if isinstance(item, tuple) else item
 
@@ -48,6 +53,8 @@ class Spec:
         self.ndim = len(shape)
         self.numel = prod(shape)
         self.contiguous = layout.is_contiguous(shape, stride)
+        # What the fastest path of dispatch asks of equal operands: row-major floats in host memory, with axes and elements.
+        self.plain = self.contiguous and dtype.category >= 2 and device is CPU and self.ndim > 0 and self.numel > 0
         # Promotion treats 0-dim tensors and Python numbers apart (spec section 6.5).
         self.category = layout_category(self.ndim)
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from engine import backend, layout
-from engine.autograd.graph import Edge, Node, RemovableHandle, SavedTensor, TensorHooks, VersionCounter, save
+from engine.autograd.node import Edge, Node, RemovableHandle, TensorHooks
+from engine.autograd.saved import SavedTensor, VersionCounter, save
 
 from engine.device import CPU, device
 from engine.dims import wrap_dim

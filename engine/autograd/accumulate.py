@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from engine import backend, layout, report
-from engine.autograd.graph import Node, TensorHooks
+from engine.autograd.node import Node, TensorHooks
 from engine.autograd.modes import state
 from engine.spec import Spec
 from engine.tensor import Tensor

@@ -15,7 +15,7 @@ import numpy as np
 
 from engine import backend
 from engine.autograd.accumulate import AccumulateGrad
-from engine.autograd.graph import Edge, Node, TensorHooks
+from engine.autograd.node import Edge, Node, TensorHooks
 from engine.autograd.modes import state
 from engine.spec import Spec
 from engine.tensor import Tensor

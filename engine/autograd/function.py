@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.autograd.executor import as_tensor
-from engine.autograd.graph import Edge, Node, SavedTensor
+from engine.autograd.node import Edge, Node
+from engine.autograd.saved import SavedTensor
 from engine.autograd.modes import no_grad, set_grad_enabled, state
 from engine.tensor import Tensor
 

@@ -1,275 +1,192 @@
-"""The recorded graph: `Node` (one backward step), its edges, and the saved tensors (values kept for it, with a version check).
+"""What users may look at and change in the recorded graph, as torch.autograd.graph: nodes, gradient edges, hooks on saved tensors and on several gradients.
 
-A Node is made by `engine.dispatch.record` for operators, by `engine.autograd.function` for user Functions and by
-`engine.autograd.accumulate` for leaves. `engine.autograd.executor` walks it.
+The last part is for packages that reduce gradients (ddp).
 """
 
-import traceback
+import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
-from engine.autograd.modes import no_grad, state
+from engine.autograd import executor
+from engine.autograd.modes import state
+from engine.autograd.node import Edge as Edge
+from engine.autograd.node import Node as Node
+from engine.autograd.node import RemovableHandle as RemovableHandle
+from engine.autograd.saved import Pack, Unpack
+from engine.device import CPU, device
+from engine.tensor import Tensor
 
-if TYPE_CHECKING:
-    from engine.spec import Spec
-    from engine.tensor import Tensor
-
-Edge = tuple["Node", int]  # (node that receives the gradient, which of its gradient slots)
-
-_sequence = count()
-
-
-
-class VersionCounter:
-    """How often a piece of memory was written in place; shared by a tensor, its views and its detached aliases."""
-
-    __slots__ = ("last_writer", "value")
-
-    def __init__(self) -> None:
-        self.value = 0
-        self.last_writer = ""  # name of the operator that wrote last, for the error message
+# --- gradient edges -----------------------------------------------------------------------------------------------------------
 
 
-class SavedInput:
-    """An input kept for backward: the tensor itself and the version it had. `array` and `tensor` check that the version is still the same."""
+class GradientEdge(NamedTuple):
+    """Where the gradient of a tensor is computed: gradient slot `output_nr` of `node`. It keeps the graph alive.
 
-    __slots__ = ("_tensor", "_version")
-
-    def __init__(self, tensor: "Tensor") -> None:
-        self._tensor = tensor
-        counter = tensor._counter
-        self._version = 0 if counter is None else counter.value
-
-    def array(self, node: "Node") -> Any:
-        """The raw array."""
-        tensor = self._tensor
-        counter = tensor._counter
-        if counter is not None and counter.value != self._version:
-            raise modified_in_place(f"an input of {node.name()}", tensor._spec, counter, self._version)
-        return tensor._array
-
-    def tensor(self, node: "Node") -> "Tensor":
-        """The tensor with its history."""
-        self.array(node)
-        return self._tensor
-
-
-class SavedOutput:
-    """An output kept for backward, as memory and metadata; it gets its history back from its node when it is unpacked.
-
-    Keeping the tensor itself would close a reference cycle (out -> grad_fn -> saved out) that only the garbage collector could free.
+    `backward` and `grad` accept one wherever they accept a tensor.
     """
 
-    __slots__ = ("_array", "_counter", "_output_nr", "_spec", "_version")
-
-    def __init__(self, tensor: "Tensor", output_nr: int) -> None:
-        self._array, self._spec, self._output_nr = tensor._array, tensor._spec, output_nr
-        counter = tensor._counter
-        if counter is None:
-            counter = tensor._counter = VersionCounter()
-        self._counter = counter
-        self._version = counter.value
-
-    def array(self, node: "Node") -> Any:
-        """The raw array."""
-        if self._counter.value != self._version:
-            raise modified_in_place(f"output {self._output_nr} of {node.name()}", self._spec, self._counter, self._version)
-        return self._array
-
-    def tensor(self, node: "Node") -> "Tensor":
-        """A tensor on the same memory whose history is `node`."""
-        output = type_of_tensors()(self.array(node), self._spec)
-        output._counter = self._counter
-        output._set_gradient_edge((node, self._output_nr))
-        return output
+    node: Node
+    output_nr: int
 
 
-class SavedPacked:
-    """A tensor handed to the pack function of `saved_tensors_hooks`; the unpack function gives it back."""
+def get_gradient_edge(tensor: Tensor) -> GradientEdge:
+    """The gradient edge of a tensor.
 
-    __slots__ = ("_edge", "_output_nr", "_packed", "_unpack")
-
-    def __init__(self, tensor: "Tensor", output_nr: int) -> None:
-        pack, self._unpack = state.saved_tensor_hooks[-1]
-        self._output_nr = output_nr
-        before = tensor._version
-        with no_grad():
-            self._packed = pack(tensor.detach())
-        if tensor._version != before:
-            raise RuntimeError("saved_tensors_hooks: the pack hook modified its input in place; clone it there first")
-        self._edge = tensor.gradient_edge() if tensor.requires_grad and output_nr < 0 else None
-
-    def array(self, node: "Node") -> Any:
-        """The raw array that the unpack function returned."""
-        return self.tensor(node)._array
-
-    def tensor(self, node: "Node") -> "Tensor":
-        """The unpacked tensor with the history of the saved one."""
-        value = self._unpack(self._packed)
-        tensor_type = type_of_tensors()
-        if not isinstance(value, tensor_type):
-            raise TypeError(f"saved_tensors_hooks: the unpack hook must return a Tensor, got {type(value).__name__}")
-        restored = tensor_type(value._array, value._spec)
-        edge = self._edge if self._output_nr < 0 else (node, self._output_nr)
-        if edge is not None:
-            restored._set_gradient_edge(edge)
-        return restored
+    Raises: RuntimeError when the tensor does not require grad.
+    """
+    if not tensor.requires_grad:
+        raise RuntimeError(
+            "It is not possible to get the gradient edge for a Tensor that does not require gradients; call requires_grad_() on it first"
+        )
+    return GradientEdge(*tensor.gradient_edge())
 
 
-SavedTensor = SavedInput | SavedOutput | SavedPacked
+def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
+    """Counts an in-place write that the engine did not see (through `tensor.numpy()`, say), so that the check of saved tensors notices it."""
+    for written in (tensor,) if isinstance(tensor, Tensor) else tensor:
+        written._bump_version("increment_version")
 
 
-def save(tensor: "Tensor", output_nr: int = -1) -> SavedTensor:
-    """Keeps a tensor for backward: an input, or output number `output_nr` of the node that keeps it."""
-    if tensor._meta is not None and tensor._meta.inference:
-        raise RuntimeError("inference tensors cannot be saved for backward; clone them outside inference_mode first")
-    if state.saved_tensor_hooks:
-        return SavedPacked(tensor, output_nr)
-    return SavedInput(tensor) if output_nr < 0 else SavedOutput(tensor, output_nr)
+# --- hooks on saved tensors ---------------------------------------------------------------------------------------------------
 
 
-def modified_in_place(what: str, spec: "Spec", counter: VersionCounter, expected: int) -> RuntimeError:
-    """The error for a saved tensor that was written since."""
-    return RuntimeError(
-        "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{spec.dtype.name} {list(spec.shape)}], {what}, is at version {counter.value}; expected version {expected} instead. "
-        f"The last in-place operation on it was {counter.last_writer or 'unknown'}. "
-        "Write out of place there, or clone before; engine.autograd.set_detect_anomaly(True) shows the forward line."
-    )
+class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
+    """Context manager: what operations inside save for backward is given to `pack_hook(tensor)`, and only its result is kept.
 
+    Backward calls `unpack_hook(packed)`, which must return a Tensor with the same values. The innermost pair counts.
 
-class Node:
-    """One step of backward: takes the gradients of an operation's outputs, gives those of its inputs.
-
-    Subclasses implement `apply(gradients, recorded)`, where gradients is one entry per output (None where undefined). With `recorded` false
-    they are raw arrays and so are the results; with `recorded` true (create_graph) they are Tensors and the computation is itself recorded.
-
-    Attributes: next_edges (one per input: an Edge, or None where no gradient is needed); input_specs (what each produced gradient must look
-    like); output_specs (one per gradient slot); sequence (later nodes run earlier); topological (longest distance to a leaf).
+    Raises: RuntimeError on entry inside `disable_saved_tensors_hooks`; TypeError unless both can be called.
     """
 
-    __slots__ = ("__weakref__", "extras", "input_specs", "next_edges", "output_specs", "sequence", "topological")
+    def __init__(self, pack_hook: Pack, unpack_hook: Unpack) -> None:
+        if not callable(pack_hook) or not callable(unpack_hook):
+            raise TypeError(
+                f"saved_tensors_hooks: expected two functions, got {type(pack_hook).__name__} and {type(unpack_hook).__name__}"
+            )
+        self.pack_hook = pack_hook
+        self.unpack_hook = unpack_hook
 
-    def __init__(self, next_edges: Sequence[Edge | None], input_specs: "Sequence[Spec]", output_specs: "Sequence[Spec]") -> None:
-        self.next_edges = next_edges
-        self.input_specs = input_specs
-        self.output_specs = output_specs
-        self.sequence = next(_sequence)
-        height = 0
-        for edge in next_edges:
-            if edge is not None and edge[0].topological >= height:
-                height = edge[0].topological + 1
-        self.topological = height
-        # None until somebody asks for hooks or anomaly mode is on: a plain node is told apart by one look.
-        self.extras: NodeExtras | None = NodeExtras(forward_stack()) if state.anomaly else None
-
-    def name(self) -> str:
-        """The name that error messages use, PyTorch style ("MulBackward0")."""
-        return type(self).__name__
-
-    def apply(self, gradients: list[Any], recorded: bool) -> Sequence[Any]:
-        """Gradients of the inputs, one per edge (None where undefined)."""
-        raise TypeError(f"{type(self).__name__} does not implement apply")
-
-    def release(self) -> None:
-        """Frees what was saved for this node; running it again then raises."""
-
-    @property
-    def next_functions(self) -> tuple[tuple["Node | None", int], ...]:
-        """The edges as PyTorch shows them."""
-        return tuple((None, 0) if edge is None else edge for edge in self.next_edges)
-
-    def with_extras(self) -> "NodeExtras":
-        """The node's hooks, made on demand."""
-        if self.extras is None:
-            self.extras = NodeExtras()
-        return self.extras
-
-    def register_prehook(self, hook: Callable[..., Any]) -> "RemovableHandle":
-        """`hook(grad_outputs) -> None or new grad_outputs`, before the node runs."""
-        return RemovableHandle(self.with_extras().pre_hooks, hook)
-
-    def register_hook(self, hook: Callable[..., Any]) -> "RemovableHandle":
-        """`hook(grad_inputs, grad_outputs) -> None or new grad_inputs`, after the node ran."""
-        return RemovableHandle(self.with_extras().post_hooks, hook)
-
-    def hooks_of(self, output_nr: int) -> "TensorHooks":
-        """The tensor hooks of one gradient slot, made on demand."""
-        return self.with_extras().tensor_hooks.setdefault(output_nr, TensorHooks())
-
-    def __repr__(self) -> str:
-        return f"<{self.name()}>"
-
-
-class NodeExtras:
-    """What only some nodes have: hooks, and in anomaly mode the stack of the forward call."""
-
-    __slots__ = ("forward_stack", "post_hooks", "pre_hooks", "tensor_hooks")
-
-    def __init__(self, forward_stack: list[str] | None = None) -> None:
-        self.tensor_hooks: dict[int, TensorHooks] = {}
-        self.pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
-        self.post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
-        self.forward_stack = forward_stack
-
-
-class TensorHooks:
-    """Hooks on one tensor: run in order of registration; retain_grad always last."""
-
-    __slots__ = ("hooks", "retain")
-
-    def __init__(self) -> None:
-        self.hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
-        self.retain: Callable[[Any], None] | None = None
-
-
-class RemovableHandle:
-    """What registering a hook returns: `remove()` takes the hook away; usable as a context manager.
-
-    It refers to the hooks weakly, so that a handle somebody keeps does not keep the closures of a dead tensor alive.
-    """
-
-    _ids = count()
-
-    def __init__(self, hooks: "OrderedDict[int, Callable[..., Any]]", hook: Callable[..., Any], prepend: bool = False) -> None:
-        self.id = next(RemovableHandle._ids)
-        self._hooks = weakref.ref(hooks)
-        hooks[self.id] = hook
-        if prepend:
-            hooks.move_to_end(self.id, last=False)
-
-    def remove(self) -> None:
-        """Takes the hook away; calling it again does nothing."""
-        hooks = self._hooks()
-        if hooks is not None:
-            hooks.pop(self.id, None)
-
-    def __enter__(self) -> "RemovableHandle":
-        return self
+    def __enter__(self) -> None:
+        if state.saved_tensor_hooks_disabled is not None:
+            raise RuntimeError(state.saved_tensor_hooks_disabled)
+        state.saved_tensor_hooks = (*state.saved_tensor_hooks, (self.pack_hook, self.unpack_hook))
 
     def __exit__(self, *_: object) -> None:
-        self.remove()
+        state.saved_tensor_hooks = state.saved_tensor_hooks[:-1]
 
 
-def forward_stack() -> list[str]:
-    """The Python stack of the operation being recorded, without the engine's own frames (anomaly mode)."""
-    return traceback.format_list([frame for frame in traceback.extract_stack() if "/engine/" not in frame.filename.replace("\\", "/")])
+class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
+    """Context manager: saved tensors wait for backward in host memory, and return to their device when it needs them.
+
+    Raises: NotImplementedError for `pin_memory=True`.
+    """
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        if pin_memory:
+            raise NotImplementedError(
+                "save_on_cpu: page-locked memory is not supported, so pin_memory=True could not do what it says; leave it out"
+            )
+
+        def pack(tensor: Tensor) -> tuple[device, Tensor]:
+            return tensor.device, tensor if tensor.device is CPU else tensor.cpu()
+
+        def unpack(packed: tuple[device, Tensor]) -> Tensor:
+            return packed[1].to(packed[0])
+
+        super().__init__(pack, unpack)
 
 
-def type_of_tensors() -> "type[Tensor]":
-    """The Tensor class; imported late because `engine.tensor` imports this module."""
-    from engine.tensor import Tensor
+@contextmanager
+def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+    """Context manager: `saved_tensors_hooks` raises RuntimeError with this message inside.
 
-    return Tensor
+    Raises: the same at once when hooks are active already.
+    """
+    if state.saved_tensor_hooks:
+        raise RuntimeError(error_message)
+    before = state.saved_tensor_hooks_disabled
+    state.saved_tensor_hooks_disabled = error_message
+    try:
+        yield
+    finally:
+        state.saved_tensor_hooks_disabled = before
 
 
-# --- for packages that reduce gradients (ddp) ---------------------------------------------------------------------------------------------------
+# --- hooks on several gradients -----------------------------------------------------------------------------------------------
 
 
-def register_gradient_listener(variable: "Tensor", listener: Callable[[], None]) -> RemovableHandle:
+class _Handles(RemovableHandle):
+    """Several handles removed as one."""
+
+    def __init__(self, handles: Iterable[RemovableHandle]) -> None:
+        self.handles = tuple(handles)
+
+    def remove(self) -> None:
+        """Takes all the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+
+
+def register_multi_grad_hook(
+    tensors: Sequence[Tensor], fn: Callable[..., None], *, mode: Literal["all", "any"] = "all"
+) -> RemovableHandle:
+    """Runs `fn` once a backward: with "all" when the gradients of all `tensors` that this backward computes are there, with "any" at the first.
+
+    With "all", `fn(gradients)` gets a list with one entry a tensor, None for those this backward does not reach; with "any", `fn(gradient)`.
+    Raises: ValueError for another mode; RuntimeError when a tensor does not require grad ("all").
+    """
+    if mode not in ("all", "any"):
+        raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+    lock = threading.Lock()  # nodes of one backward may run on several threads
+    if mode == "any":
+        return _Handles(tensor.register_hook(_first_of(fn, lock)) for tensor in tensors if tensor.requires_grad)
+    gather = _Gather(tensors, fn, lock)
+    return _Handles(tensor.register_hook(partial(gather, position)) for position, tensor in enumerate(tensors))
+
+
+def _first_of(fn: Callable[[Tensor], None], lock: threading.Lock) -> Callable[[Tensor], None]:
+    def first_only(gradient: Tensor) -> None:
+        task = executor.current_task()
+        with lock:
+            if lock in task.scratch:
+                return
+            task.scratch[lock] = True
+        fn(gradient)
+
+    return first_only
+
+
+class _Gather:
+    """Collects the gradients of one backward and calls `fn` with the last. It refers to nodes weakly, since they hold it as their hook."""
+
+    def __init__(self, tensors: Sequence[Tensor], fn: Callable[[list[Tensor | None]], None], lock: threading.Lock) -> None:
+        self.nodes = [weakref.ref(get_gradient_edge(tensor).node) for tensor in tensors]
+        self.fn = fn
+        self.lock = lock
+
+    def __call__(self, position: int, gradient: Tensor) -> None:
+        task = executor.current_task()
+        with self.lock:
+            if self.lock not in task.scratch:
+                alive = [node() for node in self.nodes]
+                expected = sum(node is not None and task.will_run(node) for node in alive)
+                task.scratch[self.lock] = [expected, [None] * len(alive)]
+            progress = task.scratch[self.lock]
+            progress[0] -= 1
+            progress[1][position] = gradient
+            complete = progress[0] == 0
+        if complete:
+            self.fn(progress[1])
+
+
+# --- for packages that reduce gradients (ddp) ---------------------------------------------------------------------------------
+
+
+def register_gradient_listener(variable: Tensor, listener: Callable[[], None]) -> RemovableHandle:
     """`listener()` runs whenever backward has reached a leaf: after accumulation and the user's post-accumulate hooks, also without a gradient.
 
     Raises: RuntimeError unless `variable` is a leaf that requires grad.
@@ -280,33 +197,24 @@ def register_gradient_listener(variable: "Tensor", listener: Callable[[], None])
     return RemovableHandle(meta.listeners, listener)
 
 
-def set_gradient_destination(variable: "Tensor", destination: "Tensor | None") -> None:
+def set_gradient_destination(variable: Tensor, destination: Tensor | None) -> None:
     """The next first gradient of a leaf is written into `destination`, which becomes its `.grad` (None: as usual again).
 
     Raises: RuntimeError unless `variable` is a leaf that requires grad and `destination` has its shape and dtype.
     """
     meta = _meta_of_leaf(variable)
     if destination is not None and (destination.shape != variable.shape or destination.dtype is not variable.dtype):
-        raise RuntimeError(f"set_gradient_destination: expected {list(variable.shape)} {variable.dtype}, got {list(destination.shape)} {destination.dtype}")
+        raise RuntimeError(
+            f"set_gradient_destination: expected {list(variable.shape)} {variable.dtype}, "
+            f"got {list(destination.shape)} {destination.dtype}"
+        )
     meta.destination = destination
 
 
-def _meta_of_leaf(variable: "Tensor") -> Any:
+def _meta_of_leaf(variable: Tensor) -> Any:
     if not variable.requires_grad or not variable.is_leaf:
         raise RuntimeError("expected a leaf that requires grad, got a tensor that is none")
     return variable._autograd_meta()
 
 
-def increment_version(tensor: "Tensor") -> None:
-    """Counts an in-place write that the engine did not see."""
-    tensor._bump_version("increment_version")
-
-
-def queue_callback(callback: Callable[[], None]) -> None:
-    """Runs `callback` at the end of the backward that is running on this thread.
-
-    Raises: RuntimeError outside a backward pass.
-    """
-    from engine.autograd import executor
-
-    executor.queue_callback(callback)
+queue_callback = executor.queue_callback

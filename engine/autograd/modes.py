@@ -16,6 +16,7 @@ class _State(threading.local):
     check_nan = True
     producer: Any = None  # the node whose gradients reach leaves at the moment, for the layout report
     saved_tensor_hooks: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
+    saved_tensor_hooks_disabled: str | None = None  # the error message while `disable_saved_tensors_hooks` is active
 
 
 state = _State()

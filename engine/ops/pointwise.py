@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from engine import backend, iterator, layout
-from engine.dispatch import Operator, Plan, apply, define
+from engine.dispatch import Operator, Plan, apply, apply_binary, apply_unary, define
 from engine.dtypes import bool_, dtype
 from engine.ops.common import common_dtype, floating_dtype, operand, require_not_bool
 from engine.spec import Spec, spec_of
@@ -134,6 +134,8 @@ def pointwise(
         prepare=partial(_prepare, function, flavour),
     )
     operator.flavour = flavour  # type: ignore[attr-defined]
+    if isinstance(function, str) and flavour in ("arithmetic", "floating"):
+        operator.direct = getattr(np, function)
     FUNCTIONS[name] = _public(operator, len(names.split()))
     return operator
 
@@ -145,12 +147,15 @@ def _public(operator: Operator, arity: int) -> Callable[..., Tensor]:
         def function(input: Tensor, *, out: Tensor | None = None) -> Tensor:
             if not isinstance(input, Tensor):
                 raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
-            return apply(operator, (input,)) if out is None else into(out, operator, (input,))
+            return apply_unary(operator, input) if out is None else into(out, operator, (input,))
     elif arity == 2:
 
         def function(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:  # type: ignore[misc]
-            operands = (input if type(input) is Tensor else operand(input, name), other if type(other) is Tensor else operand(other, name))
-            return apply(operator, operands) if out is None else into(out, operator, operands)
+            if type(input) is not Tensor:
+                input = operand(input, name)
+            if type(other) is not Tensor:
+                other = operand(other, name)
+            return apply_binary(operator, input, other) if out is None else into(out, operator, (input, other))
     else:
 
         def function(*given: Any, out: Tensor | None = None) -> Tensor:  # type: ignore[misc]

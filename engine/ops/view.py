@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from engine import backend, layout
-from engine.autograd.graph import Edge
+from engine.autograd.node import Edge
 from engine.dims import wrap_dim
 from engine.dispatch import OPERATORS, OperatorNode, apply, define
 from engine.ops.copy import lay_out

@@ -1,0 +1,127 @@
+"""Gradients on their way between nodes: made to fit the input they belong to, summed, shown to users as Tensors.
+
+They travel as raw arrays; under create_graph as Tensors, and what is done to them is recorded.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from engine import backend
+from engine.autograd.node import Node
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+
+def as_tensor(value: Any, like: Spec) -> Tensor | None:
+    """A raw gradient as a Tensor on the same memory, for hooks and Functions."""
+    if value is None or isinstance(value, Tensor):
+        return value
+    if isinstance(value, backend.SCALAR):
+        value = np.asarray(value)
+    return Tensor(value, backend.spec_of_array(value, like.device))
+
+
+# --- made to fit --------------------------------------------------------------------------------------------------------------
+
+
+def fit(node: Node, position: int, gradient: Any, spec: Spec, recorded: bool) -> Any:
+    """A gradient that looks like the input it belongs to: broadcasting undone, dtype cast. The only place that does so.
+
+    Raises: RuntimeError naming the node when the input's shape does not broadcast to the gradient's; TypeError for what is no gradient.
+    """
+    if recorded:
+        return _fit_tensor(node, position, gradient, spec)
+    if gradient.shape != spec.shape:
+        axes = _axes_to_sum(node, position, gradient.shape, spec.shape)
+        # keepdims leaves the strides of a row-major sum, so that the layout contract is met without another copy
+        gradient = gradient.sum(axis=axes, keepdims=True).reshape(spec.shape)
+    if gradient.dtype != spec.dtype.numpy:
+        if spec.dtype.category < 3 and gradient.dtype.kind == "c":
+            gradient = gradient.real
+        gradient = gradient.astype(spec.dtype.numpy)
+    return gradient
+
+
+def _fit_tensor(node: Node, position: int, gradient: Any, spec: Spec) -> Tensor:
+    if not isinstance(gradient, Tensor):
+        raise TypeError(
+            f"Function {node.name()} returned a gradient of type {type(gradient).__name__} at index {position}; expected a Tensor or None"
+        )
+    if gradient.shape != spec.shape:
+        gradient = gradient.sum(_axes_to_sum(node, position, gradient.shape, spec.shape), True).reshape(spec.shape)
+    if gradient.dtype is not spec.dtype:
+        if gradient.is_complex() and not spec.dtype.is_complex:
+            gradient = gradient.real
+        gradient = gradient.to(spec.dtype)
+    return gradient
+
+
+def _axes_to_sum(node: Node, position: int, given: tuple[int, ...], expected: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of `given` to sum so that it becomes `expected`: leading ones, and those of size 1 in `expected`."""
+    extra = len(given) - len(expected)
+    kept = tuple(
+        extra + axis for axis, size in enumerate(expected) if size == 1 and extra + axis >= 0 and given[extra + axis] != 1
+    )
+    if extra < 0 or any(size != given[extra + axis] and extra + axis not in kept for axis, size in enumerate(expected)):
+        raise RuntimeError(
+            f"Function {node.name()} returned an invalid gradient at index {position} - got {list(given)} "
+            f"but expected shape compatible with {list(expected)}"
+        )
+    return (*range(extra), *kept)
+
+
+# --- summed -------------------------------------------------------------------------------------------------------------------
+
+
+def add_into(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> None:
+    """Adds a gradient to the one that waits in the buffer: in its memory where nobody else can see that, else in new memory."""
+    held = buffer[slot]
+    if not recorded and type(held) is np.ndarray and sys.getrefcount(held) <= _UNSHARED and owns_memory(held):
+        np.add(held, gradient, out=held)
+    else:
+        buffer[slot] = held + gradient
+
+
+def owns_memory(array: Any) -> bool:
+    """Whether no other array or tensor looks into the memory of `array`, which itself only its caller holds."""
+    base = array.base
+    if base is None:
+        # CuPy's views made from a pointer have no base and share the memory object; NumPy's own memory has one owner.
+        return type(array) is np.ndarray or sys.getrefcount(array.data.mem) <= _UNSHARED_MEMORY
+    if type(base) is not np.ndarray or base.base is not None or not array.flags.writeable:
+        return False
+    del base
+    return _references_of_base(array) <= _UNSHARED_BASE
+
+
+def _references_of_base(array: Any) -> int:
+    base = array.base
+    return sys.getrefcount(base)
+
+
+def _references_of_held(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> int:
+    """What `sys.getrefcount` says, called as `add_into` calls it, of an array that only the buffer holds."""
+    held = buffer[slot]
+    return sys.getrefcount(held) if not recorded and type(held) is np.ndarray else 0
+
+
+def _references_of_sole_base() -> int:
+    """The same for an array that only one view refers to."""
+    view = np.empty(2)[:1]
+    return _references_of_base(view)
+
+
+class _Pointer:
+    """As CuPy's MemoryPointer, which each array has its own of, refers to the memory."""
+
+    __slots__ = ("mem",)
+
+    def __init__(self) -> None:
+        self.mem = object()
+
+
+_UNSHARED = _references_of_held([np.empty(1)], 0, None, False)
+_UNSHARED_BASE = _references_of_sole_base()
+_UNSHARED_MEMORY = sys.getrefcount(_Pointer().mem)
