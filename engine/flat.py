@@ -38,4 +38,6 @@ def unflattened(flat: np.ndarray, spec: Spec) -> Any:
     order = _slowest_first(spec.shape, spec.stride)
     if order is None:
         return flat.reshape(spec.shape)
-    return flat.reshape([spec.shape[axis] for axis in order]).transpose([order.index(axis) for axis in range(len(order))])
+    return flat.reshape([spec.shape[axis] for axis in order]).transpose(
+        [order.index(axis) for axis in range(len(order))]
+    )

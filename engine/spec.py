@@ -54,7 +54,9 @@ class Spec:
         self.numel = prod(shape)
         self.contiguous = layout.is_contiguous(shape, stride)
         # What the fastest path of dispatch asks of equal operands: row-major floats in host memory, with axes and elements.
-        self.plain = self.contiguous and dtype.category >= 2 and device is CPU and self.ndim > 0 and self.numel > 0
+        self.plain = (
+            dtype.category >= 2 and device is CPU and self.ndim > 0 and self.numel > 0 and stride == layout.contiguous_strides(shape)
+        )
         # Promotion treats 0-dim tensors and Python numbers apart (spec section 6.5).
         self.category = layout_category(self.ndim)
 

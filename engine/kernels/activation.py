@@ -3,12 +3,12 @@
 Arrays are one-dimensional, contiguous, equally long, float32 or float64. ``out`` may be one of the inputs itself.
 Results are elementwise, the same wherever an element lies.
 
-1024 x 512 floats, one thread: GELU (tanh) 0.20 ms forward; NumPy in cache-sized blocks 0.46 ms, PyTorch 0.96 ms.
+1024 x 512 floats, one thread: GELU (tanh) 0.19 ms forward; NumPy in cache-sized blocks 0.60 ms, PyTorch 0.88 ms.
 """
 
 import numpy as np
 
-from engine.kernels.elementary import erf, exp
+from engine.kernels.elementary import exp, normal
 from engine.kernels.jit import Read1, Write1, fma, kernel, real
 
 Array = np.ndarray
@@ -57,7 +57,7 @@ def relu_backward(gradient: Array, output: Array, out: Array | None = None) -> A
 
 
 # With u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is the logistic function of 2u.
-@kernel
+@kernel(interleave=4)
 def _gelu_tanh(x: Read1, out: Write1) -> None:
     for i in range(x.size):
         v = x[i]
@@ -65,7 +65,7 @@ def _gelu_tanh(x: Read1, out: Write1) -> None:
         out[i] = v / (real(1.0) + exp(real(-1.5957691216057308) * u))
 
 
-@kernel
+@kernel(interleave=4)
 def _gelu_tanh_backward(gradient: Read1, x: Read1, out: Write1) -> None:
     for i in range(x.size):
         v = x[i]
@@ -76,29 +76,28 @@ def _gelu_tanh_backward(gradient: Read1, x: Read1, out: Write1) -> None:
         out[i] = gradient[i] * fma(v * slope, s * (real(1.0) - s), s)
 
 
-@kernel
+@kernel(interleave=4)
 def _gelu_erf(x: Read1, out: Write1) -> None:
     for i in range(x.size):
-        v = x[i]
-        out[i] = real(0.5) * v * (real(1.0) + erf(v * real(0.7071067811865476)))
+        distribution, _ = normal(x[i])
+        out[i] = x[i] * distribution
 
 
-@kernel
+@kernel(interleave=4)
 def _gelu_erf_backward(gradient: Read1, x: Read1, out: Write1) -> None:
     for i in range(x.size):
         v = x[i]
-        distribution = real(0.5) * (real(1.0) + erf(v * real(0.7071067811865476)))
-        density = real(0.3989422804014327) * exp(real(-0.5) * v * v)
+        distribution, density = normal(v)
         out[i] = gradient[i] * fma(v, density, distribution)
 
 
-@kernel
+@kernel(interleave=4)
 def _silu(x: Read1, out: Write1) -> None:
     for i in range(x.size):
         out[i] = x[i] / (real(1.0) + exp(-x[i]))
 
 
-@kernel
+@kernel(interleave=4)
 def _silu_backward(gradient: Read1, x: Read1, out: Write1) -> None:
     for i in range(x.size):
         v = x[i]
@@ -106,7 +105,7 @@ def _silu_backward(gradient: Read1, x: Read1, out: Write1) -> None:
         out[i] = gradient[i] * fma(v, s * (real(1.0) - s), s)
 
 
-@kernel
+@kernel(interleave=4)
 def _sigmoid(x: Read1, out: Write1) -> None:
     for i in range(x.size):
         out[i] = real(1.0) / (real(1.0) + exp(-x[i]))

@@ -5,10 +5,12 @@ keys 0 ... query only, and nothing right of that is computed. 32 heads of 128 x 
 passes 1.9 ms.
 """
 
+from typing import Any
+
 import numpy as np
 
 from engine.kernels.elementary import exp
-from engine.kernels.jit import Write1, Write2, helper, kernel, real
+from engine.kernels.jit import Read2, Write1, Write2, helper, kernel, real
 
 Array = np.ndarray
 
@@ -21,18 +23,52 @@ def softmax_rows(scores: Array, log_sums: Array, *, length: int, scale: float, c
     _softmax_rows[scores.dtype.char](scores, log_sums, length, scale, causal, first)
 
 
-def softmax_rows_again(scores: Array, log_sums: Array, *, length: int, scale: float, causal: bool, first: int = 0) -> None:
+def softmax_rows_again(
+    scores: Array, log_sums: Array, *, length: int, scale: float, causal: bool, first: int = 0
+) -> None:
     """``scores`` becomes the probabilities that :func:`softmax_rows` gave, from the logarithms it kept."""
     _softmax_rows_again[scores.dtype.char](scores, log_sums, length, scale, causal, first)
 
 
-def softmax_rows_backward(gradient: Array, probabilities: Array, *, length: int, scale: float, causal: bool, first: int = 0) -> None:
+def softmax_rows_backward(
+    gradient: Array, probabilities: Array, *, length: int, scale: float, causal: bool, first: int = 0
+) -> None:
     """``gradient`` (of the probabilities) becomes that of the scores before scaling, in place."""
     _softmax_rows_backward[gradient.dtype.char](gradient, probabilities, length, scale, causal, first)
 
 
+@helper
+def _width(row: int, columns: int, length: int, causal: bool, first: int) -> int:
+    """How many keys the query of this row attends."""
+    return min(columns, first + row % length + 1) if causal else columns
+
+
+@helper
+def _padded(width: int, columns: int) -> int:
+    """`width` rounded up. Trip counts that change from row to row are mispredicted: 128 keys take 0.41 ms in steps of 32, 0.27 in one."""
+    return min(columns, (width + 127) // 128 * 128)
+
+
+def _largest64(x: Write2, row: int, width: int) -> Any:
+    largest = np.int64(-0x7FF0000000000001)
+    for j in range(width):
+        pattern = np.float64(x[row, j]).view(np.int64)
+        largest = max(largest, np.int64(pattern ^ ((pattern >> 63) & 0x7FFFFFFFFFFFFFFF)))
+    return np.int64(largest ^ ((largest >> 63) & 0x7FFFFFFFFFFFFFFF)).view(np.float64)
+
+
+@helper(float64=_largest64)
+def _largest(x: Write2, row: int, width: int) -> Any:
+    """Largest of the first elements of a row, by integer comparisons as `engine.kernels.rows.row_max`."""
+    largest = np.int32(-0x7F800001)
+    for j in range(width):
+        pattern = np.float32(x[row, j]).view(np.int32)
+        largest = max(largest, np.int32(pattern ^ ((pattern >> 31) & 0x7FFFFFFF)))
+    return np.int32(largest ^ ((largest >> 31) & 0x7FFFFFFF)).view(np.float32)
+
+
 @helper(reassociate=True)
-def _dot(a: Write2, b: Write2, row: int, width: int) -> float:
+def _dot(a: Write2, b: Write2, row: int, width: int) -> Any:
     total = real(0.0)
     for j in range(width):
         total += a[row, j] * b[row, j]
@@ -40,7 +76,7 @@ def _dot(a: Write2, b: Write2, row: int, width: int) -> float:
 
 
 @helper(reassociate=True)
-def _sum(a: Write2, row: int, width: int) -> float:
+def _sum(a: Write2, row: int, width: int) -> Any:
     total = real(0.0)
     for j in range(width):
         total += a[row, j]
@@ -52,26 +88,24 @@ def _softmax_rows(scores: Write2, log_sums: Write1, length: int, scale: float, c
     rows, columns = scores.shape
     factor = real(scale)
     for row in range(rows):
-        width = min(columns, first + row % length + 1) if causal else columns
-        largest = real(-np.inf)
-        for j in range(width):
-            # A chain of comparisons does not vectorise, but it is a tenth of the exponentials' time.
-            value = scores[row, j] * factor
-            scores[row, j] = value
-            largest = value if value > largest or value != value else largest
-        for j in range(width, columns):
+        width = _width(row, columns, length, causal, first)
+        padded = _padded(width, columns)
+        for j in range(padded):
+            scores[row, j] = scores[row, j] * factor if j < width else real(-np.inf)
+        for j in range(padded, columns):
             scores[row, j] = real(0.0)
+        largest = _largest(scores, row, padded)
         if largest == real(-np.inf):
-            for j in range(width):
+            for j in range(padded):
                 scores[row, j] = real(0.0)
             log_sums[row] = largest
             continue
-        for j in range(width):
+        for j in range(padded):
             scores[row, j] = exp(scores[row, j] - largest)
-        total = _sum(scores, row, width)
+        total = _sum(scores, row, padded)
         log_sums[row] = largest + np.log(total)
         inverse = real(1.0) / total
-        for j in range(width):
+        for j in range(padded):
             scores[row, j] *= inverse
 
 
@@ -80,26 +114,26 @@ def _softmax_rows_again(scores: Write2, log_sums: Write1, length: int, scale: fl
     rows, columns = scores.shape
     factor = real(scale)
     for row in range(rows):
-        width = min(columns, first + row % length + 1) if causal else columns
         log_sum = log_sums[row]
-        if log_sum == real(-np.inf):
-            width = 0
-        for j in range(width):
-            scores[row, j] = exp(scores[row, j] * factor - log_sum)
-        for j in range(width, columns):
+        width = 0 if log_sum == real(-np.inf) else _width(row, columns, length, causal, first)
+        padded = _padded(width, columns)
+        for j in range(padded):
+            scores[row, j] = exp(scores[row, j] * factor - log_sum) if j < width else real(0.0)
+        for j in range(padded, columns):
             scores[row, j] = real(0.0)
 
 
 @kernel
 def _softmax_rows_backward(
-    gradient: Write2, probabilities: Write2, length: int, scale: float, causal: bool, first: int
+    gradient: Write2, probabilities: Read2, length: int, scale: float, causal: bool, first: int
 ) -> None:
     rows, columns = gradient.shape
     factor = real(scale)
     for row in range(rows):
-        width = min(columns, first + row % length + 1) if causal else columns
-        mean = _dot(gradient, probabilities, row, width)
-        for j in range(width):
+        # Probabilities are 0 right of the width, so whole vectors give zeros there.
+        padded = _padded(_width(row, columns, length, causal, first), columns)
+        mean = _dot(gradient, probabilities, row, padded)
+        for j in range(padded):
             gradient[row, j] = probabilities[row, j] * (gradient[row, j] - mean) * factor
-        for j in range(width, columns):
+        for j in range(padded, columns):
             gradient[row, j] = real(0.0)

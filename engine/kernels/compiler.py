@@ -2,11 +2,12 @@
 
 The cache is not Numba's own. Numba keeps one index file per function that lists all its dtypes and CPUs, and two
 processes that add to it at once can leave an entry that points to the other one's machine code. Here every machine
-function is one file, in a directory named after everything that decides its bytes (our source, versions, CPU, LLVM
-options). Files are written aside and renamed into place, so ranks that compile at once write the same thing twice and a
-reader sees a whole file or none; different CPUs never share a directory.
+function is one file, in a directory named after everything that decides its bytes (our source, versions, CPU). Files
+are written aside and renamed into place, so ranks that compile at once write the same thing twice and a reader sees a
+whole file or none; different CPUs never share a directory.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -14,7 +15,7 @@ import pickle
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,10 @@ from numba.core import caching, compiler, serialize, types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from engine.kernels.jit import LLVM_OPTIONS
-
-for _option in LLVM_OPTIONS:
-    llvmlite.binding.set_option("", _option)
+# LLVM gives up vectorising a loop that needs more than 8 overlap checks between arrays, such as AMSGrad's with its
+# five: 16.8 M floats took 102 ms that way (an earlier form) and 17 ms with more checks, a few comparisons a loop.
+_OVERLAP_CHECKS = 128
+_LLVM_DEFAULTS = {"-runtime-memory-check-threshold": 8, "-force-vector-interleave": 0}
 
 
 @intrinsic
@@ -61,15 +62,29 @@ def array_at(typing_context: Any, address: Any, start: Any, size: Any, like: Any
     return result(types.int64, types.int64, types.int64, like), generate
 
 
-def compile_kernel(name: str, function: Callable[..., Any], argument_types: tuple[Any, ...]) -> Any:
+def compile_kernel(name: str, function: Callable[..., Any], argument_types: tuple[Any, ...], interleave: int) -> Any:
     """The machine function of ``function`` for exactly these argument types, from the disk cache where it is there."""
     if vars(numba.config)["DISABLE_JIT"]:
         raise RuntimeError(f"kernel {name} needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it")
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
     dispatcher._cache = _DiskCache(name)
-    dispatcher.compile(argument_types)
+    with _llvm_options(interleave):
+        dispatcher.compile(argument_types)
     dispatcher.disable_compile()
     return dispatcher
+
+
+@contextlib.contextmanager
+def _llvm_options(interleave: int) -> Iterator[None]:
+    """Options of the whole process, given back to the user's own Numba code afterwards."""
+    ours = {"-runtime-memory-check-threshold": _OVERLAP_CHECKS, "-force-vector-interleave": interleave}
+    try:
+        for option, value in ours.items():
+            llvmlite.binding.set_option("", f"{option}={value}")
+        yield
+    finally:
+        for option, value in _LLVM_DEFAULTS.items():
+            llvmlite.binding.set_option("", f"{option}={value}")
 
 
 def cache_directory() -> Path:
@@ -91,7 +106,7 @@ def _fingerprint() -> str:
         digest.update(source.read_bytes())
     target = numba.core.registry.cpu_target.target_context.codegen().magic_tuple()
     versions = (numba.__version__, llvmlite.__version__, numpy.__version__, sys.implementation.cache_tag, sys.abiflags)
-    digest.update(repr((target, versions, LLVM_OPTIONS)).encode())
+    digest.update(repr((target, versions)).encode())
     return digest.hexdigest()[:24]
 
 

@@ -15,8 +15,8 @@ def _exp64(x: Any) -> Any:
     return math.exp(x)
 
 
-def _erf64(x: Any) -> Any:
-    return math.erf(x)
+def _normal64(x: Any) -> Any:
+    return 0.5 * math.erfc(-0.7071067811865476 * x), 0.3989422804014327 * math.exp(-0.5 * x * x)
 
 
 @helper(float64=_exp64)
@@ -41,24 +41,22 @@ def exp(x: Any) -> Any:
     return np.float32(0.0) if x < np.float32(-87.33) else p * scale
 
 
-@helper(float64=_erf64)
-def erf(x: Any) -> Any:
-    """Error function within 2 ulp. Source: N. Juffa's ``erff`` (two minimax polynomials joined at 0.928)."""
-    t = abs(x)
-    s = x * x
-    far = fma(np.float32(-1.72853470e-5), t, np.float32(3.83197126e-4))
-    far = fma(far, s, fma(np.float32(-3.88396438e-3), t, np.float32(2.42546219e-2)))
-    far = fma(far, t, np.float32(-1.06777877e-1))
-    far = fma(far, t, np.float32(-6.34846687e-1))
-    far = fma(far, t, np.float32(-1.28717512e-1))
-    far = np.float32(1.0) - exp(fma(far, t, -t))
-    near = fma(np.float32(-5.96761703e-4), s, np.float32(4.99119423e-3))
-    near = fma(near, s, np.float32(-2.67681349e-2))
-    near = fma(near, s, np.float32(1.12819925e-1))
-    near = fma(near, s, np.float32(-3.76125336e-1))
-    near = fma(near, s, np.float32(1.28379166e-1))
-    near = fma(near, x, x)
-    # Beyond 4 the result is 1 exactly, and the polynomial would meet infinity minus infinity.
-    far = np.float32(1.0) if t > np.float32(4.0) else far
-    far = -far if x < np.float32(0.0) else far
-    return far if t > np.float32(0.927734375) else near
+@helper(float64=_normal64)
+def normal(x: Any) -> Any:
+    """Distribution and density of the standard normal at x, from one exponential.
+
+    The tail is ``exp(-x**2 / 2)`` times a polynomial in ``1 / (1 + 0.35 |x|)``, fitted to a relative error of 3.2e-8
+    up to 14: unlike ``(1 + erf) / 2`` it keeps its digits left of 0. Relative error below 1e-6 for x > -5, absolute
+    below 1.6e-7.
+    """
+    bell = exp(np.float32(-0.5) * x * x)
+    t = np.float32(1.0) / fma(abs(x), np.float32(0.35), np.float32(1.0))
+    p = fma(t, np.float32(-2.914593897e-2), np.float32(1.439717393e-1))
+    p = fma(p, t, np.float32(-2.557143388e-1))
+    p = fma(p, t, np.float32(1.591742555e-1))
+    p = fma(p, t, np.float32(-2.310990003e-2))
+    p = fma(p, t, np.float32(1.055080314e-1))
+    p = fma(p, t, np.float32(1.198328607e-1))
+    p = fma(p, t, np.float32(1.398618706e-1))
+    tail = fma(p, t, np.float32(1.396214042e-1)) * t * bell
+    return tail if x < np.float32(0.0) else np.float32(1.0) - tail, np.float32(0.3989422804014327) * bell

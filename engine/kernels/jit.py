@@ -16,20 +16,16 @@ agree bit for bit.
 """
 
 import dis
+import functools
 import threading
 import types
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 import numpy as np
 
 DTYPES = {"f": "float32", "d": "float64"}
-
-# LLVM gives up vectorising a loop that needs more than 8 overlap checks between arrays. AdamW on 16.8 M floats took 102
-# ms without this and 15.4 ms with it (an earlier form; six arrays). The checks themselves cost a few comparisons a
-# loop.
-LLVM_OPTIONS = ("-runtime-memory-check-threshold=128",)
 
 # Parameters of kernels: C-contiguous arrays of the dtype being compiled (T) or of a fixed one, never written (may be
 # read-only) or written. Plain float, int, bool and Pair stand for float64, int64, boolean and two int64.
@@ -96,9 +92,10 @@ class Kernel(dict[str, Any]):
     dtype, number of dimensions, or is not C-contiguous; nothing is ever compiled for argument types nobody foresaw.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Any], interleave: int):
         super().__init__()
         self.function = function
+        self.interleave = interleave
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
 
     def __missing__(self, char: str) -> Any:
@@ -113,7 +110,7 @@ class Kernel(dict[str, Any]):
                 from engine.kernels import compiler
 
                 body = _specialised(self.function, char)
-                self[char] = compiler.compile_kernel(self.name, body, self._argument_types(char))
+                self[char] = compiler.compile_kernel(self.name, body, self._argument_types(char), self.interleave)
         return self[char]
 
     def compiled(self, char: str) -> Any:
@@ -126,9 +123,18 @@ class Kernel(dict[str, Any]):
         return tuple(_numba_type(hint, DTYPES[char]) for hint in hints.values())
 
 
-def kernel(function: Callable[..., Any]) -> Kernel:
-    """Decorator: compile the function, by its annotations, for every dtype it is asked for."""
-    made = Kernel(function)
+@overload
+def kernel(function: Callable[..., Any]) -> Kernel: ...
+@overload
+def kernel(*, interleave: int) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(function: Callable[..., Any] | None = None, *, interleave: int = 0) -> Any:
+    """Decorator: compile the function, by its annotations, for every dtype it is asked for.
+
+    ``interleave`` is how many vectors each turn of a loop handles, where LLVM's own choice (0) measured worse.
+    """
+    if function is None:
+        return functools.partial(kernel, interleave=interleave)
+    made = Kernel(function, interleave)
     _kernels.append(made)
     return made
 

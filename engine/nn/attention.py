@@ -14,9 +14,9 @@ from engine.tensor import Tensor
 class MultiheadAttention(Module):
     """Attention of `num_heads` heads. Vaswani et al. (2017).
 
-    Shapes: query (L, N, embed_dim), key (S, N, kdim), value (S, N, vdim) -> (L, N, embed_dim); N first with `batch_first`;
-    or without N. Parameters: `in_proj_weight` (3 embed_dim, embed_dim), or three of them if kdim or vdim differ.
-    Raises: ValueError unless embed_dim and num_heads are positive and num_heads divides embed_dim.
+    Shapes: query (L, N, embed_dim), key (S, N, kdim), value (S, N, vdim) -> (L, N, embed_dim); N first with
+    `batch_first`; or without N. Parameters: `in_proj_weight` (3 embed_dim, embed_dim), or three of them if kdim or vdim
+    differ. Raises: ValueError unless embed_dim and num_heads are positive and num_heads divides embed_dim.
     """
 
     bias_k: Parameter | None
@@ -39,7 +39,8 @@ class MultiheadAttention(Module):
         super().__init__()
         if embed_dim <= 0 or num_heads <= 0:
             raise ValueError(
-                f"embed_dim and num_heads must be greater than 0, got embed_dim={embed_dim} and num_heads={num_heads} instead"
+                f"embed_dim and num_heads must be greater than 0, got embed_dim={embed_dim} and "
+                f"num_heads={num_heads} instead"
             )
         if embed_dim % num_heads:
             raise AssertionError("embed_dim must be divisible by num_heads")

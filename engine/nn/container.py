@@ -42,14 +42,22 @@ class _Indexed(Module):
 
     def extend(self, modules: Iterable[Module]) -> Self:
         if not isinstance(modules, Iterable):
-            raise TypeError(f"{type(self).__name__}.extend should be called with an iterable, but got {type(modules).__name__}")
+            raise TypeError(
+                f"{type(self).__name__}.extend should be called with an iterable, but got {type(modules).__name__}"
+            )
         for module in list(modules):
             self.append(module)
         return self
 
+    def __getitem__(self, index: slice | int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} defines no indexing")
+
+    def __delitem__(self, index: slice | int) -> None:
+        raise NotImplementedError(f"{type(self).__name__} defines no deletion")
+
     def pop(self, key: int) -> Module:
-        module = self[key]  # type: ignore[index]
-        del self[key]  # type: ignore[attr-defined]
+        module = self[key]
+        del self[key]
         return module
 
     def __iadd__(self, other: Iterable[Module]) -> Self:
@@ -59,7 +67,8 @@ class _Indexed(Module):
 class Sequential(_Indexed):
     """Calls its children one after another, each on the result of the one before.
 
-    Args: modules, or one OrderedDict of named modules. Indexing gives a child, slicing a Sequential of the same children.
+    Args: modules, or one OrderedDict of named modules. Indexing gives a child, slicing a Sequential of the same
+    children.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -214,12 +223,15 @@ class ModuleDict(Module):
         """Adds the modules of a mapping or of (key, module) pairs. Raises TypeError or ValueError for anything else."""
         if not isinstance(modules, Iterable):
             raise TypeError(
-                f"ModuleDict.update should be called with an iterable of key/value pairs, but got {type(modules).__name__}"
+                "ModuleDict.update should be called with an iterable of key/value pairs, but got "
+                f"{type(modules).__name__}"
             )
         pairs = modules.items() if isinstance(modules, Mapping | ModuleDict) else modules
         for position, pair in enumerate(pairs):
             if not isinstance(pair, Iterable):
-                raise TypeError(f"ModuleDict update sequence element #{position} should be Iterable; is {type(pair).__name__}")
+                raise TypeError(
+                    f"ModuleDict update sequence element #{position} should be Iterable; is {type(pair).__name__}"
+                )
             pair = tuple(pair)
             if len(pair) != 2:
                 raise ValueError(

@@ -56,7 +56,9 @@ class _Convolution(Module):
         if out_channels % groups != 0:
             raise ValueError("out_channels must be divisible by groups")
         if padding_mode not in _PADDING_MODES:
-            raise ValueError(f"padding_mode must be one of {set(_PADDING_MODES)}, but got padding_mode='{padding_mode}'")
+            raise ValueError(
+                f"padding_mode must be one of {set(_PADDING_MODES)}, but got padding_mode='{padding_mode}'"
+            )
         dims = self.dims
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -232,8 +234,8 @@ class _ConvTranspose(_Convolution):
             wanted = wanted[-dims:]
         if len(wanted) != dims:
             raise ValueError(
-                f"{type(self).__name__}: for {input.dim()}D input, output_size must have {dims} or {input.dim()} elements "
-                f"(got {len(output_size)})"
+                f"{type(self).__name__}: for {input.dim()}D input, output_size must have {dims} or {input.dim()} "
+                f"elements (got {len(output_size)})"
             )
         smallest = tuple(
             (input.shape[at - dims] - 1) * self.stride[at]
@@ -257,9 +259,10 @@ class ConvTranspose1d(_ConvTranspose):
     dims = 1
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        extra = self._output_padding(input, output_size)
+        extra, padding = self._output_padding(input, output_size), self.padding
+        assert not isinstance(padding, str)
         return F.conv_transpose1d(
-            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
+            input, self.weight, self.bias, self.stride, padding, extra, self.groups, self.dilation
         )
 
 
@@ -269,9 +272,10 @@ class ConvTranspose2d(_ConvTranspose):
     dims = 2
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        extra = self._output_padding(input, output_size)
+        extra, padding = self._output_padding(input, output_size), self.padding
+        assert not isinstance(padding, str)
         return F.conv_transpose2d(
-            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
+            input, self.weight, self.bias, self.stride, padding, extra, self.groups, self.dilation
         )
 
 
@@ -281,7 +285,8 @@ class ConvTranspose3d(_ConvTranspose):
     dims = 3
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        extra = self._output_padding(input, output_size)
+        extra, padding = self._output_padding(input, output_size), self.padding
+        assert not isinstance(padding, str)
         return F.conv_transpose3d(
-            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
+            input, self.weight, self.bias, self.stride, padding, extra, self.groups, self.dilation
         )

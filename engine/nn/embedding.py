@@ -135,7 +135,7 @@ class Embedding(_Table):
 
 
 class EmbeddingBag(_Table):
-    """Sum, mean or max of the vectors of each bag of indices: (B, N), or (N) with offsets (B), -> (B, embedding_dim)."""
+    """Sum, mean or max of the vectors of each bag of indices: (B, N), or (N) and offsets (B), -> (B, embedding_dim)."""
 
     def __init__(
         self,

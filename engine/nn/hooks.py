@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import engine
 from engine.autograd.function import Function
-from engine.autograd.graph import RemovableHandle
+from engine.autograd.node import RemovableHandle
 from engine.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def _run_pre_hooks(
                 if replaced is not None:
                     if not (isinstance(replaced, tuple) and len(replaced) == 2):
                         raise RuntimeError(
-                            f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {replaced}."
+                            "forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got "
+                            f"{replaced}."
                         )
                     args, kwargs = replaced
             else:
@@ -106,7 +107,7 @@ def _run_forward_hooks(
 def _run_always_called(
     module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, called: set[int]
 ) -> None:
-    """Runs the `always_call` hooks that have not run yet while an error is on its way; their own errors are warnings."""
+    """Runs the `always_call` hooks that have not run yet, while an error is on its way; their errors are warnings."""
     for options, hooks in ((global_options, global_forward_hooks), (module._hook_options, module._forward_hooks)):
         for key, hook in list(hooks.items()):
             with_kwargs, always_call = options.get(key, NO_OPTIONS)
@@ -116,8 +117,8 @@ def _run_always_called(
                 hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
             except Exception as error:  # noqa: BLE001 - the first error must reach the user, this one is reported beside it
                 warnings.warn(
-                    "module forward hook with ``always_call=True`` raised an exception that was silenced as another error "
-                    f"was raised in forward: {error}",
+                    "module forward hook with ``always_call=True`` raised an exception that was silenced as "
+                    f"another error was raised in forward: {error}",
                     stacklevel=2,
                 )
 
@@ -138,14 +139,12 @@ class _Identity(Function):
 class BackwardHooks:
     """Full backward hooks of one call of a module.
 
-    One identity node stands behind the outputs and one before the inputs. The first to run in backward is the output's: it
-    hands the gradients to the pre-hooks and keeps them; when the input's has run, both sides are known and the full hooks
-    get `(module, grad_input, grad_output)`. Entries of non-tensor arguments are None.
+    One identity node stands behind the outputs and one before the inputs. The first to run in backward is the output's:
+    it hands the gradients to the pre-hooks and keeps them; when the input's has run, both sides are known and the full
+    hooks get `(module, grad_input, grad_output)`. Entries of non-tensor arguments are None.
     """
 
-    def __init__(
-        self, module: "Module", hooks: list[Callable[..., Any]], pre_hooks: list[Callable[..., Any]]
-    ) -> None:
+    def __init__(self, module: "Module", hooks: list[Callable[..., Any]], pre_hooks: list[Callable[..., Any]]) -> None:
         self.module = module
         self.hooks = hooks
         self.pre_hooks = pre_hooks
@@ -206,8 +205,8 @@ class BackwardHooks:
             replaced = hook(self.module, nothing, grad_outputs)
             if replaced is not None and not (isinstance(replaced, tuple) and all(each is None for each in replaced)):
                 raise RuntimeError(
-                    "Backward hook for Modules where no input requires gradient should always return None or None for all "
-                    "gradients."
+                    "Backward hook for Modules where no input requires gradient should always return None or None "
+                    "for all gradients."
                 )
 
     def _after_input_node(self, grad_inputs: Gradients, _: Gradients) -> Gradients | None:

@@ -1,4 +1,6 @@
-"""Initialisers: fill a tensor in place, unrecorded, and return it. Same names, formulas and defaults as `torch.nn.init`."""
+"""Initialisers: fill a tensor in place, unrecorded, and return it. Same names, formulas and defaults as
+`torch.nn.init`.
+"""
 
 import math
 import warnings
@@ -61,7 +63,8 @@ def trunc_normal_(
 
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
-            "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect.",
+            "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be "
+            "incorrect.",
             stacklevel=2,
         )
     lower, upper = below((a - mean) / std), below((b - mean) / std)
@@ -96,7 +99,9 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Convolution weights (out, in / groups, ...) that pass channels through unchanged. Raises ValueError unless 3-, 4- or 5-D."""
+    """Convolution weights (out, in / groups, ...) that pass channels through unchanged. Raises ValueError unless 3-, 4-
+    or 5-D.
+    """
     _require_dimensions(tensor, "Only tensors with 3, 4, or 5 dimensions are supported", 3, 4, 5)
     if tensor.shape[0] % groups != 0:
         raise ValueError("dim 0 must be divisible by groups")
@@ -116,7 +121,7 @@ def _require_dimensions(tensor: Tensor, message: str, *allowed: int) -> None:
 
 
 def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
-    """(inputs each output depends on, outputs each input feeds) of weights (out, in, ...). Raises ValueError below 2-D."""
+    """(inputs an output depends on, outputs an input feeds) of weights (out, in, ...). Raises ValueError below 2-D."""
     if tensor.dim() < 2:
         raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
     window = math.prod(tensor.shape[2:])
@@ -182,7 +187,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
-    """N(0, std²) with a fraction `sparsity` of each column set to zero. Martens (2010). Raises ValueError unless 2-D."""
+    """N(0, std²) with a fraction `sparsity` of each column zero. Martens (2010). Raises ValueError unless 2-D."""
     _require_dimensions(tensor, "Only tensors with 2 dimensions are supported", 2)
     rows, columns = tensor.shape
     zeros = math.ceil(sparsity * rows)

@@ -113,8 +113,12 @@ class Unflatten(Module):
     def __init__(self, dim: int, unflattened_size: tuple[int, ...] | list[int]) -> None:
         super().__init__()
         if not isinstance(dim, int):
-            raise TypeError(f"Unflatten: expected dim to be an int, got {type(dim).__name__} (named tensors are not supported)")
-        if not isinstance(unflattened_size, tuple | list) or not all(isinstance(size, int) for size in unflattened_size):
+            raise TypeError(
+                f"Unflatten: expected dim to be an int, got {type(dim).__name__} (named tensors are not supported)"
+            )
+        if not isinstance(unflattened_size, tuple | list) or not all(
+            isinstance(size, int) for size in unflattened_size
+        ):
             raise TypeError(f"unflattened_size must be tuple of ints, but found {unflattened_size!r}")
         self.dim = dim
         self.unflattened_size = tuple(unflattened_size)

@@ -1,11 +1,11 @@
-"""`Module`: a tree of layers that own parameters and buffers. Calling one costs one attribute look-up over `forward`."""
+"""`Module`: a tree of layers that own parameters and buffers. A call costs one attribute look-up over `forward`."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import engine
-from engine.autograd.graph import RemovableHandle
+from engine.autograd.node import RemovableHandle
 from engine.autograd.modes import no_grad
 from engine.nn import hooks as hooking
 from engine.nn import state
@@ -20,7 +20,8 @@ class Module:
     """Base class of all layers and models.
 
     Subclasses call `super().__init__()`, assign `Parameter`s, `Module`s and plain values as attributes, and define
-    `forward`. Parameters, buffers and children live in `_parameters`, `_buffers` and `_modules`, in order of assignment.
+    `forward`. Parameters, buffers and children live in `_parameters`, `_buffers` and `_modules`, in order of
+    assignment.
     """
 
     training: bool
@@ -93,8 +94,8 @@ class Module:
                 raise TypeError(
                     f"cannot assign '{type(value).__name__}' as buffer '{name}' (nn.Buffer, Tensor or None expected)"
                 )
-            marked = isinstance(value, Buffer)
-            self.register_buffer(name, value, value.persistent if marked else name not in self._non_persistent_buffers_set)
+            persistent = name not in self._non_persistent_buffers_set
+            self.register_buffer(name, value, getattr(value, "persistent", persistent))
         else:
             object.__setattr__(self, name, value)
 
@@ -138,7 +139,9 @@ class Module:
         """Adds a tensor that moves with the module but is not trained; `state_dict` has it if `persistent`."""
         self._check_name(name, "buffer", "_buffers")
         if tensor is not None and not isinstance(tensor, Tensor):
-            raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (Tensor or None required)")
+            raise TypeError(
+                f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (Tensor or None required)"
+            )
         self._buffers[name] = tensor
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
@@ -213,7 +216,9 @@ class Module:
         for _, buffer in self.named_buffers(recurse=recurse):
             yield buffer
 
-    def _named_members(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+    def _named_members(
+        self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
         owners = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, owner in owners:
@@ -271,7 +276,7 @@ class Module:
     def state_dict(
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
-        """Dotted name -> tensor of all parameters and persistent buffers; detached (sharing memory) unless `keep_vars`."""
+        """Dotted name -> tensor of all parameters and persistent buffers; detached views unless `keep_vars`."""
         if destination is None:
             destination = OrderedDict()
             destination._metadata = OrderedDict()  # type: ignore[attr-defined]
@@ -292,8 +297,8 @@ class Module:
 
     def set_extra_state(self, state: Any) -> None:
         raise RuntimeError(
-            f"Reached a code path in Module.set_extra_state() that should never be reached: {type(self).__name__} defines "
-            "get_extra_state() without set_extra_state()"
+            f"Reached a code path in Module.set_extra_state() that should never be reached: {type(self).__name__} "
+            "defines get_extra_state() without set_extra_state()"
         )
 
     def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
@@ -301,7 +306,7 @@ class Module:
         return hooking.add(self._state_dict_pre_hooks, hook)
 
     def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
-        """`hook(module, state_dict, prefix, local_metadata)` after the state has been collected; changes it in place."""
+        """`hook(module, state_dict, prefix, local_metadata)` after the state is collected; changes it in place."""
         return hooking.add(self._state_dict_hooks, hook)
 
     _register_state_dict_hook = register_state_dict_post_hook
@@ -319,7 +324,9 @@ class Module:
     def register_forward_pre_hook(
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """`hook(module, args) -> None or new args`, or with kwargs `hook(module, args, kwargs) -> None or (args, kwargs)`."""
+        """`hook(module, args) -> None or new args`, or with kwargs `hook(module, args, kwargs) -> None or (args,
+        kwargs)`.
+        """
         self._hooked = True
         return hooking.add(
             self._forward_pre_hooks, hook, prepend=prepend, options=self._hook_options, with_kwargs=with_kwargs
@@ -388,7 +395,9 @@ class Module:
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Replaces the data of every parameter and gradient, and every buffer, by `fn` of it. Parameters stay the objects they are."""
+        """Replaces the data of every parameter and gradient, and every buffer, by `fn` of it. Parameters stay the
+        objects they are.
+        """
         if recurse:
             for child in self.children():
                 child._apply(fn)
@@ -411,8 +420,8 @@ class Module:
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """`to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)`, `to(memory_format=...)`, in place.
 
-        Only floating point members change dtype, only 4-D and 5-D ones memory format. Raises TypeError for a dtype that is
-        not floating point.
+        Only floating point members change dtype, only 4-D and 5-D ones memory format. Raises TypeError for a dtype that
+        is not floating point.
         """
         device, dtype, non_blocking, memory_format = _parse_to(*args, **kwargs)
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
@@ -501,7 +510,8 @@ def _parse_to(
         non_blocking = positional.pop(0)
     if positional or not isinstance(non_blocking, bool):
         raise TypeError(
-            f"Module.to: expected (device, dtype, non_blocking), (dtype, non_blocking) or (tensor, non_blocking), got {args}"
+            "Module.to: expected (device, dtype, non_blocking), (dtype, non_blocking) or (tensor, non_blocking), "
+            f"got {args}"
         )
     return None if device is None else engine.device(device), dtype, non_blocking, memory_format
 
@@ -512,7 +522,9 @@ def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:
     return hooking.add(hooking.global_forward_pre_hooks, hook)
 
 
-def register_module_forward_hook(hook: Hook, *, with_kwargs: bool = False, always_call: bool = False) -> RemovableHandle:
+def register_module_forward_hook(
+    hook: Hook, *, with_kwargs: bool = False, always_call: bool = False
+) -> RemovableHandle:
     """A forward hook of every module."""
     Module._hooked = True
     return hooking.add(

@@ -89,7 +89,8 @@ class _RunningNorm(Module):
 class _BatchNorm(_RunningNorm):
     """(x - mean) / sqrt(var + eps) · weight + bias a channel. Ioffe and Szegedy (2015).
 
-    Running statistics move by `momentum` towards each batch's (None: cumulative average); evaluation uses them if tracked.
+    Running statistics move by `momentum` towards each batch's (None: cumulative average); evaluation uses them if
+    tracked.
     """
 
     def __init__(
@@ -155,7 +156,8 @@ class _InstanceNorm(_RunningNorm):
         channels = input.shape[0 if unbatched else 1]
         if channels != self.num_features and self.affine:
             raise ValueError(
-                f"expected input's size at dim={0 if unbatched else 1} to match num_features ({self.num_features}), but got: {channels}."
+                f"expected input's size at dim={0 if unbatched else 1} to match num_features ({self.num_features}), "
+                f"but got: {channels}."
             )
         out = F.instance_norm(
             input.unsqueeze(0) if unbatched else input,
@@ -206,7 +208,9 @@ class LayerNorm(Module):
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            self.register_parameter(name, Parameter(engine.empty(shape, device=device, dtype=dtype)) if wanted else None)
+            self.register_parameter(
+                name, Parameter(engine.empty(shape, device=device, dtype=dtype)) if wanted else None
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -1,4 +1,6 @@
-"""Containers of parameters: ParameterList and ParameterDict. Tensors put in become parameters, other values stay as they are."""
+"""Containers of parameters: ParameterList and ParameterDict. Tensors put in become parameters, other values stay as
+they are.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import index as as_index
@@ -88,7 +90,10 @@ class ParameterDict(Module):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):
-            raise TypeError(f"Index given to ParameterDict cannot be used as a key as it is not a string (type is {type(key).__name__})")
+            raise TypeError(
+                "Index given to ParameterDict cannot be used as a key as it is not a string (type is "
+                f"{type(key).__name__})"
+            )
         self._keys[key] = None
         setattr(self, key, _as_member(value))
 
@@ -148,13 +153,16 @@ class ParameterDict(Module):
         """Adds the entries of a mapping or of (key, value) pairs. Raises TypeError or ValueError for anything else."""
         if not isinstance(parameters, Iterable):
             raise TypeError(
-                f"ParametersDict.update should be called with an iterable of key/value pairs, but got {type(parameters).__name__}"
+                "ParametersDict.update should be called with an iterable of key/value pairs, but got "
+                f"{type(parameters).__name__}"
             )
         pairs = parameters.items() if isinstance(parameters, Mapping | ParameterDict) else parameters
         for position, pair in enumerate(pairs):
             pair = tuple(pair)
             if len(pair) != 2:
-                raise ValueError(f"ParameterDict update sequence element #{position} has length {len(pair)}; 2 is required")
+                raise ValueError(
+                    f"ParameterDict update sequence element #{position} has length {len(pair)}; 2 is required"
+                )
             self[pair[0]] = pair[1]
 
     def extra_repr(self) -> str:

@@ -57,10 +57,10 @@ def _simple(nonlinearity: str) -> Step:
 class RNNBase(Module):
     """Stacked, optionally bidirectional recurrence.
 
-    Shapes: input (L, N, input_size), N first with `batch_first`, or (L, input_size); states (layers · directions, N, hidden).
-    Returns the outputs of the last layer at every step, directions side by side, and the final states.
-    Parameters: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and so on per layer, `_reverse` for the second direction,
-    from U(-1/sqrt(hidden), 1/sqrt(hidden)).
+    Shapes: input (L, N, input_size), N first with `batch_first`, or (L, input_size); states (layers · directions, N,
+    hidden). Returns the outputs of the last layer at every step, directions side by side, and the final states.
+    Parameters: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and so on per layer, `_reverse` for the second
+    direction, from U(-1/sqrt(hidden), 1/sqrt(hidden)).
     """
 
     gates: ClassVar[int]
@@ -83,8 +83,8 @@ class RNNBase(Module):
         _check_arguments(input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
         if dropout > 0 and num_layers == 1:
             warnings.warn(
-                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers greater "
-                f"than 1, but got dropout={dropout} and num_layers={num_layers}",
+                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
+                f"num_layers greater than 1, but got dropout={dropout} and num_layers={num_layers}",
                 stacklevel=3,
             )
         self.mode = type(self).__name__
@@ -137,7 +137,9 @@ class RNNBase(Module):
     def _run(self, input: Tensor, initial: State | None) -> tuple[Tensor, State]:
         """(outputs, final states): everything but the form in which states come and go."""
         if not isinstance(input, Tensor):
-            raise TypeError(f"{self.mode}: expected a Tensor, got {type(input).__name__}; packed sequences are not supported")
+            raise TypeError(
+                f"{self.mode}: expected a Tensor, got {type(input).__name__}; packed sequences are not supported"
+            )
         if input.dim() not in (2, 3):
             raise ValueError(f"{self.mode}: Expected input to be 2D or 3D, got {input.dim()}D tensor instead")
         batched = input.dim() == 3
@@ -238,7 +240,9 @@ def _check_arguments(
     input_size: Any, hidden_size: Any, num_layers: int, bias: Any, batch_first: Any, dropout: Any, proj_size: int
 ) -> None:
     if not isinstance(dropout, numbers.Number) or isinstance(dropout, bool) or not 0 <= dropout <= 1:  # type: ignore[operator]
-        raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element being zeroed")
+        raise ValueError(
+            "dropout should be a number in range [0, 1] representing the probability of an element being zeroed"
+        )
     for name, flag in (("bias", bias), ("batch_first", batch_first)):
         if not isinstance(flag, bool):
             raise TypeError(f"{name} should be of type bool, got: {type(flag).__name__}")
@@ -315,9 +319,7 @@ class LSTM(RNNBase):
     def _step(self) -> Step:
         return _lstm_step
 
-    def forward(
-        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """(outputs, (final h, final c))."""
         out, (h, c) = self._run(input, None if hx is None else tuple(hx))
         return out, (h, c)

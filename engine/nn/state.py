@@ -25,11 +25,9 @@ class IncompatibleKeys(NamedTuple):
             return "<All keys matched successfully>"
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
-    __str__ = __repr__
-
 
 def collect(module: "Module", destination: dict[str, Any], prefix: str, keep_vars: bool) -> dict[str, Any]:
-    """Writes the state of `module` and its children into `destination` and returns it (or what a hook put in its place)."""
+    """Writes the state of `module` and its children into `destination`; returns it, or what a hook returned."""
     metadata = getattr(destination, "_metadata", None)
     local_metadata = {"version": module._version}
     if metadata is not None:
@@ -57,11 +55,13 @@ def save_own(module: "Module", destination: dict[str, Any], prefix: str, keep_va
 
 def own_state(module: "Module") -> dict[str, Tensor]:
     """Parameters and persistent buffers of `module` itself by name; those that are None are left out."""
-    state = {name: parameter for name, parameter in module._parameters.items() if parameter is not None}
+    state: dict[str, Tensor] = {
+        name: parameter for name, parameter in module._parameters.items() if parameter is not None
+    }
     for name, buffer in module._buffers.items():
         if buffer is not None and name not in module._non_persistent_buffers_set:
-            state[name] = buffer  # type: ignore[assignment]
-    return state  # type: ignore[return-value]
+            state[name] = buffer
+    return state
 
 
 def has_extra_state(module: "Module") -> bool:
@@ -74,8 +74,8 @@ def has_extra_state(module: "Module") -> bool:
 def load(module: "Module", state_dict: Mapping[str, Any], strict: bool, assign: bool) -> IncompatibleKeys:
     """Copies (or, with `assign`, puts) the tensors of `state_dict` into the tree of `module`.
 
-    Raises: TypeError if `state_dict` is no mapping; RuntimeError listing every missing and unexpected key (if `strict`) and
-    every size mismatch, after all that fits has been loaded, as PyTorch does.
+    Raises: TypeError if `state_dict` is no mapping; RuntimeError listing every missing and unexpected key (if `strict`)
+    and every size mismatch, after all that fits has been loaded, as PyTorch does.
     """
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
@@ -88,7 +88,9 @@ def load(module: "Module", state_dict: Mapping[str, Any], strict: bool, assign: 
         for what, names in (("Missing", keys.missing_keys), ("Unexpected", keys.unexpected_keys)):
             if names:
                 listed = ", ".join(f'"{name}"' for name in names)
-                errors.insert(0 if what == "Missing" else bool(keys.missing_keys), f"{what} key(s) in state_dict: {listed}. ")
+                errors.insert(
+                    0 if what == "Missing" else bool(keys.missing_keys), f"{what} key(s) in state_dict: {listed}. "
+                )
     if errors:
         listed = "\n\t".join(errors)
         raise RuntimeError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t{listed}")
@@ -118,8 +120,8 @@ def _load_tree(
     for hook in list(module._load_state_dict_post_hooks.values()):
         if hook(module, keys) is not None:
             raise AssertionError(
-                "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new values, if "
-                "incompatible_keys need to be modified, it should be done inplace."
+                "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new "
+                "values, if incompatible_keys need to be modified, it should be done inplace."
             )
 
 
@@ -165,7 +167,8 @@ def _load_one(
 ) -> None:
     if not isinstance(given, Tensor):
         error_msgs.append(
-            f'While copying the parameter named "{key}", expected engine.Tensor from checkpoint but received {type(given)}'
+            f'While copying the parameter named "{key}", expected engine.Tensor from checkpoint but received '
+            f"{type(given)}"
         )
         return
     if tensor.dim() == 0 and given.shape == (1,):
@@ -187,6 +190,6 @@ def _load_one(
             tensor.copy_(given)
         except (RuntimeError, TypeError, ValueError) as error:
             error_msgs.append(
-                f'While copying the parameter named "{key}", whose dimensions in the model are {tensor.size()} and whose '
-                f"dimensions in the checkpoint are {given.size()}, an exception occurred : {error.args}."
+                f'While copying the parameter named "{key}", whose dimensions in the model are {tensor.size()} and '
+                f"whose dimensions in the checkpoint are {given.size()}, an exception occurred : {error.args}."
             )

@@ -11,6 +11,7 @@ from engine.nn import init
 from engine.nn.attention import MultiheadAttention
 from engine.nn.container import ModuleList
 from engine.nn.dropout import Dropout
+from engine.nn.functional.attention import additive_mask
 from engine.nn.linear import Linear
 from engine.nn.module import Module
 from engine.nn.norm import LayerNorm
@@ -39,7 +40,7 @@ def _is_causal(mask: Tensor | None, is_causal: bool | None, size: int) -> bool:
     if tuple(mask.shape[-2:]) != (size, size):
         return False
     expected = _square_causal_mask(size, device=mask.device, dtype=mask.dtype)
-    return mask.dim() == 2 and bool((mask == expected).all())
+    return mask.dim() == 2 and bool(mask.eq(expected).all())
 
 
 class TransformerEncoderLayer(Module):
@@ -289,7 +290,7 @@ def _same_kind(mask: Tensor | None, padding: Tensor | None, like: Tensor) -> tup
     """Both masks as additive ones if they are of two kinds, so that no layer has to warn."""
     if mask is None or padding is None or mask.dtype is padding.dtype:
         return mask, padding
-    return F.additive_mask(mask, "mask", like), F.additive_mask(padding, "src_key_padding_mask", like)
+    return additive_mask(mask, "mask", like), additive_mask(padding, "src_key_padding_mask", like)
 
 
 class Transformer(Module):

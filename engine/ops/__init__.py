@@ -5,6 +5,30 @@ Read in this order: pointwise, reduce, view, copy, matmul; then the rest.
 
 from engine.ops import index as _index
 from engine.ops import pointwise as _pointwise
+from engine.ops.activation import (
+    celu as celu,
+    elu as elu,
+    gelu as gelu,
+    hardshrink as hardshrink,
+    hardsigmoid as hardsigmoid,
+    hardswish as hardswish,
+    hardtanh as hardtanh,
+    leaky_relu as leaky_relu,
+    logsigmoid as logsigmoid,
+    mish as mish,
+    relu6 as relu6,
+    relu_ as relu_,
+    selu as selu,
+    silu as silu,
+    softplus as softplus,
+    softshrink as softshrink,
+    threshold as threshold,
+)
+from engine.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
+from engine.ops.avg_pool import (
+    avg_pool as avg_pool,
+    avg_pool_gradient as avg_pool_gradient,
+)
 from engine.ops.combine import (
     broadcast_tensors as broadcast_tensors,
     cat as cat,
@@ -24,11 +48,32 @@ from engine.ops.combine import (
     triu as triu,
     vstack as vstack,
 )
+from engine.ops.conv import (
+    conv as conv,
+    conv_transposed as conv_transposed,
+    conv_weight_gradient as conv_weight_gradient,
+)
+from engine.ops.conv_public import (
+    conv1d as conv1d,
+    conv2d as conv2d,
+    conv3d as conv3d,
+    conv_transpose1d as conv_transpose1d,
+    conv_transpose2d as conv_transpose2d,
+    conv_transpose3d as conv_transpose3d,
+)
 from engine.ops.copy import (
     clone as clone,
     contiguous as contiguous,
     lay_out as lay_out,
     to as to,
+)
+from engine.ops.dropout import (
+    dropout as dropout,
+    masked_scale as masked_scale,
+)
+from engine.ops.embedding import (
+    embedding as embedding,
+    embedding_backward as embedding_backward,
 )
 from engine.ops.factories import (
     arange as arange,
@@ -62,6 +107,10 @@ from engine.ops.index import (
     take as take,
     take_along_dim as take_along_dim,
 )
+from engine.ops.loss import (
+    cross_entropy as cross_entropy,
+    nll_loss as nll_loss,
+)
 from engine.ops.matmul import (
     addmm as addmm,
     baddbmm as baddbmm,
@@ -73,6 +122,17 @@ from engine.ops.matmul import (
     mv as mv,
     outer as outer,
 )
+from engine.ops.max_pool import (
+    adaptive_max_pool as adaptive_max_pool,
+    max_pool as max_pool,
+    max_pool_with_indices as max_pool_with_indices,
+    pool_gather as pool_gather,
+    pool_scatter as pool_scatter,
+)
+from engine.ops.normalization import (
+    batch_norm as batch_norm,
+    layer_norm as layer_norm,
+)
 from engine.ops.pointwise import (
     add as add,
     clamp as clamp,
@@ -80,6 +140,26 @@ from engine.ops.pointwise import (
     div as div,
     sub as sub,
     where as where,
+)
+from engine.ops.pooling import (
+    adaptive_avg_pool1d as adaptive_avg_pool1d,
+    adaptive_avg_pool2d as adaptive_avg_pool2d,
+    adaptive_avg_pool3d as adaptive_avg_pool3d,
+    adaptive_max_pool1d as adaptive_max_pool1d,
+    adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
+    adaptive_max_pool2d as adaptive_max_pool2d,
+    adaptive_max_pool2d_with_indices as adaptive_max_pool2d_with_indices,
+    adaptive_max_pool3d as adaptive_max_pool3d,
+    adaptive_max_pool3d_with_indices as adaptive_max_pool3d_with_indices,
+    avg_pool1d as avg_pool1d,
+    avg_pool2d as avg_pool2d,
+    avg_pool3d as avg_pool3d,
+    max_pool1d as max_pool1d,
+    max_pool1d_with_indices as max_pool1d_with_indices,
+    max_pool2d as max_pool2d,
+    max_pool2d_with_indices as max_pool2d_with_indices,
+    max_pool3d as max_pool3d,
+    max_pool3d_with_indices as max_pool3d_with_indices,
 )
 from engine.ops.random import (
     bernoulli as bernoulli,
@@ -112,6 +192,11 @@ from engine.ops.reduce import (
     sum as sum,
     var as var,
     var_mean as var_mean,
+)
+from engine.ops.resample import resample as resample
+from engine.ops.softmax import (
+    log_softmax as log_softmax,
+    softmax as softmax,
 )
 from engine.ops.view import (
     as_strided as as_strided,

@@ -1,6 +1,7 @@
 """Where sliding windows fall: argument forms, output sizes and patches, shared by convolution, pooling and im2col."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +10,7 @@ from engine.layout import MemoryFormat, contiguous_format
 from engine.spec import Spec
 
 Sizes = int | Sequence[int]
+Axes = tuple[int, ...]
 
 
 def sizes(name: str, argument: str, value: Sizes, dims: int) -> tuple[int, ...]:
@@ -38,6 +40,50 @@ def output_size(size: int, kernel: int, stride: int, padding: int, dilation: int
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
+def pooled_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+    """The same for pooling (aten/src/ATen/native/Pool.h).
+
+    With `ceil_mode` the last window may reach out, but must begin inside the image or its left padding.
+    """
+    span = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
+    return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
+
+
+@lru_cache(4096)
+def pooled_shape(
+    name: str, shape: Axes, kernel: Axes, stride: Axes, padding: Axes, dilation: Axes, ceil_mode: bool
+) -> Axes:
+    """Spatial shape of a pooled (N, C, d...) or (C, d...).
+
+    Raises: RuntimeError naming the operator for windows that cannot be.
+    """
+    dims = len(kernel)
+    for values, what in ((kernel, "kernel size"), (stride, "stride"), (dilation, "dilation")):
+        if any(value <= 0 for value in values):
+            raise RuntimeError(f"{name}: {what} should be greater than zero, but got {list(values)}")
+    if any(pad < 0 for pad in padding):
+        raise RuntimeError(f"{name}: pad must be non-negative, but got pad: {list(padding)}")
+    if any(pad > (by * (size - 1) + 1) // 2 for pad, size, by in zip(padding, kernel, dilation, strict=True)):
+        raise RuntimeError(
+            f"{name}: pad should be at most half of effective kernel size, but got pad={list(padding)}, "
+            f"kernel_size={list(kernel)} and dilation={list(dilation)}"
+        )
+    if 0 in shape[len(shape) - dims - 1 :]:
+        raise RuntimeError(f"{name}: Expected an input with non-zero sizes but for the batch, got {list(shape)}")
+    out = tuple(
+        pooled_size(size, window, step, pad, by, ceil_mode)
+        for size, window, step, pad, by in zip(shape[-dims:], kernel, stride, padding, dilation, strict=True)
+    )
+    if any(size < 1 for size in out):
+        channels = shape[-dims - 1]
+        raise RuntimeError(
+            f"{name}: Given input size: {tuple(shape[-dims - 1 :])}. Calculated output size: {(channels, *out)}. "
+            "Output size is too small"
+        )
+    return out
+
+
 def suggested_format(spec: Spec) -> MemoryFormat:
     """The memory format that an operator carries on from this input (at::TensorBase::suggest_memory_format)."""
     return layout.suggest_memory_format(spec.shape, spec.stride)
@@ -58,6 +104,16 @@ def channels_last(array: Any) -> Any:
 def channels_first(array: Any) -> Any:
     """(N, d..., C) as a view (N, C, d...)."""
     return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1))
+
+
+def lies_channels_last(array: Any) -> bool:
+    """Whether (N, C, d...) is channels-last in memory and not row-major as well."""
+    return not array.flags.c_contiguous and channels_last(array).flags.c_contiguous
+
+
+def as_batch(array: Any, dims: int) -> Any:
+    """(C, d...) or (N, C, d...) as (N, C, d...)."""
+    return array[None] if array.ndim == dims + 1 else array
 
 
 def padded(xp: ModuleType, array: Any, padding: tuple[int, ...], after: tuple[int, ...], value: Any = 0) -> Any:

@@ -13,7 +13,8 @@ from engine.optim.options import check_lr, check_not_negative, check_path
 class Adadelta(Optimizer):
     """v = ρ v + (1 - ρ) g²;  d = sqrt(u + eps) / sqrt(v + eps) · g;  u = ρ u + (1 - ρ) d²;  p -= lr d.
 
-    State: step, square_avg (v), acc_delta (u). Zeiler (2012), torch.optim.Adadelta. Raises: ValueError for options out of range.
+    State: step, square_avg (v), acc_delta (u). Zeiler (2012), torch.optim.Adadelta. Raises: ValueError for options out
+    of range.
     """
 
     def __init__(

@@ -13,11 +13,12 @@ from engine.tensor import Tensor
 
 
 class Adam(Optimizer):
-    """m = lerp(m, g, 1 - β1);  v = β2 v + (1 - β2) g²;  p -= lr m̂ / (sqrt(v̂) + eps), with m̂ = m / (1 - β1^t), v̂ likewise.
+    """m = lerp(m, g, 1 - β1);  v = β2 v + (1 - β2) g²;  p -= lr m̂ / (sqrt(v̂) + eps), with m̂ = m / (1 - β1^t), v̂
+    likewise.
 
-    Weight decay is added to g, or with `decoupled_weight_decay` p *= 1 - lr weight_decay before anything else. With `amsgrad`
-    the largest v so far stands in the denominator. State: step, exp_avg, exp_avg_sq, max_exp_avg_sq.
-    Kingma and Ba (2015), Reddi et al. (2018), torch.optim.Adam. Raises: ValueError for options out of range.
+    Weight decay is added to g, or with `decoupled_weight_decay` p *= 1 - lr weight_decay before anything else. With
+    `amsgrad` the largest v so far stands in the denominator. State: step, exp_avg, exp_avg_sq, max_exp_avg_sq. Kingma
+    and Ba (2015), Reddi et al. (2018), torch.optim.Adam. Raises: ValueError for options out of range.
     """
 
     def __init__(
@@ -108,7 +109,9 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay: p *= 1 - lr weight_decay, then Adam without decay. Loshchilov and Hutter (2019)."""
+    """Adam with decoupled weight decay: p *= 1 - lr weight_decay, then Adam without decay. Loshchilov and Hutter
+    (2019).
+    """
 
     def __init__(
         self,

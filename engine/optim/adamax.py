@@ -13,7 +13,8 @@ from engine.optim.options import check_betas, check_lr, check_not_negative, chec
 class Adamax(Optimizer):
     """m = lerp(m, g, 1 - β1);  u = max(β2 u, |g| + eps);  p -= lr / (1 - β1^t) · m / u.
 
-    State: step, exp_avg (m), exp_inf (u). Kingma and Ba (2015), torch.optim.Adamax. Raises: ValueError for options out of range.
+    State: step, exp_avg (m), exp_inf (u). Kingma and Ba (2015), torch.optim.Adamax. Raises: ValueError for options out
+    of range.
     """
 
     def __init__(

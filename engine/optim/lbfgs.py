@@ -14,10 +14,10 @@ from engine.tensor import Tensor
 class LBFGS(Optimizer):
     """Steps along -H g, where H approximates the inverse Hessian from the last `history_size` changes of g and p.
 
-    One parameter group. `step(closure)` runs up to `max_iter` iterations; the closure clears the gradients, computes the loss,
-    calls backward and returns the loss. State, of the first parameter: func_evals, n_iter, d, t, old_dirs, old_stps, ro,
-    H_diag, prev_flat_grad, prev_loss. Nocedal (1980), torch.optim.LBFGS.
-    Raises: ValueError for a negative lr or several groups; RuntimeError for another line search than "strong_wolfe".
+    One parameter group. `step(closure)` runs up to `max_iter` iterations; the closure clears the gradients, computes
+    the loss, calls backward and returns the loss. State, of the first parameter: func_evals, n_iter, d, t, old_dirs,
+    old_stps, ro, H_diag, prev_flat_grad, prev_loss. Nocedal (1980), torch.optim.LBFGS. Raises: ValueError for a
+    negative lr or several groups; RuntimeError for another line search than "strong_wolfe".
     """
 
     def __init__(

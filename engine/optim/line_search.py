@@ -21,7 +21,7 @@ class Point:
 
 
 def cubic_minimum(a: Point, b: Point, bounds: tuple[float, float] | None = None) -> float:
-    """Where the cubic through the losses and slopes of two points is smallest, within `bounds` (default: between them)."""
+    """Where the cubic through losses and slopes of two points is smallest, within `bounds` (default: between them)."""
     low, high = bounds or (min(a.step, b.step), max(a.step, b.step))
     d1 = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.step - b.step)
     square = d1**2 - a.slope * b.slope
@@ -48,7 +48,8 @@ def strong_wolfe(
 ) -> tuple[Point, int]:
     """(a point that meets the conditions, or the best found; number of evaluations).
 
-    `evaluate(step)` gives the point at a step length, `start` is step 0, `direction_size` the direction's largest element.
+    `evaluate(step)` gives the point at a step length, `start` is step 0, `direction_size` the direction's largest
+    element.
     """
     slope = start.slope
 

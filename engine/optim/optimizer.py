@@ -1,7 +1,8 @@
-"""`Optimizer`: parameter groups, per-parameter state, state dicts and hooks. A subclass writes two methods: `start` and `update`.
+"""`Optimizer`: parameter groups, per-parameter state, state dicts and hooks. A subclass writes two methods: `start` and
+`update`.
 
-The base class walks the groups and hands `update` one-dimensional memory: all of a big parameter, or many small parameters side
-by side (engine/optim/flat.py), so a subclass is its formula and nothing else.
+The base class walks the groups and hands `update` one-dimensional memory: all of a big parameter, or many small
+parameters side by side (engine/optim/flat.py), so a subclass is its formula and nothing else.
 """
 
 import warnings
@@ -12,7 +13,7 @@ from functools import wraps
 from typing import Any, ClassVar
 
 import engine
-from engine.autograd.graph import RemovableHandle
+from engine.autograd.node import RemovableHandle
 from engine.autograd.modes import enable_grad, no_grad
 from engine.optim.flat import Plan
 from engine.tensor import Tensor
@@ -88,8 +89,8 @@ class Optimizer:
     Args:
         params: tensors, (name, tensor) pairs, or dicts with "params" and options of their own, in a stable order.
         defaults: the options of groups that do not give them.
-    Raises: TypeError for a single tensor, a set in a group, or what is no tensor; ValueError for no parameters, a non-leaf, a
-    parameter in two groups, or names for some only.
+    Raises: TypeError for a single tensor, a set in a group, or what is no tensor; ValueError for no parameters, a
+    non-leaf, a parameter in two groups, or names for some only.
     """
 
     # whether state["step"] counts the updates of each parameter
@@ -97,13 +98,21 @@ class Optimizer:
     # names of further state that is one number a parameter, starting at 1
     scalar_state: ClassVar[tuple[str, ...]] = ()
 
+    _optimizer_step_pre_hooks: Hooks
+    _optimizer_step_post_hooks: Hooks
+    _optimizer_state_dict_pre_hooks: Hooks
+    _optimizer_state_dict_post_hooks: Hooks
+    _optimizer_load_state_dict_pre_hooks: Hooks
+    _optimizer_load_state_dict_post_hooks: Hooks
+
     _inside_step = False
     _opt_called = False  # read by LR schedulers, which have to be stepped second
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
             raise TypeError(
-                f"params argument given to the optimizer should be an iterable of Tensors or dicts, but got {type(params).__name__}"
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
+                f"{type(params).__name__}"
             )
         self.defaults = defaults
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
@@ -128,15 +137,15 @@ class Optimizer:
     # The two methods of a subclass, and two that it may add
 
     def start(self, group: Group) -> dict[str, float]:
-        """Name and initial value of the state that a parameter of `group` needs, one number for each of its elements."""
+        """Name and initial value of the state of a parameter of `group`: one number for each of its elements."""
         raise NotImplementedError(f"{type(self).__name__} defines neither start() nor step()")
 
     def update(self, group: Group, step: int, p: Any, g: Any, s: dict[str, Any]) -> None:
         """Updates the parameter `p` and its state `s` in place from the gradient `g`, which is only read.
 
-        All are arrays of one shape, usually 1-D, and may be a piece of a parameter or several parameters: the formula must be
-        elementwise. `step` is 1 at a parameter's first update; without `counts_steps` it is 2 ever after. `s` also has the
-        `scalar_state`, as floats.
+        All are arrays of one shape, usually 1-D, and may be a piece of a parameter or several parameters: the formula
+        must be elementwise. `step` is 1 at a parameter's first update; without `counts_steps` it is 2 ever after. `s`
+        also has the `scalar_state`, as floats.
         """
         raise NotImplementedError(f"{type(self).__name__} defines neither update() nor step()")
 
@@ -147,7 +156,7 @@ class Optimizer:
     fused: Any = None
 
     def step(self, closure: Closure | None = None) -> Any:
-        """One update of every parameter that has a gradient; returns the value of `closure`, which recomputes the loss."""
+        """One update of every parameter with a gradient; returns what `closure`, which recomputes the loss, gives."""
         loss = None
         if closure is not None:
             with enable_grad():
@@ -187,8 +196,8 @@ class Optimizer:
         given = param_group["params"]
         if isinstance(given, set):
             raise TypeError(
-                "optimizer parameters need to be organized in ordered collections, but the ordering of tensors in sets will "
-                "change between runs. Please use a list instead."
+                "optimizer parameters need to be organized in ordered collections, but the ordering of tensors in "
+                "sets will change between runs. Please use a list instead."
             )
         entries = [given] if isinstance(given, Tensor) else list(given)
         names = [entry[0] for entry in entries if isinstance(entry, tuple)]
@@ -205,9 +214,7 @@ class Optimizer:
             param_group["param_names"] = names
         for name, default in self.defaults.items():
             if default is required and name not in param_group:
-                raise ValueError(
-                    f"parameter group didn't specify a value of required optimization parameter {name}"
-                )
+                raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
             param_group.setdefault(name, default)
         own = {id(param) for param in params}
         if len(own) != len(params):
@@ -264,7 +271,9 @@ class Optimizer:
             raise ValueError("loaded state dict has a different number of parameter groups")
         for own, saved in zip(self.param_groups, saved_groups, strict=True):
             if len(own["params"]) != len(saved["params"]):
-                raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
+                raise ValueError(
+                    "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
+                )
         by_number = {
             number: param
             for own, saved in zip(self.param_groups, saved_groups, strict=True)

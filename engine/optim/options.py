@@ -32,8 +32,9 @@ def check_betas(betas: Any) -> tuple[float, float]:
 def check_path(foreach: Any = None, fused: Any = None, capturable: bool = False, differentiable: bool = False) -> None:
     """The options with which PyTorch chooses between implementations.
 
-    Here there is one, which batches small parameters and fuses big ones by itself, so `foreach` and `fused` are hints without
-    effect. Raises: RuntimeError where PyTorch does; NotImplementedError for `capturable` (CUDA graphs) and `differentiable`.
+    Here there is one, which batches small parameters and fuses big ones by itself, so `foreach` and `fused` are hints
+    without effect. Raises: RuntimeError where PyTorch does; NotImplementedError for `capturable` (CUDA graphs) and
+    `differentiable`.
     """
     if fused and differentiable:
         raise RuntimeError("`fused` does not support `differentiable`")
@@ -42,4 +43,6 @@ def check_path(foreach: Any = None, fused: Any = None, capturable: bool = False,
     if capturable:
         raise NotImplementedError("capturable=True (steps inside CUDA graphs) is not supported; use capturable=False")
     if differentiable:
-        raise NotImplementedError("differentiable=True (gradients through a step) is not supported; use differentiable=False")
+        raise NotImplementedError(
+            "differentiable=True (gradients through a step) is not supported; use differentiable=False"
+        )

@@ -12,7 +12,7 @@ from engine.optim.options import check_betas, check_lr, check_not_negative, chec
 
 
 class RAdam(Optimizer):
-    """m, v as in Adam;  p -= lr r m̂ sqrt(1 - β2^t) / (sqrt(v) + eps), or p -= lr m̂ while the variance of v is too large.
+    """m, v as in Adam;  p -= lr r m̂ sqrt(1 - β2^t) / (sqrt(v) + eps), or p -= lr m̂ while v varies too much.
 
     r follows from the length ρ_t of the average: sqrt((ρ_t - 4)(ρ_t - 2) ρ_∞ / ((ρ_∞ - 4)(ρ_∞ - 2) ρ_t)), if ρ_t > 5.
     State: step, exp_avg, exp_avg_sq. Liu et al. (2020), torch.optim.RAdam. Raises: ValueError for options out of range.

@@ -13,9 +13,9 @@ from engine.optim.options import check_lr, check_not_negative, check_path
 class RMSprop(Optimizer):
     """v = α v + (1 - α) g²;  p -= lr g / (sqrt(v) + eps).
 
-    `centered` subtracts the square of the running mean of g from v; with momentum b = momentum b + g / (...), p -= lr b.
-    State: step, square_avg, momentum_buffer, grad_avg. Hinton (2012), Graves (2013), torch.optim.RMSprop.
-    Raises: ValueError for negative options.
+    `centered` subtracts the square of the running mean of g from v; with momentum b = momentum b + g / (...), p -= lr
+    b. State: step, square_avg, momentum_buffer, grad_avg. Hinton (2012), Graves (2013), torch.optim.RMSprop. Raises:
+    ValueError for negative options.
     """
 
     def __init__(

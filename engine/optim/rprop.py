@@ -10,7 +10,8 @@ from engine.optim.options import check_lr, check_path
 
 
 class Rprop(Optimizer):
-    """Each element's step grows by η+ while its gradient keeps its sign and shrinks by η- when that changes; p -= sign(g) step.
+    """Each element's step grows by η+ while its gradient keeps its sign and shrinks by η- when that changes; p -=
+    sign(g) step.
 
     State: step, prev (the gradient before, 0 after a change of sign), step_size (starting at lr, within `step_sizes`).
     Riedmiller and Braun (1993), torch.optim.Rprop. Raises: ValueError unless 0 < η- < 1 < η+.

@@ -12,8 +12,8 @@ from engine.optim.options import check_lr, check_not_negative, check_path
 class SGD(Optimizer):
     """g += weight_decay p;  b = g at first, then momentum b + (1 - dampening) g;  p -= lr b.
 
-    Nesterov: p -= lr (g + momentum b). State: momentum_buffer, with momentum only. Sutskever et al. (2013), torch.optim.SGD.
-    Raises: ValueError for negative options, or nesterov without momentum or with dampening.
+    Nesterov: p -= lr (g + momentum b). State: momentum_buffer, with momentum only. Sutskever et al. (2013),
+    torch.optim.SGD. Raises: ValueError for negative options, or nesterov without momentum or with dampening.
     """
 
     counts_steps = False

@@ -1,4 +1,4 @@
-"""`engine.nn.functional`: PyTorch's functional interface. Primitives come from `engine.ops`, the rest is composed here."""
+"""`engine.nn.functional`: PyTorch's functional interface. Primitives come from `engine.ops`, the rest is composed."""
 
 from engine.nn.functional.activation import (
     celu,
@@ -31,11 +31,7 @@ from engine.nn.functional.activation import (
     tanhshrink,
     threshold,
 )
-from engine.nn.functional.attention import (
-    additive_mask,
-    multi_head_attention_forward,
-    scaled_dot_product_attention,
-)
+from engine.nn.functional.attention import multi_head_attention_forward, scaled_dot_product_attention
 from engine.nn.functional.convolution import (
     bilinear,
     conv1d,

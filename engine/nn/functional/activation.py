@@ -1,5 +1,6 @@
 """Activations: thin wrappers over the primitives of `engine.ops`, and those composed from them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import engine
@@ -18,47 +19,43 @@ def relu_(input: Tensor) -> Tensor:
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(0, x), 6)."""
-    return hardtanh(input, 0.0, 6.0, inplace)
+    return _run(ops.relu6, input, inplace)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x clamped to [min_val, max_val]; no gradient at and beyond the bounds. Raises ValueError if min_val > max_val."""
-    if min_val > max_val:
-        raise ValueError("min_val cannot be greater than max_val")
-    return _finish(input, ops.hardtanh(input, min_val, max_val), inplace)
+    return _run(ops.hardtanh, input, inplace, min_val, max_val)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where x > threshold, else value."""
-    result = engine.where(input > threshold, input, engine.full((), value, dtype=input.dtype, device=input.device))
-    return _finish(input, result, inplace)
+    return _run(ops.threshold, input, inplace, threshold, value)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, else alpha (exp(x) - 1)."""
-    return _finish(input, ops.elu(input, alpha), inplace)
+    return _run(ops.elu, input, inplace, alpha)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """scale · elu with the constants of Klambauer et al. (2017), which keep mean 0 and variance 1."""
-    scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
-    return _finish(input, ops.elu(input, alpha) * scale, inplace)
+    return _run(ops.selu, input, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). Raises RuntimeError if alpha is 0."""
-    if alpha == 0:
-        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
-    return _finish(input, ops.elu(input / alpha, 1.0) * alpha, inplace)
+    return _run(ops.celu, input, inplace, alpha)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where x > 0, else negative_slope · x."""
-    return _finish(input, ops.leaky_relu(input, negative_slope), inplace)
+    return _run(ops.leaky_relu, input, inplace, negative_slope)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """Leaky ReLU with a learnt slope: one for all, or one a channel (dim 1). Raises RuntimeError if their numbers differ."""
+    """Leaky ReLU with a learnt slope: one for all, or one a channel (dim 1). Raises RuntimeError if their numbers
+    differ.
+    """
     if weight.numel() != 1:
         channels = input.shape[1] if input.dim() > 1 else 1
         if weight.dim() != 1 or weight.numel() != channels:
@@ -77,7 +74,7 @@ def rrelu(
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slopes = engine.empty_like(input).uniform_(lower, upper)
-    return _finish(input, engine.where(input > 0, input, input * slopes), inplace)
+    return _run(lambda x: engine.where(x > 0, x, x * slopes), input, inplace)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
@@ -87,34 +84,32 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x σ(x)."""
-    return _finish(input, ops.silu(input), inplace)
+    return _run(ops.silu, input, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x tanh(softplus(x))."""
-    return _finish(input, input * ops.tanh(ops.softplus(input)), inplace)
+    return _run(ops.mish, input, inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(0, x + 3), 6) / 6."""
-    return _finish(input, ops.hardtanh(input + 3, 0.0, 6.0) / 6, inplace)
+    return _run(ops.hardsigmoid, input, inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x · hardsigmoid(x)."""
-    return _finish(input, input * ops.hardtanh(input + 3, 0.0, 6.0) / 6, inplace)
+    return _run(ops.hardswish, input, inplace)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
-    return engine.where(input.abs() > lambd, input, engine.zeros((), dtype=input.dtype, device=input.device))
+    return ops.hardshrink(input, lambd)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved by lambd towards 0, and 0 in between. Raises RuntimeError if lambd is negative."""
-    if lambd < 0:
-        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
-    return input - input.clamp(-lambd, lambd)
+    return ops.softshrink(input, lambd)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
@@ -190,6 +185,10 @@ def _default_dim(input: Tensor, dim: int | None) -> int:
     return 0 if input.dim() in (0, 1, 3) else 1
 
 
-def _finish(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
-    """`result`, written over `input` if the caller asked for the in-place form."""
-    return input.copy_(result) if inplace else result
+def _run(operator: Callable[..., Tensor], input: Tensor, inplace: bool, *arguments: float) -> Tensor:
+    """`operator(input, *arguments)`, written over `input` if the caller asked for the in-place form."""
+    if not inplace:
+        return operator(input, *arguments)
+    # The derivative may need the input as it was: what is about to be overwritten is copied first, as PyTorch does.
+    recorded = input.requires_grad and engine.is_grad_enabled()
+    return input.copy_(operator(input.clone() if recorded else input, *arguments))

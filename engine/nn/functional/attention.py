@@ -22,21 +22,26 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(q kᵀ · scale + mask) v over the last two axes: (..., L, E), (..., S, E), (..., S, V) -> (..., L, V).
 
-    A boolean mask marks what may be attended; `scale` defaults to 1 / sqrt(E); `enable_gqa` repeats key and value heads.
+    A boolean mask marks what may be attended; `scale` defaults to 1 / sqrt(E); `enable_gqa` repeats key and value
+    heads.
     """
     return ops.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
-def _is_batched(query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> bool:
+def _is_batched(
+    query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+) -> bool:
     """Whether the inputs have a batch axis. Raises AssertionError, as PyTorch, if they disagree."""
     if query.dim() not in (2, 3):
-        raise AssertionError(f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor")
+        raise AssertionError(
+            f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor"
+        )
     batched = query.dim() == 3
     described = f"{'batched' if batched else 'unbatched'} ({query.dim()}-D) `query`"
     if key.dim() != query.dim() or value.dim() != query.dim():
         raise AssertionError(
-            f"For {described}, expected `key` and `value` to be {query.dim()}-D but found {key.dim()}-D and {value.dim()}-D "
-            "tensors respectively"
+            f"For {described}, expected `key` and `value` to be {query.dim()}-D but found {key.dim()}-D and "
+            f"{value.dim()}-D tensors respectively"
         )
     if key_padding_mask is not None and key_padding_mask.dim() != query.dim() - 1:
         raise AssertionError(
@@ -45,7 +50,8 @@ def _is_batched(query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Ten
         )
     if attn_mask is not None and attn_mask.dim() not in (2, 3):
         raise AssertionError(
-            f"For {described}, expected `attn_mask` to be `None`, 2-D or 3-D but found {attn_mask.dim()}-D tensor instead"
+            f"For {described}, expected `attn_mask` to be `None`, 2-D or 3-D but found {attn_mask.dim()}-D tensor "
+            "instead"
         )
     return batched
 
@@ -89,9 +95,9 @@ def multi_head_attention_forward(
     """Attention of `num_heads` heads. Vaswani et al. (2017).
 
     Shapes: query (L, N, E), key (S, N, E_k), value (S, N, E_v), or all without N; key_padding_mask (N, S) and attn_mask
-    (L, S) or (N · heads, L, S), True (or -inf) where attention is forbidden. Returns (L, N, E) and, if `need_weights`, the
-    weights (N, L, S), averaged over heads or (N, heads, L, S).
-    Raises: AssertionError or RuntimeError, where PyTorch does, for shapes that do not fit.
+    (L, S) or (N · heads, L, S), True (or -inf) where attention is forbidden. Returns (L, N, E) and, if `need_weights`,
+    the weights (N, L, S), averaged over heads or (N, heads, L, S). Raises: AssertionError or RuntimeError, where
+    PyTorch does, for shapes that do not fit.
     """
     batched = _is_batched(query, key, value, key_padding_mask, attn_mask)
     if not batched:
@@ -126,7 +132,9 @@ def multi_head_attention_forward(
                 f"key's sequence and batch dims {key.shape[:2]} do not match value's {value.shape[:2]}"
             )
         biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
-        assert q_proj_weight is not None and k_proj_weight is not None and v_proj_weight is not None
+        assert q_proj_weight is not None
+        assert k_proj_weight is not None
+        assert v_proj_weight is not None
         q = ops.linear(query, q_proj_weight, biases[0])
         k = ops.linear(key, k_proj_weight, biases[1])
         v = ops.linear(value, v_proj_weight, biases[2])
@@ -172,17 +180,19 @@ def multi_head_attention_forward(
     return out, weights
 
 
-def _project_packed(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _project_packed(
+    q: Tensor, k: Tensor, v: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The three projections with one weight (3 E, E); one product where query, key and value are the same tensor."""
     embed_dim = q.shape[-1]
     if q is k and k is v:
         joined = ops.linear(q, weight, bias)
-        return tuple(joined.chunk(3, -1))  # type: ignore[return-value]
+        return joined.chunk(3, -1)
     if k is v:
         of_query, of_memory = weight.split([embed_dim, 2 * embed_dim])
         bias_query, bias_memory = (None, None) if bias is None else bias.split([embed_dim, 2 * embed_dim])
         memory = ops.linear(k, of_memory, bias_memory)
-        return (ops.linear(q, of_query, bias_query), *memory.chunk(2, -1))  # type: ignore[return-value]
+        return (ops.linear(q, of_query, bias_query), *memory.chunk(2, -1))
     biases = (None, None, None) if bias is None else bias.chunk(3)
     inputs = zip((q, k, v), weight.chunk(3), biases, strict=True)
     return tuple(ops.linear(*each) for each in inputs)  # type: ignore[return-value]

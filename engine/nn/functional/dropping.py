@@ -1,6 +1,7 @@
 """Dropout: zero elements (or whole channels) at random and scale the rest, so that the expectation stays."""
 
-import engine
+from engine import ops
+from engine.ops.dropout import keep_mask
 from engine.tensor import Tensor
 
 
@@ -44,29 +45,14 @@ def _channels(input: Tensor, unbatched: bool) -> tuple[int, ...]:
     return tuple(input.shape[:kept]) + (1,) * (input.dim() - kept)
 
 
-def _check_probability(p: float) -> None:
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
-
-
-def _keep_mask(input: Tensor, shape: tuple[int, ...], p: float) -> Tensor:
-    """1 with probability 1 - p, laid out as the input where the shapes agree."""
-    empty = engine.empty_like(input) if shape == tuple(input.shape) else input.new_empty(shape)
-    return empty.bernoulli_(1 - p)
-
-
 def _drop(input: Tensor, shape: tuple[int, ...], p: float, training: bool, inplace: bool) -> Tensor:
-    _check_probability(p)
-    if not training or p == 0 or input.numel() == 0:
-        return input
-    if p == 1:
-        return input.mul_(0.0) if inplace else input * 0.0
-    mask = _keep_mask(input, shape, p).div_(1 - p)
-    return input.mul_(mask) if inplace else input * mask
+    dropped = ops.dropout(input, p, training, shape)
+    return input.copy_(dropped) if inplace and dropped is not input else dropped
 
 
 def _drop_alpha(input: Tensor, shape: tuple[int, ...], p: float, training: bool, inplace: bool) -> Tensor:
-    _check_probability(p)
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0 or input.numel() == 0:
         return input
     if p == 1:
@@ -74,7 +60,7 @@ def _drop_alpha(input: Tensor, shape: tuple[int, ...], p: float, training: bool,
     # dropped values become -scale · alpha of SELU, then an affine map restores mean 0 and variance 1
     alpha = 1.7580993408473766
     slope = 1.0 / ((alpha * alpha * p + 1) * (1 - p)) ** 0.5
-    kept = _keep_mask(input, shape, p)
+    kept = keep_mask(shape, 1 - p, input.device).to(input.dtype)
     factor = kept * slope
     shift = (kept - 1) * (alpha * slope) + alpha * slope * p
     return input.mul_(factor).add_(shift) if inplace else input * factor + shift

@@ -60,13 +60,13 @@ def embedding_bag(
 ) -> Tensor:
     """Sum, mean or max of the rows of each bag: shape (B, D).
 
-    Shapes: input (B, N), a bag a row; or (N) cut into bags at `offsets` (B). Rows `padding_idx` do not count.
-    Raises: ValueError for other shapes or an unknown mode; NotImplementedError for per-sample weights without mode="sum".
+    Shapes: input (B, N), a bag a row; or (N) cut into bags at `offsets` (B). Rows `padding_idx` do not count. Raises:
+    ValueError for other shapes or an unknown mode; NotImplementedError for per-sample weights without mode="sum".
     """
     if per_sample_weights is not None and per_sample_weights.shape != input.shape:
         raise ValueError(
-            f"embedding_bag: If per_sample_weights ({per_sample_weights.shape}) is not None, then it must have the same shape "
-            f"as the input ({input.shape})"
+            f"embedding_bag: If per_sample_weights ({per_sample_weights.shape}) is not None, then it must have the "
+            f"same shape as the input ({input.shape})"
         )
     if weight.dim() != 2:
         raise ValueError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.dim()}")
@@ -76,7 +76,8 @@ def embedding_bag(
         raise ValueError("max mode does not support scaling the gradient by the frequency")
     if per_sample_weights is not None and mode != "sum":
         raise NotImplementedError(
-            f"embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' (got mode='{mode}')."
+            "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' "
+            f"(got mode='{mode}')."
         )
     bag_of, bags = _bags(input, offsets, include_last_offset)
     indices = input.reshape(-1)
@@ -99,8 +100,8 @@ def _bags(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> t
     if input.dim() == 2:
         if offsets is not None:
             raise ValueError(
-                "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length sequences. "
-                f"However, found offsets of type {type(offsets)}"
+                "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length "
+                f"sequences. However, found offsets of type {type(offsets)}"
             )
         count, length = input.shape
         return engine.arange(count, device=input.device).repeat_interleave(length), count
@@ -114,7 +115,10 @@ def _bags(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> t
     if include_last_offset:
         starts = starts[:-1]
     if starts and starts[0] != 0:
-        raise RuntimeError(f"offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, got {starts[0]}")
+        raise RuntimeError(
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
+            f"However, got {starts[0]}"
+        )
     ends = [*starts[1:], input.shape[0]]
     sizes = engine.tensor([end - start for start, end in zip(starts, ends, strict=True)], device=input.device)
     return engine.arange(len(starts), device=input.device).repeat_interleave(sizes), len(starts)
@@ -124,7 +128,7 @@ def _bag_maxima(rows: Tensor, bag_of: Tensor, counted: Tensor, bags: int) -> Ten
     """Elementwise maximum of the counted rows of each bag; zeros for an empty one."""
     maxima = []
     for bag in range(bags):
-        members = rows[(bag_of == bag) & (counted > 0)]
+        members = rows[bag_of.eq(bag).logical_and(counted > 0)]
         maxima.append(members.max(0).values if members.shape[0] else rows.new_zeros(rows.shape[1]))
     return engine.stack(maxima)
 

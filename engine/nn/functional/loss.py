@@ -40,7 +40,8 @@ def cross_entropy(
 ) -> Tensor:
     """-log softmax(input)[target].
 
-    Shapes: input (C), (N, C) or (N, C, d...); target of class indices without the C axis, or of probabilities like input.
+    Shapes: input (C), (N, C) or (N, C, d...); target of class indices without the C axis, or of probabilities like
+    input.
     """
     if size_average is not None or reduce is not None:
         reduction = reduction_name(size_average, reduce, reduction)
@@ -77,7 +78,7 @@ def binary_cross_entropy(
             f"Using a target size ({target.shape}) that is different to the input size ({input.shape}) is deprecated. "
             "Please ensure they have the same size."
         )
-    if input.device.type != "meta" and bool(((input < 0) | (input > 1)).any()):
+    if input.device.type != "meta" and (bool((input < 0).any()) or bool((input > 1).any())):
         raise RuntimeError(
             "binary_cross_entropy: all elements of input should be between 0 and 1; logits belong in "
             "binary_cross_entropy_with_logits"
@@ -132,11 +133,13 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """t (log t - input) for log-probabilities `input`; "batchmean" divides the sum by the batch size, as the mathematics does."""
+    """t (log t - input) for log-probabilities `input`; "batchmean" divides the sum by the batch size, as the
+    mathematics does.
+    """
     if size_average is None and reduce is None and reduction == "mean":
         warnings.warn(
-            "reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides only "
-            "by the batch size, and aligns with the KL div math definition.",
+            "reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' "
+            "divides only by the batch size, and aligns with the KL div math definition.",
             stacklevel=2,
         )
     loss = target.exp() * (target - input) if log_target else ops.xlogy(target, target) - target * input
@@ -149,8 +152,8 @@ def kl_div(
 def _warn_if_broadcast(input: Tensor, target: Tensor) -> None:
     if target.shape != input.shape:
         warnings.warn(
-            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will likely lead "
-            "to incorrect results due to broadcasting. Please ensure they have the same size.",
+            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will "
+            "likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
             stacklevel=3,
         )
 
@@ -248,7 +251,8 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """(log var + (input - target)² / var) / 2 with var at least eps, plus log(2π) / 2 if `full`.
 
-    Raises: ValueError if var is negative or its shape is neither input's, nor input's without the last axis or with one axis of size 1.
+    Raises: ValueError if var is negative or its shape is neither input's, nor input's without the last axis or with one
+    axis of size 1.
     """
     if not isinstance(var, Tensor):
         if var < 0:
@@ -262,8 +266,8 @@ def gaussian_nll_loss(
         elif var.dim() != input.dim() or [b for a, b in zip(input.shape, var.shape, strict=True) if a != b] != [1]:
             raise ValueError(f"var is of incorrect size: got {tuple(var.shape)} for input {tuple(input.shape)}")
     # at least eps in value, the derivative that of var itself
-    var = var + (var.detach().clamp(min=eps) - var.detach())
-    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    raised = var + (var.detach().clamp(min=eps) - var.detach())
+    loss = 0.5 * (raised.log() + (input - target) ** 2 / raised)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
     return reduced(loss, reduction)

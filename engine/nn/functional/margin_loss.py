@@ -18,7 +18,9 @@ def margin_ranking_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, -t (x1 - x2) + margin) for t = 1 (x1 should be larger) or -1. Raises RuntimeError if the dimensions differ."""
+    """max(0, -t (x1 - x2) + margin) for t = 1 (x1 should be larger) or -1. Raises RuntimeError if the dimensions
+    differ.
+    """
     if not input1.dim() == input2.dim() == target.dim():
         raise RuntimeError(
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
@@ -38,7 +40,7 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """x where t = 1, max(0, margin - x) where t = -1."""
     zero = engine.zeros_like(input)
-    loss = engine.where(target != 1, (margin - input).clamp(min=0), zero) + engine.where(target != -1, input, zero)
+    loss = engine.where(target.ne(1), (margin - input).clamp(min=0), zero) + engine.where(target.ne(-1), input, zero)
     return reduced(loss, reduction_name(size_average, reduce, reduction))
 
 
@@ -109,11 +111,13 @@ def multilabel_margin_loss(
 ) -> Tensor:
     """Σ_ij max(0, 1 - x[t_j] + x[i]) / C over targets t_j and non-targets i.
 
-    Shapes: input and target (N, C) or (C); the targets of a row are its entries before the first -1. Raises: RuntimeError if
-    the shapes differ.
+    Shapes: input and target (N, C) or (C); the targets of a row are its entries before the first -1. Raises:
+    RuntimeError if the shapes differ.
     """
     if input.shape != target.shape:
-        raise RuntimeError(f"multilabel_margin_loss: inconsistent target size: {target.size()} for input of size: {input.size()}")
+        raise RuntimeError(
+            f"multilabel_margin_loss: inconsistent target size: {target.size()} for input of size: {input.size()}"
+        )
     single = input.dim() <= 1
     rows, labels = (input.reshape(1, -1), target.reshape(1, -1)) if single else (input, target)
     listed = ((labels < 0).cumsum(1) == 0).to(rows.dtype)
@@ -141,7 +145,9 @@ def cosine_embedding_loss(
     squares = ((input1 * input1).sum(-1) + epsilon) * ((input2 * input2).sum(-1) + epsilon)
     cosine = product / squares.sqrt()
     zero = engine.zeros_like(cosine)
-    loss = engine.where(target == 1, 1 - cosine, zero) + engine.where(target == -1, (cosine - margin).clamp(min=0), zero)
+    loss = engine.where(target.eq(1), 1 - cosine, zero) + engine.where(
+        target.eq(-1), (cosine - margin).clamp(min=0), zero
+    )
     return reduced(loss, reduction_name(size_average, reduce, reduction))
 
 

@@ -29,8 +29,8 @@ def batch_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(var + eps) · weight + bias for each channel of (N, C, d...).
 
-    In training the statistics are the batch's, and the running ones (if any) move towards them in place; otherwise they are
-    the running ones. Raises: ValueError for one value a channel in training, or a bad eps.
+    In training the statistics are the batch's, and the running ones (if any) move towards them in place; otherwise they
+    are the running ones. Raises: ValueError for one value a channel in training, or a bad eps.
     """
     if training:
         _check_more_than_one(input.shape)
@@ -100,8 +100,8 @@ def rms_norm(
     shape = tuple(normalized_shape)
     if tuple(input.shape[input.dim() - len(shape) :]) != shape:
         raise RuntimeError(
-            f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got input "
-            f"of size {list(input.shape)}"
+            f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], "
+            f"but got input of size {list(input.shape)}"
         )
     if eps is None:
         eps = engine.finfo(input.dtype).eps
@@ -122,8 +122,8 @@ def group_norm(
     samples, channels = input.shape[:2]
     if num_groups <= 0 or channels % num_groups:
         raise RuntimeError(
-            f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(input.shape)} "
-            f"and num_groups={num_groups}"
+            "Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{list(input.shape)} and num_groups={num_groups}"
         )
     _check_more_than_one([samples * channels // num_groups, num_groups, *input.shape[2:]])
     grouped = input.reshape(samples, num_groups, -1)
@@ -131,9 +131,7 @@ def group_norm(
     return _affine(out, weight, bias)
 
 
-def local_response_norm(
-    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-) -> Tensor:
+def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha · mean of x² over `size` neighbouring channels)^beta. Krizhevsky et al. (2012)."""
     if input.dim() < 3:
         raise ValueError(f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)")

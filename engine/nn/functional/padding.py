@@ -9,16 +9,16 @@ from engine.tensor import Tensor
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """Pads the last axes; `pad` is (before, after) of the last axis, then of the one before it, and so on.
 
-    "constant" takes any number of axes and negative values (which crop); "reflect", "replicate" and "circular" pad all but
-    the first one or two axes. Raises: RuntimeError, ValueError or NotImplementedError for sizes that cannot be.
+    "constant" takes any number of axes and negative values (which crop); "reflect", "replicate" and "circular" pad all
+    but the first one or two axes. Raises: RuntimeError, ValueError or NotImplementedError for sizes that cannot be.
     """
     pad = tuple(int(size) for size in pad)
     if len(pad) % 2:
         raise RuntimeError(f"Padding length must be divisible by 2, got {len(pad)}")
     if len(pad) // 2 > input.dim():
         raise RuntimeError(
-            f"Padding length should be less than or equal to two times the input dimension but got padding length {len(pad)} "
-            f"and input of dimension {input.dim()}"
+            "Padding length should be less than or equal to two times the input dimension but got padding length "
+            f"{len(pad)} and input of dimension {input.dim()}"
         )
     if mode == "constant":
         return _constant(input, pad, 0.0 if value is None else value)
@@ -28,8 +28,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise ValueError(f"Padding mode '{mode}' doesn't take in value argument")
     if input.dim() - len(pad) // 2 not in (1, 2):
         raise NotImplementedError(
-            f"Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now: got {input.dim()}D input and "
-            f"{len(pad)} padding sizes"
+            f"Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now: got {input.dim()}D input "
+            f"and {len(pad)} padding sizes"
         )
     for axis, before, after in _axes(input.dim(), pad):
         if before or after:
@@ -48,8 +48,8 @@ def _constant(input: Tensor, pad: tuple[int, ...], value: float) -> Tensor:
         size = input.shape[axis] + before + after
         if size < 0:
             raise RuntimeError(
-                f"The input size {input.shape[axis]}, plus negative padding {before} and {after} resulted in a negative output "
-                f"size, which is invalid. Check dimension {axis} of your input."
+                f"The input size {input.shape[axis]}, plus negative padding {before} and {after} resulted in a "
+                f"negative output size, which is invalid. Check dimension {axis} of your input."
             )
         if before < 0 or after < 0:
             first = max(-before, 0)
@@ -68,8 +68,8 @@ def _constant(input: Tensor, pad: tuple[int, ...], value: float) -> Tensor:
 def _reflect(size: int, before: int, after: int) -> list[int]:
     if before >= size or after >= size:
         raise RuntimeError(
-            f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, {after}) at "
-            f"size {size}"
+            f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, "
+            f"{after}) at size {size}"
         )
     return [size - 1 - abs(size - 1 - abs(at)) for at in range(-before, size + after)]
 

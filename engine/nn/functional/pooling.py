@@ -105,7 +105,9 @@ adaptive_max_pool2d = _adaptive_max_pool("adaptive_max_pool2d")
 adaptive_max_pool3d = _adaptive_max_pool("adaptive_max_pool3d")
 
 
-def _lp_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None, ceil_mode: bool, dims: int) -> Tensor:
+def _lp_pool(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None, ceil_mode: bool, dims: int
+) -> Tensor:
     sizes = _sizes(kernel_size, dims)
     if abs(norm_type) == float("inf"):
         sign = 1 if norm_type > 0 else -1

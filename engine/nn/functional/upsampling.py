@@ -24,20 +24,20 @@ def interpolate(
     """Resizes the spatial axes of (N, C, d...) to `size`, or by `scale_factor`.
 
     Modes: nearest, nearest-exact, area (1 to 3 spatial axes), linear (1), bilinear and bicubic (2), trilinear (3).
-    Raises: ValueError for contradictory arguments, NotImplementedError for a mode that does not fit the input or antialias.
+    Raises: ValueError for contradictory arguments, NotImplementedError for a mode that does not fit the input or
+    antialias.
     """
-    if mode in (*_NEAREST, "area"):
-        if align_corners is not None:
-            raise ValueError(
-                "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
-            )
+    if mode in (*_NEAREST, "area") and align_corners is not None:
+        raise ValueError(
+            "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
+        )
     dims = input.dim() - 2
     if antialias:
         raise NotImplementedError("interpolate: antialias=True is not supported")
     if mode not in (*_NEAREST, "area", *_DIMS_OF) or dims not in (1, 2, 3):
         raise NotImplementedError(
-            f"Input Error: Only 3D, 4D and 5D input Tensors supported (got {input.dim()}D) for the modes: nearest | linear | "
-            f"bilinear | bicubic | trilinear | area | nearest-exact (got {mode})"
+            f"Input Error: Only 3D, 4D and 5D input Tensors supported (got {input.dim()}D) for the modes: nearest | "
+            f"linear | bilinear | bicubic | trilinear | area | nearest-exact (got {mode})"
         )
     if mode in _DIMS_OF and _DIMS_OF[mode] != dims:
         raise NotImplementedError(f"Got {input.dim()}D input, but {mode} mode needs {_DIMS_OF[mode] + 2}D input")
@@ -48,7 +48,8 @@ def interpolate(
         axis, old, new = at + 2, input.shape[at + 2], sizes[at]
         if old == 0 or new <= 0:
             raise RuntimeError(
-                f"Input and output sizes should be greater than 0, but got input (H, W): {list(input.shape[2:])} output {sizes}"
+                f"Input and output sizes should be greater than 0, but got input (H, W): {list(input.shape[2:])} "
+                f"output {sizes}"
             )
         if mode in _NEAREST:
             input = _resize_nearest(input, axis, old, new, scales[at], exact=mode == "nearest-exact")
@@ -75,8 +76,9 @@ def _target(
     if len(values) != dims:
         what = "output size" if size is not None else "scale_factor of shape"
         raise ValueError(
-            "Input and output must have the same number of spatial dimensions, but got input with spatial dimensions of "
-            f"{list(spatial)} and {what} {given}. Please provide input tensor in (N, C, d1, d2, ...,dK) format."
+            "Input and output must have the same number of spatial dimensions, but got input with spatial "
+            f"dimensions of {list(spatial)} and {what} {given}. Please provide input tensor in (N, C, d1, d2, "
+            "...,dK) format."
         )
     if size is not None:
         if recompute and scale_factor is not None:
@@ -157,13 +159,13 @@ def upsample(
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """(*, C r², H, W) -> (*, C, H r, W r). Shi et al. (2016). Raises RuntimeError if r² does not divide the channels."""
+    """(*, C r², H, W) -> (*, C, H r, W r). Shi et al. (2016). Raises RuntimeError if r² does not divide them."""
     r = upscale_factor
     *outer, channels, height, width = input.shape
     if channels % (r * r):
         raise RuntimeError(
-            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but "
-            f"input.size(-3)={channels} is not divisible by {r * r}"
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
+            f"upscale_factor, but input.size(-3)={channels} is not divisible by {r * r}"
         )
     parts = input.reshape(-1, channels // (r * r), r, r, height, width).permute(0, 1, 4, 2, 5, 3)
     return parts.reshape(*outer, channels // (r * r), height * r, width * r)
@@ -175,7 +177,8 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     *outer, channels, height, width = input.shape
     if height % r or width % r:
         raise RuntimeError(
-            f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {height} x {width} and {r}"
+            f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {height} x "
+            f"{width} and {r}"
         )
     parts = input.reshape(-1, channels, height // r, r, width // r, r).permute(0, 1, 3, 5, 2, 4)
     return parts.reshape(*outer, channels * r * r, height // r, width // r)
@@ -185,5 +188,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """(N, g · k, ...) -> the channels of the g groups interleaved. Zhang et al. (2018)."""
     samples, channels = input.shape[:2]
     if channels % groups:
-        raise RuntimeError(f"Number of channels must be divisible by groups. Got {channels} channels and {groups} groups.")
+        raise RuntimeError(
+            f"Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
+        )
     return input.reshape(samples, groups, channels // groups, -1).transpose(1, 2).reshape(input.shape)

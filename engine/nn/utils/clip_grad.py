@@ -29,8 +29,8 @@ def get_total_norm(
 ) -> Tensor:
     """The `norm_type`-norm of all tensors as if they were one vector: a 0-dim tensor on the first one's device.
 
-    `foreach` chooses between loops in PyTorch and has no effect here. Raises: RuntimeError for a norm that is not finite, if
-    asked.
+    `foreach` chooses between loops in PyTorch and has no effect here. Raises: RuntimeError for a norm that is not
+    finite, if asked.
     """
     tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     norm_type = float(norm_type)
@@ -40,14 +40,17 @@ def get_total_norm(
         first = tensors[0]
         if norm_type == 2.0 and all(tensor.device.type == "cpu" for tensor in tensors):
             # One pass over memory, summed in float64 in an order that depends on the sizes only.
-            total = engine.tensor(math.sqrt(sum(_sum_of_squares(tensor) for tensor in tensors)), dtype=_real(first.dtype))
+            total = engine.tensor(
+                math.sqrt(sum(_sum_of_squares(tensor) for tensor in tensors)), dtype=_real(first.dtype)
+            )
         else:
             norms = [tensor.norm(norm_type).to(device=first.device) for tensor in tensors]
             total = engine.stack(norms).norm(norm_type)
     if error_if_nonfinite and not math.isfinite(float(total)):
         raise RuntimeError(
-            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. To "
-            "disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`"
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be "
+            "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
+            "`error_if_nonfinite=False`"
         )
     return total
 
@@ -96,7 +99,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scales the gradients so that their joint norm is at most `max_norm`; returns the norm they had (0 without gradients).
+    """Scales the gradients to a joint norm of at most `max_norm`; returns the norm they had (0 without gradients).
 
     A norm that is not finite makes the gradients NaN or 0, or raises RuntimeError with `error_if_nonfinite`.
     """
@@ -112,9 +115,7 @@ def clip_grad_norm_(
     return total
 
 
-def clip_grad_value_(
-    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
-) -> None:
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Clamps every element of every gradient to [-clip_value, clip_value], in place."""
     limit = float(clip_value)
     with no_grad():

@@ -25,7 +25,9 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     _check_devices(tensors)
     needed = sum(tensor.numel() for tensor in tensors)
     if vec.numel() < needed:
-        raise RuntimeError(f"vector_to_parameters: the parameters have {needed} elements, the vector only {vec.numel()}")
+        raise RuntimeError(
+            f"vector_to_parameters: the parameters have {needed} elements, the vector only {vec.numel()}"
+        )
     at = 0
     with no_grad():
         for tensor in tensors:
@@ -38,5 +40,6 @@ def _check_devices(tensors: list[Tensor]) -> None:
     for tensor in tensors:
         if tensor.device != tensors[0].device:
             raise TypeError(
-                f"Found two parameters on different devices, this is currently not supported: {tensors[0].device} and {tensor.device}"
+                f"Found two parameters on different devices, this is currently not supported: {tensors[0].device} "
+                f"and {tensor.device}"
             )

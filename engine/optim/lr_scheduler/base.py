@@ -1,6 +1,7 @@
 """`LRScheduler`: writes each group's learning rate once an epoch (or step). A subclass writes `get_lr`.
 
-Most rules are recursive, as in PyTorch: the next rate follows from the one in the group, so that schedulers can be chained.
+Most rules are recursive, as in PyTorch: the next rate follows from the one in the group, so that schedulers can be
+chained.
 """
 
 import types
@@ -33,7 +34,10 @@ def one_per_group(name: str, optimizer: Optimizer, value: Any) -> list[Rate]:
     if not isinstance(value, list | tuple):
         return [value] * groups
     if len(value) != groups:
-        raise ValueError(f"{name} must have the same length as optimizer.param_groups. {name} has {len(value)} values, param_groups has {groups}.")
+        raise ValueError(
+            f"{name} must have the same length as optimizer.param_groups. {name} has {len(value)} values, "
+            f"param_groups has {groups}."
+        )
     return list(value)
 
 
@@ -63,8 +67,8 @@ class LRScheduler:
                 group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr)
             elif "initial_lr" not in group:
                 raise KeyError(
-                    f"param 'initial_lr' is not specified in param_groups[{number}] when resuming scheduler with last_epoch >= "
-                    "0; load the optimizer's state first"
+                    f"param 'initial_lr' is not specified in param_groups[{number}] when resuming scheduler with "
+                    "last_epoch >= 0; load the optimizer's state first"
                 )
         self.base_lrs = options_of(optimizer, "initial_lr")
         self.last_epoch = last_epoch
@@ -95,8 +99,8 @@ class LRScheduler:
         """Goes on by one epoch (or, deprecated, to `epoch`) and sets the rates. Call it after `optimizer.step()`."""
         if self._step_count == 1 and not self.optimizer._opt_called:
             warnings.warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. You should call them in the opposite order, or "
-                "the first value of the learning rate schedule is skipped.",
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. You should call them in the "
+                "opposite order, or the first value of the learning rate schedule is skipped.",
                 stacklevel=2,
             )
         self._step_count += 1

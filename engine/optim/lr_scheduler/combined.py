@@ -24,13 +24,15 @@ class _Combined(LRScheduler):
                 raise TypeError(f"{name} at index {number} should have `optimizer` as its attribute.")
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise ValueError(
-                    f"{name} does not support `ReduceLROnPlateau` scheduler as it requires additional kwargs to be specified when "
-                    f"calling `step`, but got one at index {number} in the given schedulers sequence."
+                    f"{name} does not support `ReduceLROnPlateau` scheduler as it requires additional kwargs to be "
+                    f"specified when calling `step`, but got one at index {number} in the given schedulers "
+                    "sequence."
                 )
             if scheduler.optimizer is not optimizer:
                 raise ValueError(
                     f"{name} expects all schedulers to belong to the same optimizer, but got scheduler "
-                    f"{type(scheduler).__name__} at index {number}, which belongs to another {type(optimizer).__name__}."
+                    f"{type(scheduler).__name__} at index {number}, which belongs to another "
+                    f"{type(optimizer).__name__}."
                 )
         self._schedulers = list(schedulers)
         return optimizer
@@ -56,8 +58,9 @@ class SequentialLR(_Combined):
         self.optimizer = self._take(schedulers, optimizer)
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(
-                "Sequential Schedulers expects number of schedulers provided to be one more than the number of milestone points, "
-                f"but got number of schedulers {len(schedulers)} and the number of milestones to be equal to {len(milestones)}"
+                "Sequential Schedulers expects number of schedulers provided to be one more than the number of "
+                f"milestone points, but got number of schedulers {len(schedulers)} and the number of milestones to "
+                f"be equal to {len(milestones)}"
             )
         self._milestones = milestones
         self.last_epoch = last_epoch + 1

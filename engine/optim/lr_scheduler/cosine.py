@@ -21,7 +21,9 @@ class CosineAnnealingLR(LRScheduler):
             return self._get_closed_form_lr()
         groups = self.optimizer.param_groups
         angle = math.pi / self.T_max
-        if (self.last_epoch - 1 - self.T_max) % (2 * self.T_max) == 0:  # leaving the lowest point, where the ratio is 0 / 0
+        if (self.last_epoch - 1 - self.T_max) % (
+            2 * self.T_max
+        ) == 0:  # leaving the lowest point, where the ratio is 0 / 0
             return [
                 group["lr"] + (base - self.eta_min) * (1 - math.cos(angle)) / 2
                 for base, group in zip(self.base_lrs, groups, strict=True)

@@ -37,9 +37,9 @@ class _WithMomentum(LRScheduler):
 class CyclicLR(_WithMomentum):
     """From base_lr to max_lr in `step_size_up` steps, back in `step_size_down`, over and over.
 
-    The height of a cycle stays ("triangular"), halves with each ("triangular2"), shrinks by gamma^step ("exp_range"), or is
-    scaled by `scale_fn` of the cycle or of the step. Raises: ValueError for an unknown mode, lists of other lengths than the
-    groups, or an optimizer without momentum.
+    The height of a cycle stays ("triangular"), halves with each ("triangular2"), shrinks by gamma^step ("exp_range"),
+    or is scaled by `scale_fn` of the cycle or of the step. Raises: ValueError for an unknown mode, lists of other
+    lengths than the groups, or an optimizer without momentum.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ def _linear(start: float, end: float, share: float) -> float:
 class OneCycleLR(_WithMomentum):
     """Up from max_lr / div_factor to max_lr, then down to initial lr / final_div_factor; momentum the other way round.
 
-    `three_phase` comes down to the initial rate first. Raises: ValueError for options that do not fit, and for more steps
-    than `total_steps` (or epochs · steps_per_epoch).
+    `three_phase` comes down to the initial rate first. Raises: ValueError for options that do not fit, and for more
+    steps than `total_steps` (or epochs · steps_per_epoch).
     """
 
     def __init__(
@@ -195,7 +195,11 @@ class OneCycleLR(_WithMomentum):
 def _total_steps(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
     if total_steps is None and (epochs is None or steps_per_epoch is None):
         raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
-    given = {"total_steps": total_steps} if total_steps is not None else {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+    given = (
+        {"total_steps": total_steps}
+        if total_steps is not None
+        else {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+    )
     total = 1
     for name, value in given.items():
         if not isinstance(value, int) or value <= 0:

@@ -52,7 +52,9 @@ class MultiplicativeLR(_ByFunction):
         if self._is_initial:
             return self._rates()
         groups = self.optimizer.param_groups
-        return [group["lr"] * function(self.last_epoch) for function, group in zip(self.lr_lambdas, groups, strict=True)]
+        return [
+            group["lr"] * function(self.last_epoch) for function, group in zip(self.lr_lambdas, groups, strict=True)
+        ]
 
 
 class StepLR(LRScheduler):
@@ -115,7 +117,9 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """From lr · start_factor to lr · end_factor in `total_iters` epochs. Raises ValueError for factors out of (0, 1] and [0, 1]."""
+    """From lr · start_factor to lr · end_factor in `total_iters` epochs. Raises ValueError for factors out of (0, 1]
+    and [0, 1].
+    """
 
     def __init__(
         self,
@@ -165,9 +169,7 @@ class ExponentialLR(LRScheduler):
 class PolynomialLR(LRScheduler):
     """initial lr · (1 - epoch / total_iters)^power, then 0."""
 
-    def __init__(
-        self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
         self.total_iters = total_iters
         self.power = power
         super().__init__(optimizer, last_epoch)

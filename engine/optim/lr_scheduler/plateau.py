@@ -10,8 +10,8 @@ from engine.optim.optimizer import Optimizer
 class ReduceLROnPlateau(LRScheduler):
     """lr · factor after more than `patience` epochs without improvement of the metric given to `step`.
 
-    An improvement beats the best value by `threshold` (relative or absolute); after a reduction `cooldown` epochs do not count.
-    Raises: ValueError for factor >= 1, an unknown mode, or min_lr of another length than the groups.
+    An improvement beats the best value by `threshold` (relative or absolute); after a reduction `cooldown` epochs do
+    not count. Raises: ValueError for factor >= 1, an unknown mode, or min_lr of another length than the groups.
     """
 
     def __init__(
@@ -77,10 +77,8 @@ class ReduceLROnPlateau(LRScheduler):
 
     def _is_better(self, value: float, best: float) -> bool:
         sign = 1 if self.mode == "max" else -1
-        if self.threshold_mode == "rel":
-            bound = best * (1.0 + sign * self.threshold)
-        else:
-            bound = best + sign * self.threshold
+        relative = self.threshold_mode == "rel"
+        bound = best * (1.0 + sign * self.threshold) if relative else best + sign * self.threshold
         return value > bound if self.mode == "max" else value < bound
 
     def _reduce_lr(self) -> None:
@@ -88,9 +86,10 @@ class ReduceLROnPlateau(LRScheduler):
         if len(groups) != len(self.min_lrs):
             if self.default_min_lr is None:
                 raise RuntimeError(
-                    f"The number of param groups in the `optimizer` ({len(groups)}) differs from when `ReduceLROnPlateau` was "
-                    f"initialized ({len(self.min_lrs)}), usually due to a new param group being added to the optimizer. Please "
-                    "modify the `min_lrs` field to match the length of the `optimizer` param groups."
+                    f"The number of param groups in the `optimizer` ({len(groups)}) differs from when "
+                    f"`ReduceLROnPlateau` was initialized ({len(self.min_lrs)}), usually due to a new param group "
+                    "being added to the optimizer. Please modify the `min_lrs` field to match the length of the "
+                    "`optimizer` param groups."
                 )
             self.min_lrs = [self.default_min_lr] * len(groups)
         for group, lowest in zip(groups, self.min_lrs, strict=True):
