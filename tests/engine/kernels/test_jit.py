@@ -1,0 +1,138 @@
+"""Lazy compilation, dispatch, and the disk cache under concurrency, damage and unwritable directories."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine import kernels
+from engine.kernels import compiler, jit, optimizer, softmax
+
+PACKAGE = Path(kernels.__file__).parent
+SUM = "import numpy as np; from engine.kernels import optimizer; print(optimizer.sum_of_squares(np.arange(5.0)))"
+
+
+def run(code, **settings):
+    """A fresh Python in which warnings are shown; its standard output and error."""
+    command = [sys.executable, "-W", "always", "-c", code]
+    done = subprocess.run(command, env=os.environ | settings, check=True, capture_output=True, text=True, timeout=120)
+    return done.stdout.strip(), done.stderr
+
+
+def cached(directory):
+    return sorted(path for path in Path(directory).rglob("*") if path.is_file())
+
+
+def test_importing_every_kernel_module_imports_no_numba():
+    modules = [path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "compiler")]
+    assert len(modules) > 10
+    imports = "; ".join(f"import engine.kernels.{module}" for module in modules)
+    out, _ = run(f"{imports}; import sys; print('numba' in sys.modules, 'llvmlite' in sys.modules)")
+    assert out == "False False"
+
+
+def test_every_kernel_compiles_for_every_dtype_and_releases_the_gil():
+    declared = set()
+    for path in PACKAGE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [ast.unparse(decorator).partition("(")[0] for decorator in getattr(node, "decorator_list", [])]
+            if "kernel" in names:
+                declared.add(f"{path.stem}.{node.name.strip('_')}")
+    warmed = kernels.warm()
+    assert {(name, dtype) for name, dtype, _ in warmed} == {
+        (name, dtype) for name in declared for dtype in jit.DTYPES.values()
+    }
+    for one in jit.registered():
+        for compiled in one.values():
+            assert compiled.targetoptions["nogil"]
+            assert len(compiled.signatures) == 1
+
+
+def test_unknown_dtype_names_the_known_ones():
+    with pytest.raises(
+        TypeError, match=r"optimizer.sum_of_squares: dtype code 'e' .* 'f' \(float32\), 'd' \(float64\)"
+    ):
+        optimizer.sum_of_squares(np.zeros(3, "float16"))
+
+
+def test_arrays_nobody_foresaw_are_refused_and_compile_nothing():
+    x = np.zeros((4, 4), "float32")
+    for bad in (x.T[:, :2], x.astype("float64"), x[0]):
+        with pytest.raises(TypeError, match="No matching definition"):
+            softmax._softmax_forward["f"](x, bad)
+    assert len(softmax._softmax_forward["f"].signatures) == 1
+
+
+def test_read_only_inputs_are_accepted_and_read_only_outputs_are_not():
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    x.flags.writeable = False
+    assert softmax.softmax_forward(x).shape == (2, 3)
+    with pytest.raises(TypeError, match="No matching definition"):
+        softmax.softmax_forward(x, out=x)
+
+
+def test_placeholders_refuse_to_run_uncompiled():
+    for call in (lambda: jit.real(1.0), lambda: jit.fma(1, 2, 3), lambda: jit.array_at(0, 0, 0, np.zeros(1))):
+        with pytest.raises(RuntimeError, match="exists only inside compiled kernels"):
+            call()
+
+
+def test_ranks_that_compile_at_once_leave_one_whole_file_each(tmp_path):
+    command = [sys.executable, "-W", "error", "-c", SUM]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["30.0"] * 3
+    assert [path.name.rpartition(".")[0] for path in cached(tmp_path)] == ["optimizer.sum_of_squares"]
+    stamp = cached(tmp_path)[0].stat().st_mtime_ns
+    assert run(SUM, NUMBA_CACHE_DIR=str(tmp_path)) == ("30.0", "")
+    assert cached(tmp_path)[0].stat().st_mtime_ns == stamp
+
+
+def test_a_damaged_file_is_told_and_replaced(tmp_path):
+    run(SUM, NUMBA_CACHE_DIR=str(tmp_path))
+    [path] = cached(tmp_path)
+    whole = path.read_bytes()
+    for damage in (whole[:-100], b"", whole[:500] + b"X" + whole[501:]):
+        path.write_bytes(damage)
+        out, error = run(SUM, NUMBA_CACHE_DIR=str(tmp_path))
+        assert out == "30.0"
+        assert f"RuntimeWarning: compiled kernel {path} is damaged and is compiled again" in error
+        assert run(SUM, NUMBA_CACHE_DIR=str(tmp_path)) == ("30.0", "")
+
+
+def test_a_directory_that_cannot_be_written_is_told_and_work_goes_on(tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    twice = f"{SUM}; print(optimizer.sum_of_squares(np.arange(5, dtype='float32')))"
+    out, error = run(twice, NUMBA_CACHE_DIR=str(in_the_way))
+    assert out == "30.0\n30.0"
+    assert error.count("RuntimeWarning: cannot keep compiled kernels in") == 1
+    assert "Set NUMBA_CACHE_DIR to a directory that can be written" in error
+
+
+def test_unlike_cpus_do_not_share_a_directory(tmp_path):
+    show = "from engine.kernels import compiler; print(compiler.cache_directory())"
+    here, _ = run(show, NUMBA_CACHE_DIR=str(tmp_path))
+    elsewhere, _ = run(show, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    assert here != elsewhere
+    assert Path(here).parent == Path(elsewhere).parent == tmp_path / "allstride"
+
+
+def test_cache_directory_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert compiler.cache_directory().parent == tmp_path / "xdg" / "allstride"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert compiler.cache_directory().parent == tmp_path / ".cache" / "allstride"
+
+
+def test_disabled_compiler_is_named():
+    code = "import numpy as np; from engine.kernels import optimizer; optimizer.sum_of_squares(np.zeros(1))"
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        run(code, NUMBA_DISABLE_JIT="1")
+    assert "optimizer.sum_of_squares needs Numba's compiler, but NUMBA_DISABLE_JIT is set" in failure.value.stderr

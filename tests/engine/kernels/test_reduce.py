@@ -1,0 +1,64 @@
+"""Sums of slices: rank order, element by element, whatever the slicing."""
+
+import numpy as np
+import pytest
+
+from engine.kernels import reduce
+from tests.engine.kernels.samples import DTYPES, normal, shifted
+
+
+def reference(arrays, divisor):
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        total = total + array
+    return total / total.dtype.type(divisor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 5000])
+def test_in_place_has_the_bits_of_the_plain_sum(size, ranks, dtype):
+    arrays = [shifted(normal(size, dtype, seed=rank), rank) for rank in range(ranks)]
+    expected = reference(arrays, ranks)
+    table = reduce.addresses(arrays)
+    # Slices of unlike length, as several ranks would take them, in any order.
+    for start, end in ((size // 3, size // 2 + 1), (0, size // 3), (size // 2 + 1, size)):
+        reduce.sum_slices(table, table, arrays[0].dtype.char, start, max(min(end, size) - start, 0), float(ranks))
+    for array in arrays:
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_separate_destinations_leave_sources_and_neighbours_alone(dtype):
+    sources = [normal(3000, dtype, seed=rank) for rank in range(3)]
+    kept = [source.copy() for source in sources]
+    destinations = [np.full(3000, np.nan, dtype) for _ in range(2)]
+    char = sources[0].dtype.char
+    reduce.sum_slices(reduce.addresses(sources), reduce.addresses(destinations), char, 100, 2500)
+    expected = reference(sources, 1)
+    for destination in destinations:
+        np.testing.assert_array_equal(destination[100:2600], expected[100:2600])
+        assert np.isnan(destination[:100]).all()
+        assert np.isnan(destination[2600:]).all()
+    for source, before in zip(sources, kept, strict=True):
+        np.testing.assert_array_equal(source, before)
+
+
+def test_nan_and_infinity_come_through():
+    arrays = [np.array([np.nan, np.inf, np.inf, 3e38], "float32"), np.array([1, 1, -np.inf, 3e38], "float32")]
+    table = reduce.addresses(arrays)
+    with np.errstate(invalid="ignore", over="ignore"):
+        reduce.sum_slices(table, table, "f", 0, 4, 2.0)
+    np.testing.assert_array_equal(arrays[1], np.array([np.nan, np.inf, np.nan, np.inf], "float32"))
+
+
+def test_addresses_refuses_what_cannot_be_summed():
+    flat = np.zeros(4, "float32")
+    frozen = flat.copy()
+    frozen.flags.writeable = False
+    for other in (np.zeros(5, "float32"), np.zeros(4), np.zeros((2, 2), "float32")):
+        with pytest.raises(ValueError, match=r"array 1 is .* expected float32 of shape \(4,\)"):
+            reduce.addresses([flat, other])
+    for other in (np.zeros(8, "float32")[::2], frozen):
+        with pytest.raises(ValueError, match="array 1 is not contiguous, aligned and writable"):
+            reduce.addresses([flat, other])
