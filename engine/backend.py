@@ -1,6 +1,5 @@
 """The numpy|cupy seam: which array module a device uses, allocation by Spec, strided views. The only module that imports CuPy."""
 
-import importlib
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +25,7 @@ def require_cupy() -> ModuleType:
     global _cupy
     if _cupy is None:
         try:
-            module = importlib.import_module("cupy")
+            import cupy as module
         except ImportError as cause:
             raise RuntimeError(
                 "device 'cuda' needs CuPy, which cannot be imported here; install it with "
@@ -70,8 +69,13 @@ def empty(spec: Spec) -> Array:
 
 def storage(array: Array) -> Array:
     """The array that owns `array`'s memory as far as NumPy or CuPy knows: the end of its chain of `.base`."""
-    while type(array.base) is type(array):
-        array = array.base
+    base = array.base
+    while base is not None:
+        if isinstance(base, _Interface):
+            base = base.owner
+        elif type(base) is not type(array):
+            break
+        array, base = base, base.base
     return array
 
 
@@ -104,8 +108,8 @@ def strided_view(array: Array, spec: Spec, offset: int) -> Array:
     owner = storage(array)
     start = address(array) - address(owner) + offset * spec.dtype.itemsize
     if isinstance(array, np.ndarray):
-        if owner.flags.c_contiguous:  # 0.3 µs; np.lib.stride_tricks.as_strided takes 2.6
-            return np.ndarray(spec.shape, spec.dtype.numpy, owner, min(start, owner.nbytes), spec.byte_strides)
+        if owner.flags.c_contiguous and start <= owner.nbytes:  # 0.3 µs; np.lib.stride_tricks.as_strided takes 2.6
+            return np.ndarray(spec.shape, spec.dtype.numpy, owner, start, spec.byte_strides)
         return np.asarray(_Interface(owner, address(owner) + start, spec))
     memory = array.data.mem
     pointer = require_cupy().cuda.MemoryPointer(memory, array.data.ptr - memory.ptr + offset * spec.dtype.itemsize)

@@ -55,7 +55,7 @@ class Spec:
         self.contiguous = layout.is_contiguous(shape, stride)
         # What the fastest path of dispatch asks of equal operands: row-major floats in host memory, with axes and elements.
         self.plain = (
-            dtype.category >= 2 and device is CPU and self.ndim > 0 and self.numel > 0 and stride == layout.contiguous_strides(shape)
+            dtype.category == 2 and device is CPU and self.ndim > 0 and self.numel > 0 and stride == layout.contiguous_strides(shape)
         )
         # Promotion treats 0-dim tensors and Python numbers apart (spec section 6.5).
         self.category = layout_category(self.ndim)

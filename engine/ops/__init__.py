@@ -198,6 +198,7 @@ from engine.ops.softmax import (
     log_softmax as log_softmax,
     softmax as softmax,
 )
+from engine.ops.special import polygamma as polygamma
 from engine.ops.view import (
     as_strided as as_strided,
     as_strided_backward as as_strided_backward,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from engine import iterator, layout
+from engine import layout
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
 from engine.ops.common import common_dtype
@@ -127,6 +127,8 @@ def flip(input: Tensor, *dims: Any) -> Tensor:
 
 def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
     """A copy with elements shifted cyclically along axes (over the flattened tensor without `dims`)."""
+    if not input.numel():
+        return input.clone()
     if dims is None:
         assert isinstance(shifts, int) or len(shifts) == 1
         return roll(input.reshape(-1), shifts, 0).reshape(input.shape)
@@ -148,7 +150,14 @@ def repeat(input: Tensor, *sizes: Any) -> Tensor:
     shape = (1,) * (len(counts) - input.ndim) + tuple(input.shape)
     inner = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
     outer = [n for pair in zip(counts, shape, strict=True) for n in pair]
-    return input.reshape(inner).expand(outer).reshape(tuple(c * n for c, n in zip(counts, shape, strict=True)))
+    return _reshaped_copy(input.reshape(inner).expand(outer), tuple(c * n for c, n in zip(counts, shape, strict=True)))
+
+
+def _reshaped_copy(expanded: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """An expanded tensor in another shape, always in memory of its own."""
+    if layout.view_strides(expanded.shape, expanded._spec.stride, shape) is not None:
+        expanded = expanded.clone(memory_format=layout.contiguous_format)
+    return expanded.reshape(shape)
 
 
 def tile(input: Tensor, *dims: Any) -> Tensor:
@@ -170,9 +179,8 @@ def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Te
 
         return index_select(input, dim, wrap_device_array(index, input))
     grown = input.unsqueeze(dim + 1)
-    return grown.expand(tuple(repeats if axis == dim + 1 else n for axis, n in enumerate(grown.shape))).reshape(
-        tuple(n * repeats if axis == dim else n for axis, n in enumerate(input.shape))
-    )
+    expanded = grown.expand(tuple(repeats if axis == dim + 1 else n for axis, n in enumerate(grown.shape)))
+    return _reshaped_copy(expanded, tuple(n * repeats if axis == dim else n for axis, n in enumerate(input.shape)))
 
 
 def _triangle(name: str) -> Any:
@@ -201,7 +209,7 @@ triu = _triangle("triu")
 def _cumulative(name: str) -> Any:
     operator = define(
         name,
-        rule=lambda input, dim, kind: input.like(stride=iterator.plan((input.operand,)).stride, dtype=kind),
+        rule=lambda input, dim, kind: input.like(shape=input.shape, dtype=kind),
         forward=lambda xp, input, dim, kind: getattr(xp, name)(input, axis=dim, dtype=kind.numpy),
         backward=(
             (lambda g, nd, dim: nd.flip(nd.cumsum(nd.flip(g, (dim,)), dim, g.dtype) if nd.records else nd.xp.cumsum(nd.xp.flip(g, dim), axis=dim), (dim,)),)

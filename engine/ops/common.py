@@ -51,10 +51,15 @@ def require_floating(name: str, spec: Spec) -> None:
         raise RuntimeError(f"{name}: expected a floating point or complex input, got {spec.dtype}; convert it with .float()")
 
 
-def require_not_bool(name: str, *specs: Spec) -> None:
-    """Raises RuntimeError for bool operands where PyTorch refuses them."""
-    if all(spec.dtype.category == BOOL_CATEGORY for spec in specs):
-        raise RuntimeError(f"{name}: not supported for bool tensors; use a logical operator (^, |, ~) or convert with .int()")
+def refuse_dtypes(name: str, refused: str, specs: tuple[Spec, ...]) -> None:
+    """Raises RuntimeError for operands of the refused categories ("bool", "complex") among tensors, as PyTorch does."""
+    for spec in specs:
+        if spec.number is not None:
+            continue
+        if "bool" in refused and spec.dtype.category == BOOL_CATEGORY:
+            raise RuntimeError(f"{name}: not supported for bool tensors; use a logical operator (^, |, ~) or convert with .int()")
+        if "complex" in refused and spec.dtype.is_complex:
+            raise RuntimeError(f"{name}: not supported for complex tensors, which have no order; use .abs() or .real")
 
 
 def require_real(name: str, spec: Spec) -> None:

@@ -12,16 +12,17 @@ Source: torch.nn.functional.conv2d, conv_transpose2d; aten/src/ATen/native/Convo
 """
 
 from functools import lru_cache
-from math import prod
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from engine import layout
 from engine.dispatch import apply, define
-from engine.layout import MemoryFormat, contiguous_format
-from engine.ops import conv_arrays
+from engine.layout import MemoryFormat
+from engine.ops import conv_arrays, conv_cpu
 from engine.ops.common import optional
-from engine.ops.windows import Sizes, formatted, output_size, sizes, suggested_format
+from engine.ops.windows import formatted, output_size, suggested_format
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -220,8 +221,10 @@ def _conv_backward(
 ) -> tuple[Any, ...]:
     window = (stride, padding, dilation, groups)
     to_input = to_weight = to_bias = None
+    if needs[0] and needs[1] and g.ndim == 4 and not nd.records and nd.xp is np:
+        g = conv_cpu.in_one_layout(g, input, weight_spec.shape[2:], stride, padding)
     if needs[0]:
-        to_input = nd.conv_transposed(g, weight, None, input_spec.shape[2:], *window, memory_format)
+        to_input = nd.conv_transposed(g, weight, None, tuple(input_spec.shape[2:]), *window, memory_format)
     if needs[1]:
         size = tuple(weight_spec.shape)
         to_weight = nd.conv_weight_gradient(g, input, *window, size, _weight_stride(size, weight_spec.stride))
@@ -270,7 +273,7 @@ def _weight_gradient_backward(
     window = (stride, padding, dilation, groups)
     memory_format = suggested_format(input_spec)
     to_gradient = nd.conv(input, g, None, *window, memory_format) if needs[0] else None
-    to_input = nd.conv_transposed(gradient, g, None, input_spec.shape[2:], *window, memory_format) if needs[1] else None
+    to_input = nd.conv_transposed(gradient, g, None, tuple(input_spec.shape[2:]), *window, memory_format) if needs[1] else None
     return to_gradient, to_input
 
 
@@ -318,6 +321,94 @@ CONV_WEIGHT_GRADIENT = define(
     attributes="stride padding dilation groups size weight_stride",
 )
 CONV.node_name = CONV_TRANSPOSED.node_name = "ConvolutionBackward0"
+
+
+# --- CPU --------------------------------------------------------------------------------------------------------------
+
+
+def _fast(array: Any, dims: int) -> bool:
+    """Whether `conv_cpu` serves: one or two axes of float32 or float64, with elements."""
+    return dims <= 2 and array.dtype.char in "fd" and array.size > 0
+
+
+def _flat(array: Any) -> Any:
+    """(N, C, L) as (N, C, 1, L); four axes as they are."""
+    return array if array.ndim == 4 else array[:, :, None]
+
+
+def _pairs(stride: Axes, padding: Axes, dilation: Axes) -> tuple[Axes, Axes, Axes]:
+    return (stride, padding, dilation) if len(stride) == 2 else ((1, *stride), (0, *padding), (1, *dilation))
+
+
+@CONV.kernel("cpu")
+def _conv_cpu(
+    xp: ModuleType,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Axes,
+    padding: Axes,
+    dilation: Axes,
+    groups: int,
+    memory_format: MemoryFormat,
+) -> Any:
+    dims = len(stride)
+    if not (_fast(input, dims) and weight.size):
+        return _conv(xp, input, weight, bias, stride, padding, dilation, groups, memory_format)
+    window = _pairs(stride, padding, dilation)
+    image, kernel = _flat(input), _flat(weight)
+    out = tuple(map(output_size, image.shape[2:], kernel.shape[2:], *window))
+    result = conv_cpu.forward(image, kernel, bias, *window, groups, out, memory_format)
+    return result if dims == 2 else result[:, :, 0]
+
+
+@CONV_TRANSPOSED.kernel("cpu")
+def _conv_transposed_cpu(
+    xp: ModuleType,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    size: Axes,
+    stride: Axes,
+    padding: Axes,
+    dilation: Axes,
+    groups: int,
+    memory_format: MemoryFormat,
+) -> Any:
+    dims = len(stride)
+    if not (_fast(input, dims) and weight.size):
+        return _conv_transposed(xp, input, weight, bias, size, stride, padding, dilation, groups, memory_format)
+    window = _pairs(stride, padding, dilation)
+    extent = size if dims == 2 else (1, *size)
+    result = conv_cpu.input_gradient(_flat(input), _flat(weight), *window, groups, extent, memory_format)
+    if bias is not None:
+        result += bias[:, None, None]
+    return result if dims == 2 else result[:, :, 0]
+
+
+@CONV_WEIGHT_GRADIENT.kernel("cpu")
+def _weight_gradient_cpu(
+    xp: ModuleType,
+    gradient: Any,
+    input: Any,
+    stride: Axes,
+    padding: Axes,
+    dilation: Axes,
+    groups: int,
+    size: Axes,
+    weight_stride: Axes,
+) -> Any:
+    dims = len(stride)
+    if not (_fast(input, dims) and gradient.size):
+        return _weight_gradient(xp, gradient, input, stride, padding, dilation, groups, size, weight_stride)
+    window = _pairs(stride, padding, dilation)
+    shape = size if dims == 2 else (*size[:2], 1, size[2])
+    result = conv_cpu.weight_gradient(_flat(gradient), _flat(input), *window, groups, shape)
+    result = result if dims == 2 else result[:, :, 0]
+    return xp.ascontiguousarray(result) if weight_stride == layout.contiguous_strides(size) else result
+
+
+# --- canonical calls --------------------------------------------------------------------------------------------------
 
 
 def conv(

@@ -2,7 +2,7 @@
 
 Images are channels-last inside, (N, d..., C), and columns one matrix a group, (G, windows, kernel... * C / G), ordered as a
 channels-last weight lies in memory; a channels-last weight is then a matrix operand without a copy. Works for NumPy and
-CuPy. Two-dimensional float32 and float64 images on the CPU take their columns from compiled kernels.
+CuPy, any dtype; `engine.ops.conv_cpu` is the fast path.
 """
 
 from math import prod
@@ -121,12 +121,6 @@ def columns(
     pointwise = not any(padding) and prod(kernel) == 1 and prod(stride) == 1
     if pointwise:
         return grouped(image.reshape(-1, channels), groups)
-    if _compiled(xp, image, kernel):
-        from engine.kernels import conv
-
-        return conv.im2col(
-            xp.ascontiguousarray(image), kernel, stride=stride, padding=padding, dilation=dilation, groups=groups
-        )
     after = tuple(
         max((positions - 1) * step + by * (window - 1) + 1 - size - before, 0)
         for positions, step, by, window, size, before in zip(
@@ -152,12 +146,6 @@ def gather_columns(
     """The adjoint of `columns`: an image of `shape` (N, d..., C), every pixel the sum of its copies."""
     batch, channels = shape[0], shape[-1]
     groups = len(matrix)
-    if _compiled(xp, matrix, kernel):
-        from engine.kernels import conv
-
-        return conv.col2im(
-            xp.ascontiguousarray(matrix), shape, kernel, stride=stride, padding=padding, dilation=dilation
-        )
     spatial = tuple(
         max(size + 2 * before, (positions - 1) * step + by * (window - 1) + 1)
         for size, before, positions, step, by, window in zip(
@@ -176,8 +164,4 @@ def gather_columns(
             target = total[(slice(None), *where, slice(group * width, (group + 1) * width))]
             target += parts[(group, slice(None), *(slice(None),) * len(out), *tap)]
     inside = tuple(slice(before, before + size) for before, size in zip(padding, shape[1:-1], strict=True))
-    return total[(slice(None), *inside)]
-
-
-def _compiled(xp: ModuleType, array: Array, kernel: Axes) -> bool:
-    return xp is np and len(kernel) == 2 and array.dtype.char in "fd" and array.size > 0
+    return xp.ascontiguousarray(total[(slice(None), *inside)])

@@ -4,13 +4,15 @@ from typing import Any
 
 from engine.layout import MemoryFormat, contiguous_format
 from engine.ops.conv import conv, conv_transposed
+from engine.ops.padding import constant_pad_nd
 from engine.ops.windows import Sizes, sizes, suggested_format
 from engine.tensor import Tensor
 
 
-def _memory_format(input: Tensor, weight: Tensor) -> MemoryFormat:
+def _memory_format(input: Tensor, weight: Tensor, dims: int) -> MemoryFormat:
+    """Channels-last where input or weight looks so. In one dimension PyTorch asks the weight only."""
     found = suggested_format(input._spec)
-    return suggested_format(weight._spec) if found is contiguous_format else found
+    return suggested_format(weight._spec, dims) if found is contiguous_format else found
 
 
 def _batched(name: str, input: Tensor, weight: Tensor, dims: int) -> Tensor:
@@ -37,8 +39,6 @@ def _same_padding(name: str, input: Tensor, weight: Tensor, stride: Any, dilatio
         raise RuntimeError(f"{name}: padding='same' is not supported for strided convolutions, got stride {list(stride)}")
     totals = [by * (size - 1) for by, size in zip(dilation, weight.shape[2:], strict=True)]
     if any(total % 2 for total in totals):
-        from engine.ops.padding import constant_pad_nd
-
         input = constant_pad_nd(input, tuple(side for total in reversed(totals) for side in (0, total % 2)), 0.0)
     return input, tuple(total // 2 for total in totals)
 
@@ -66,7 +66,7 @@ def _convolution(dims: int) -> Any:
                 raise RuntimeError(f"{name}: Invalid padding string: '{padding}'; expected 'same' or 'valid'")
         else:
             margin = sizes(name, "padding", padding, dims)
-        result = conv(image, weight, bias, steps, margin, spread, groups, _memory_format(image, weight))
+        result = conv(image, weight, bias, steps, margin, spread, groups, _memory_format(image, weight, dims))
         return result if input.ndim == dims + 2 else result.squeeze(0)
 
     convolution.__name__ = convolution.__qualname__ = name
@@ -102,13 +102,22 @@ def _transposed(dims: int) -> Any:
                 f"{name}: output padding must be smaller than either stride or dilation, but got output_padding "
                 f"{list(extra)}, stride {list(steps)}, dilation {list(spread)}"
             )
+        # Beyond the stride no window reaches: these rows and columns hold the bias alone.
+        beyond = tuple(more if more >= step else 0 for more, step in zip(extra, steps, strict=True))
         size = tuple(
-            (old - 1) * step - 2 * before + by * (window - 1) + more + 1
-            for old, step, before, by, window, more in zip(
-                image.shape[2:], steps, margin, spread, weight.shape[2:], extra, strict=True
+            (old - 1) * step - 2 * before + by * (window - 1) + more - rest + 1
+            for old, step, before, by, window, more, rest in zip(
+                image.shape[2:], steps, margin, spread, weight.shape[2:], extra, beyond, strict=True
             )
         )
-        result = conv_transposed(image, weight, bias, size, steps, margin, spread, groups, _memory_format(image, weight))
+        if any(beyond):
+            memory_format = _memory_format(image, weight, dims)
+            result = conv_transposed(image, weight, None, size, steps, margin, spread, groups, memory_format)
+            result = constant_pad_nd(result, tuple(side for rest in reversed(beyond) for side in (0, rest)), 0.0)
+            if bias is not None:
+                result = result + bias.reshape(-1, *(1,) * dims)
+            return result if input.ndim == dims + 2 else result.squeeze(0)
+        result = conv_transposed(image, weight, bias, size, steps, margin, spread, groups, _memory_format(image, weight, dims))
         return result if input.ndim == dims + 2 else result.squeeze(0)
 
     convolution.__name__ = convolution.__qualname__ = name

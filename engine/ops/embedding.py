@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from engine.dispatch import apply, define
+from engine.kernels import embedding as kernels
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -91,8 +92,6 @@ EMBEDDING_BACKWARD = define(
 def _embedding_backward_cpu(xp: ModuleType, gradient: Any, index: Any, count: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
     if gradient.dtype.char not in "fd":
         return _embedding_backward(xp, gradient, index, count, padding_idx, scale_grad_by_freq)
-    from engine.kernels import embedding as kernels
-
     # 1024 rows of 128 floats into 256: 16 µs, np.add.at 420
     rows = np.ascontiguousarray(gradient).reshape(-1, gradient.shape[-1]) if gradient.size else np.empty((0, gradient.shape[-1]), gradient.dtype)
     flat = np.ascontiguousarray(index).reshape(-1).astype(np.int64, copy=False)

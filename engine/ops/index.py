@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import backend, layout
+from engine import backend, iterator, layout
 from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.dtypes import bool_, int64, uint8
@@ -58,7 +58,7 @@ def _basic_part(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, list[Any]]:
             view = unsqueeze(view, dim)
             indices.append(None)
             dim += 1
-        elif isinstance(entry, bool):
+        elif isinstance(entry, bool) or (isinstance(entry, Tensor) and not entry.ndim):  # a 0-dim mask
             view = unsqueeze(view, dim)
             indices.append(make_tensor([0] if entry else [], dtype=int64))
             dim += 1
@@ -141,6 +141,27 @@ def _index_shape(input: Spec, places: tuple[int, ...], shapes: tuple[tuple[int, 
     return (*kept[:at], *broadcast, *kept[at:])
 
 
+def _index_spec(input: Spec, places: tuple[int, ...], indices: tuple[Spec, ...]) -> Spec:
+    """The result's layout: as if the input, with stride 0 along the index axes, and the indices met in an elementwise operator.
+
+    Source: AdvancedIndex in PyTorch's aten/src/ATen/native/TensorAdvancedIndexing.cpp.
+    """
+    shapes = tuple(tuple(index.shape) for index in indices)
+    shape = _index_shape(input, places, shapes)
+    broadcast = layout.broadcast_shapes(*shapes)
+    kept = [step for axis, step in enumerate(input.stride) if axis not in places]
+    adjacent = list(places) == list(range(places[0], places[0] + len(places)))
+    at = places[0] if adjacent else 0
+    operands = [(shape, (*kept[:at], *(0,) * len(broadcast), *kept[at:]))]
+    after = len(shape) - at - len(broadcast)
+    for index in indices:
+        steps = iterator.aligned_strides(broadcast, tuple(index.shape), index.stride)
+        reshaped = (*(1,) * at, *broadcast, *(1,) * after)
+        inner = 1 if not broadcast else max(steps[0] * broadcast[0], 1)
+        operands.append((reshaped, (*(inner,) * at, *steps, *(1,) * after)))
+    return input.like(shape=shape, stride=iterator.plan(tuple(operands)).stride)
+
+
 def _full_key(ndim: int, places: tuple[int, ...], indices: tuple[Any, ...]) -> tuple[Any, ...]:
     key: list[Any] = [slice(None)] * ndim
     for place, index in zip(places, indices, strict=True):
@@ -176,8 +197,7 @@ def _define_index(count: int) -> None:
     names = [f"index{i}" for i in range(count)]
 
     def rule(input: Spec, *rest: Any) -> Spec:
-        places = rest[-1]
-        return input.like(shape=_index_shape(input, places, tuple(tuple(index.shape) for index in rest[:-1])))
+        return _index_spec(input, rest[-1], rest[:-1])
 
     def back_rule(input: Spec, *rest: Any) -> Spec:
         return input.like(shape=rest[-1])
@@ -314,6 +334,16 @@ def _check_index(name: str, index: Tensor, size: int) -> None:
             raise RuntimeError(f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}")
 
 
+INDEX_SELECT = define(
+    "index_select",
+    rule=lambda input, index, dim: input.like(shape=(*input.shape[:dim], index.numel, *input.shape[dim + 1 :])),
+    forward=lambda xp, input, index, dim: input.take(index, dim),
+    backward=(lambda g, nd, index, input_spec, dim: nd.index_backward1(g, index, (dim,), tuple(input_spec.shape)), None),
+    inputs="input index",
+    attributes="dim",
+)
+
+
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The elements at `index` along an axis."""
     dim = wrap_dim(dim, input.ndim, "index_select")
@@ -321,9 +351,8 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
         raise IndexError("index_select(): Index is supposed to be a vector")
     size = input.shape[dim] if input.ndim else 1
     _check_index("index_select", index, size)
-    return INDEX_FUNCTIONS["index1"](input.unsqueeze(0) if not input.ndim else input, index.reshape(-1), (dim,)).reshape(
-        () if not input.ndim else (*input.shape[:dim], index.numel(), *input.shape[dim + 1 :])
-    )
+    picked = apply(INDEX_SELECT, (input if input.ndim else input.unsqueeze(0), index.reshape(-1)), (dim,))
+    return picked if input.ndim else picked.reshape(())
 
 
 def _along_axis(index: Any, dim: int, shape: tuple[int, ...], xp: ModuleType) -> tuple[Any, ...]:

@@ -11,7 +11,9 @@ import numpy as np
 from engine.backend import array_module
 from engine.dispatch import apply, define, raw_namespace
 from engine.dtypes import int64, uint8
-from engine.ops.common import in_single_precision, optional, require_real
+from engine.kernels import loss as kernels
+from engine.ops.common import optional
+from engine.ops.precision import in_single_precision, require_real
 from engine.ops.softmax import log_softmax, softmax
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -129,13 +131,10 @@ def _cross_entropy_slope(
         return _recorded_slope(g, input, target, weight, ignore_index, reduction, label_smoothing)
     xp = nd.xp
     rows = _rows(xp, input)
-    if reduction == "none":
-        row_g = xp.ascontiguousarray(g).reshape(-1)
-    else:
-        row_g = xp.full(len(rows), g / total if reduction == "mean" else g, rows.dtype)
+    row_g = xp.ascontiguousarray(g).reshape(-1)  # one a row, or one for all of them
+    if reduction == "mean":
+        row_g = row_g / total
     if _kernels_serve(xp, rows, target):
-        from engine.kernels import loss as kernels
-
         slope = kernels.cross_entropy_backward(
             row_g, rows, target.reshape(-1), log_sums, _flat_weight(weight), ignore_index=ignore_index, label_smoothing=label_smoothing
         )
@@ -197,18 +196,14 @@ def _cross_entropy_cpu(xp: ModuleType, input: Any, target: Any, weight: Any, ign
     rows = _rows(np, input)
     if not _kernels_serve(np, rows, target):
         return _cross_entropy(xp, input, target, weight, ignore_index, reduction, label_smoothing)
-    from engine.kernels import loss as kernels
-
-    losses, log_sums, total = kernels.cross_entropy_forward(
-        rows, np.ascontiguousarray(target).reshape(-1), _flat_weight(weight), ignore_index=ignore_index, label_smoothing=label_smoothing
+    losses, log_sums, total, loss = kernels.cross_entropy_sums(
+        rows, np.ascontiguousarray(target).reshape(-1), _flat_weight(weight), ignore_index, label_smoothing
     )
     if reduction == "none":
         return losses.reshape(target.shape), log_sums, total
-    out = np.empty((), rows.dtype)
-    np.add.reduce(losses, out=out)
     if reduction == "mean":
-        np.divide(out, total, out)
-    return out, log_sums, total
+        loss = loss / total if total else np.nan
+    return np.array(loss, rows.dtype), log_sums, total
 
 
 def cross_entropy(

@@ -17,7 +17,7 @@ import numpy as np
 from engine import backend, iterator, layout
 from engine.dispatch import Operator, Plan, apply, apply_binary, apply_unary, define
 from engine.dtypes import bool_, dtype
-from engine.ops.common import common_dtype, floating_dtype, operand, require_not_bool
+from engine.ops.common import common_dtype, floating_dtype, operand, refuse_dtypes
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
@@ -28,16 +28,18 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {}  # the public function of each 
 COMPARISONS = frozenset({"comparison", "boolean"})
 
 
-def _rule(name: str, flavour: str, bool_refused: bool, *specs: Spec) -> Spec:
+def _rule(name: str, flavour: str, refused: str, *specs: Spec) -> Spec:
     tensors = [spec for spec in specs if spec.number is None] or list(specs)
-    if bool_refused:
-        require_not_bool(name, *specs)
+    if refused:
+        refuse_dtypes(name, refused, specs)
     if flavour == "floating":
         kind = floating_dtype(*specs)
     elif flavour in COMPARISONS:
         kind = bool_
     else:
         kind = common_dtype(*specs)
+        if name == "abs":
+            kind = kind.to_real()
     # The dtype operands meet in: one that must be converted enters planning in the strides its converted copy has.
     meet = compute_dtype(flavour, specs)
     planned = iterator.plan(tuple(spec.operand if meet is None or spec.dtype is meet else converted_operand(spec) for spec in specs))
@@ -121,13 +123,13 @@ def pointwise(
     *,
     flavour: str = "arithmetic",
     inputs: str = "",
-    bool_refused: bool = False,
+    refused: str = "",
 ) -> Operator:
     """Defines an elementwise operator and its public function (positional tensors or numbers)."""
     names = inputs or {1: "input", 2: "input other"}[len(backward) if backward else 1]
     operator = define(
         name,
-        rule=partial(_rule, name, flavour, bool_refused),
+        rule=partial(_rule, name, flavour, refused),
         forward=partial(_raw, function) if isinstance(function, str) else function,
         backward=backward,
         inputs=names,
@@ -177,12 +179,12 @@ def into(out: Tensor, operator: Operator, inputs: tuple[Any, ...]) -> Tensor:
 # --- arithmetic ---------------------------------------------------------------------------------------------------------------------------------
 
 pointwise("add", "add", (lambda g: g, lambda g: g))
-pointwise("sub", "subtract", (lambda g: g, lambda g: -g), bool_refused=True)
+pointwise("sub", "subtract", (lambda g: g, lambda g: -g), refused="bool")
 pointwise("mul", "multiply", (lambda g, other: g * other, lambda g, input: g * input))
 pointwise("div", "true_divide", (lambda g, other: g / other, lambda g, other, out: -g * out / other), flavour="floating")
-pointwise("neg", "negative", (lambda g: -g,), bool_refused=True)
-pointwise("positive", "positive", (lambda g: g,), bool_refused=True)
-pointwise("abs", "absolute", (lambda g, nd, input: g * nd.sign(input),))
+pointwise("neg", "negative", (lambda g: -g,), refused="bool")
+pointwise("positive", "positive", (lambda g: g,), refused="bool")
+pointwise("abs", "absolute", (lambda g, nd, input: g * nd.sign(input),), refused="bool")
 pointwise("sign", "sign", (lambda g: g * 0,))
 pointwise("square", "square", (lambda g, input: g * (2 * input),))
 pointwise(
@@ -196,10 +198,10 @@ pointwise(
 pointwise("floor_divide", "floor_divide", (None, None))
 pointwise("remainder", "remainder", (lambda g: g, lambda g, nd, input, other: -g * nd.floor_divide(input, other)))
 pointwise("fmod", "fmod", (lambda g: g, lambda g, nd, input, other: -g * nd.trunc(input / other)))
-pointwise("maximum", "maximum", (lambda g, nd, input, other: _share(g, nd, input, other), lambda g, nd, input, other: _share(g, nd, other, input)))
-pointwise("minimum", "minimum", (lambda g, nd, input, other: _share(g, nd, other, input), lambda g, nd, input, other: _share(g, nd, input, other)))
-pointwise("fmax", "fmax", (lambda g, nd, input, other: _share(g, nd, input, other), lambda g, nd, input, other: _share(g, nd, other, input)))
-pointwise("fmin", "fmin", (lambda g, nd, input, other: _share(g, nd, other, input), lambda g, nd, input, other: _share(g, nd, input, other)))
+pointwise("maximum", "maximum", (lambda g, nd, input, other: _share(g, nd, input, other), lambda g, nd, input, other: _share(g, nd, other, input)), refused="complex")
+pointwise("minimum", "minimum", (lambda g, nd, input, other: _share(g, nd, other, input), lambda g, nd, input, other: _share(g, nd, input, other)), refused="complex")
+pointwise("fmax", "fmax", (lambda g, nd, input, other: _share(g, nd, input, other), lambda g, nd, input, other: _share(g, nd, other, input)), refused="complex")
+pointwise("fmin", "fmin", (lambda g, nd, input, other: _share(g, nd, other, input), lambda g, nd, input, other: _share(g, nd, input, other)), refused="complex")
 pointwise("lerp", lambda xp, input, end, weight: xp.where(abs(weight) < 0.5, input + weight * (end - input), end - (end - input) * (1 - weight)),
           (lambda g, weight: g * (1 - weight), lambda g, weight: g * weight, lambda g, input, end: g * (end - input)), inputs="input end weight")  # fmt: skip
 
@@ -243,7 +245,7 @@ floating("atanh", "arctanh", (lambda g, input: g / (1 - input * input),))
 floating("atan2", "arctan2", (lambda g, input, other: g * other / (input * input + other * other), lambda g, input, other: -g * input / (input * input + other * other)))
 floating("hypot", "hypot", (lambda g, input, out: g * input / out, lambda g, other, out: g * other / out))
 floating("logaddexp", "logaddexp", (lambda g, nd, input, out: g * nd.exp(input - out), lambda g, nd, other, out: g * nd.exp(other - out)))
-pointwise("relu", lambda xp, input: xp.maximum(input, 0), (lambda g, out: g * (out > 0),))
+pointwise("relu", lambda xp, input: xp.maximum(input, 0), (lambda g, out: g * (out > 0),), refused="bool complex")
 floating("sigmoid", lambda xp, input: _sigmoid(xp, input), (lambda g, out: g * out * (1 - out),))
 
 
@@ -257,14 +259,16 @@ def _sigmoid(xp: ModuleType, input: Any) -> Any:
 
 # --- rounding, comparison, logic ------------------------------------------------------------------------------------------------------------------
 
-pointwise("floor", "floor", (lambda g: g * 0,))
-pointwise("ceil", "ceil", (lambda g: g * 0,))
-pointwise("trunc", "trunc", (lambda g: g * 0,))
-pointwise("round", "rint", (lambda g: g * 0,))
+pointwise("floor", "floor", (lambda g: g * 0,), refused="bool complex")
+pointwise("ceil", "ceil", (lambda g: g * 0,), refused="bool complex")
+pointwise("trunc", "trunc", (lambda g: g * 0,), refused="bool complex")
+pointwise("round", "rint", (lambda g: g * 0,), refused="bool complex")
 
 _NO = (None, None)
-for _name, _function in (("eq", "equal"), ("ne", "not_equal"), ("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal")):
+for _name, _function in (("eq", "equal"), ("ne", "not_equal")):
     pointwise(_name, _function, _NO, flavour="comparison")
+for _name, _function in (("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal")):
+    pointwise(_name, _function, _NO, flavour="comparison", refused="complex")
 for _name in ("logical_and", "logical_or", "logical_xor"):
     pointwise(_name, _name, _NO, flavour="boolean")
 pointwise("logical_not", "logical_not", (None,), flavour="boolean")
@@ -308,7 +312,12 @@ def _clamp_rule(input: Spec, low: Any, high: Any) -> Spec:
     if low is None and high is None:
         raise RuntimeError("clamp: At least one of 'min' or 'max' must not be None")
     specs = [spec for spec in (input, low, high) if spec is not None]
-    return _rule("clamp", "arithmetic", False, *specs)
+    # Bounds that are numbers are parameters here, not operands: they take part in promotion but not in the layout.
+    made = _rule("clamp", "arithmetic", "complex", *specs)
+    kind = made.dtype
+    tensors = [spec for spec in specs if spec.number is None]
+    planned = iterator.plan(tuple(spec.operand if spec.dtype is kind else converted_operand(spec) for spec in tensors))
+    return made.like(stride=planned.stride)
 
 
 CLAMP = define(

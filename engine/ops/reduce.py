@@ -297,6 +297,8 @@ any = _truth("any")
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """log(sum(exp(input))) over axes, without overflow."""
     dims = wrap_dims(dim, input.ndim, "logsumexp")
+    if not input.numel():
+        return sum(input.exp(), dims, keepdim).log()
     top = amax(input.detach(), dims, True)
     top = top.where(top.abs() != float("inf"), 0)
     result = sum((input - top).exp(), dims, True).log() + top

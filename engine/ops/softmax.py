@@ -7,7 +7,8 @@ import numpy as np
 
 from engine.dims import wrap_dim
 from engine.dispatch import apply, define
-from engine.ops.common import in_single_precision, require_real
+from engine.kernels import softmax as kernels
+from engine.ops.precision import in_single_precision, require_real
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -40,8 +41,6 @@ def _softmax_slope(g: Any, nd: Any, out: Any, dim: int) -> Any:
     if nd.records:
         return out * (g - (g * out).sum(dim, True))
     if nd.xp is np and _kernels_serve(out, g):
-        from engine.kernels import softmax as kernels
-
         return _by_rows(kernels.softmax_backward, dim, g, out)
     wide, g = in_single_precision(out), in_single_precision(g)
     return wide * (g - (g * wide).sum(axis=dim, keepdims=True))
@@ -51,8 +50,6 @@ def _log_softmax_slope(g: Any, nd: Any, out: Any, dim: int) -> Any:
     if nd.records:
         return g - out.exp() * g.sum(dim, True)
     if nd.xp is np and _kernels_serve(out, g):
-        from engine.kernels import softmax as kernels
-
         return _by_rows(kernels.log_softmax_backward, dim, g, out)
     wide, g = in_single_precision(out), in_single_precision(g)
     return g - nd.xp.exp(wide) * g.sum(axis=dim, keepdims=True)
@@ -86,8 +83,6 @@ def _by_rows(kernel: Any, dim: int, *arrays: Any) -> Any:
 def _softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
     if not _kernels_serve(input):
         return _softmax(xp, np.asarray(input).reshape(1), 0).reshape(()) if not input.ndim else _softmax(xp, input, dim)
-    from engine.kernels import softmax as kernels
-
     return _by_rows(kernels.softmax_forward, dim, input)
 
 
@@ -95,8 +90,6 @@ def _softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
 def _log_softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
     if not _kernels_serve(input):
         return _log_softmax(xp, np.asarray(input).reshape(1), 0).reshape(()) if not input.ndim else _log_softmax(xp, input, dim)
-    from engine.kernels import softmax as kernels
-
     return _by_rows(kernels.log_softmax_forward, dim, input)
 
 

@@ -213,6 +213,10 @@ def t(input: Tensor) -> Tensor:
 
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Axes moved to new positions, the others in order."""
+    if not input.ndim:
+        for dim in (source, destination):
+            wrap_dim(dim if isinstance(dim, int) else (dim or [0])[0], 0, "movedim")
+        return permute(input, ())
     sources = [wrap_dim(dim, input.ndim, "movedim") for dim in ([source] if isinstance(source, int) else source)]
     targets = [wrap_dim(dim, input.ndim, "movedim") for dim in ([destination] if isinstance(destination, int) else destination)]
     if len(sources) != len(targets):
@@ -237,6 +241,8 @@ def _expand_rule(input: Spec, size: tuple[int, ...]) -> Spec:
             f"expand({list(input.shape)}, size={list(size)}): the number of sizes provided ({len(size)}) must be greater or equal to the number of "
             f"dimensions in the tensor ({input.ndim})"
         )
+    if not input.ndim:
+        return input.like(shape=[1 if n == -1 else n for n in size], stride=(0,) * len(size))
     shape, stride = [], []
     for axis in range(len(size) - 1, -1, -1):
         old = axis - extra
@@ -326,12 +332,19 @@ def _at(ndim: int, dim: int, key: Any) -> tuple[Any, ...]:
     return (*(slice(None),) * dim, key)
 
 
-SELECT = view_operator(
-    "select",
-    lambda input, dim, index: input.like(shape=(*input.shape[:dim], *input.shape[dim + 1 :]), stride=(*input.stride[:dim], *input.stride[dim + 1 :])),
-    lambda xp, input, dim, index: input[(*_at(input.ndim, dim, index), ...)],
-    "dim index",
-)
+def _select_rule(input: Spec, dim: int, index: int) -> Spec:
+    return input.like(shape=(*input.shape[:dim], *input.shape[dim + 1 :]), stride=(*input.stride[:dim], *input.stride[dim + 1 :]))
+
+
+def _select_forward(xp: ModuleType, input: Any, dim: int, index: int) -> Any:
+    view = input[(*_at(input.ndim, dim, index), ...)]
+    if not view.size:  # NumPy leaves the pointer of an empty view where it was; PyTorch moves it
+        spec = backend.spec_of_array(input)
+        return backend.strided_view(input, _select_rule(spec, dim, index), index * spec.stride[dim])
+    return view
+
+
+SELECT = view_operator("select", _select_rule, _select_forward, "dim index")
 
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
@@ -355,7 +368,7 @@ def _slice_rule(input: Spec, dim: int, start: int, stop: int, step: int) -> Spec
 
 def _slice_forward(xp: ModuleType, input: Any, dim: int, start: int, stop: int, step: int) -> Any:
     view = input[_at(input.ndim, dim, slice(start, stop, step))]
-    if not view.size and input.size:  # NumPy leaves the pointer of an empty view where it was; PyTorch moves it
+    if not view.size:  # NumPy leaves the pointer of an empty view where it was; PyTorch moves it
         spec = backend.spec_of_array(input)
         return backend.strided_view(input, _slice_rule(spec, dim, start, stop, step), start * spec.stride[dim])
     return view
@@ -462,9 +475,10 @@ def _diagonal_rule(input: Spec, offset: int, dim1: int, dim2: int) -> Spec:
 
 def _diagonal_forward(xp: ModuleType, input: Any, offset: int, dim1: int, dim2: int) -> Any:
     view = input.diagonal(offset, dim1, dim2)
-    if not view.size:  # PyTorch does not move the pointer of an empty diagonal
+    if not view.size:  # NumPy leaves the pointer of an empty view where it was; PyTorch moves it unless the diagonal itself is empty
         spec = backend.spec_of_array(input)
-        return backend.strided_view(input, _diagonal_rule(spec, offset, dim1, dim2), 0)
+        moved = offset * spec.stride[dim2] if offset >= 0 else -offset * spec.stride[dim1]
+        return backend.strided_view(input, _diagonal_rule(spec, offset, dim1, dim2), moved if view.shape[-1] else 0)
     if xp is backend.np and not view.flags.writeable:
         view.flags.writeable = True  # NumPy hands diagonals out read-only for historical reasons
     return view

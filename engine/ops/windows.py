@@ -84,15 +84,25 @@ def pooled_shape(
     return out
 
 
-def suggested_format(spec: Spec) -> MemoryFormat:
-    """The memory format that an operator carries on from this input (at::TensorBase::suggest_memory_format)."""
-    return layout.suggest_memory_format(spec.shape, spec.stride)
+def suggested_format(spec: Spec, dims: int = 2) -> MemoryFormat:
+    """The memory format that an operator carries on from this input (at::TensorBase::suggest_memory_format).
+
+    One-dimensional operators (`dims=1`) are PyTorch's two-dimensional ones on (N, C, 1, L): a permuted (N, C, L) may then
+    be channels-last, and so is the result.
+    """
+    shape, stride = spec.shape, spec.stride
+    if dims == 1 and spec.ndim == 3:
+        shape, stride = (*shape[:2], 1, shape[2]), (*stride[:2], shape[2] * stride[2], stride[2])
+    return layout.suggest_memory_format(shape, stride)
 
 
 def formatted(spec: Spec, shape: tuple[int, ...], memory_format: MemoryFormat) -> Spec:
-    """A result of `shape` in a memory format; ranks that have no channels-last format are row-major."""
+    """A result of `shape` in a memory format, (N, C, L) as a channels-last (N, C, 1, L)."""
     if memory_format is contiguous_format:
         return spec.like(shape=shape)
+    if len(shape) == 3:
+        strides = layout.strides_for_format((*shape[:2], 1, shape[2]), memory_format)
+        return spec.like(shape=shape, stride=(*strides[:2], strides[3]))
     return spec.like(shape=shape, stride=layout.strides_for_format(shape, memory_format))
 
 

@@ -1,0 +1,289 @@
+"""Activations with parameters of their own: one pass forward, and one derivative rule that arrays and Tensors both answer to.
+
+gelu and silu have compiled CPU kernels. Formulas: torch.nn.functional's documentation. relu, sigmoid and tanh are rows of `engine.ops.pointwise`.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from engine import iterator
+from engine.dispatch import OPERATORS, Operator, apply, define
+from engine.kernels import activation as kernels
+from engine.ops.precision import in_single_precision, require_real
+from engine.ops.inplace import inplace
+from engine.ops.special import erf_array
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+
+def _activation(name: str, forward: Callable[..., Any], slope: Callable[..., Any], attributes: str = "") -> Operator:
+    """An elementwise operator of one real tensor; float16 and bfloat16 are computed in float32."""
+
+    def rule(input: Spec, *given: Any) -> Spec:
+        require_real(name, input)
+        return input.like(stride=iterator.plan((input.operand,)).stride)
+
+    def computed(xp: ModuleType, input: Any, *given: Any) -> Any:
+        return forward(xp, in_single_precision(input), *given).astype(input.dtype, copy=False)
+
+    return define(name, rule=rule, forward=computed, backward=(slope,), attributes=attributes)
+
+
+# --- gelu -----------------------------------------------------------------------------------------------------------------------------------------------
+
+_SQRT_HALF, _DENSITY, _TWO_OVER_PI = 0.7071067811865476, 0.3989422804014327, 0.7978845608028654
+
+
+def _gelu(xp: ModuleType, input: Any, approximate: str) -> Any:
+    if approximate == "none":
+        return 0.5 * input * (1 + erf_array(xp, input * _SQRT_HALF))
+    return 0.5 * input * (1 + xp.tanh(_TWO_OVER_PI * (input + 0.044715 * input * input * input)))
+
+
+def _gelu_slope(g: Any, nd: Any, input: Any, approximate: str) -> Any:
+    if not nd.records and (flat := _flat(input, g)):
+        out = np.empty_like(input)
+        kernels.gelu_backward(flat[1], flat[0], approximate=approximate, out=out.ravel("K"))
+        return out
+    if approximate == "none":
+        distribution = 0.5 * (1 + (nd.erf(input * _SQRT_HALF) if nd.records else erf_array(nd.xp, input * _SQRT_HALF)))
+        return g * (distribution + input * _DENSITY * nd.exp(-0.5 * input * input))
+    square = input * input
+    tanh = nd.tanh(_TWO_OVER_PI * (input + 0.044715 * input * square))
+    return g * (0.5 * (1 + tanh) + 0.5 * _TWO_OVER_PI * input * (1 - tanh * tanh) * (1 + 0.134145 * square))
+
+
+GELU = _activation("gelu", _gelu, _gelu_slope, "approximate")
+
+
+def _flat(*arrays: Any) -> list[Any] | None:
+    """The memory of dense arrays of one layout and one dtype (float32 or float64) as vectors; None where they are not that."""
+    first = arrays[0]
+    if not isinstance(first, np.ndarray) or first.dtype.char not in "fd":
+        return None
+    for array in arrays[1:]:
+        if array.dtype != first.dtype or array.strides != first.strides or array.shape != first.shape:
+            return None
+    vectors = [array.ravel("K") for array in arrays]
+    return None if vectors[0].flags.owndata else vectors  # ravel had to copy: not dense
+
+
+def _flat_kernel(operator: Operator, name: str) -> None:
+    """Runs a kernel of engine.kernels.activation where the memory is dense, the operator's own forward elsewhere."""
+    forward = operator.forward
+
+    def run(xp: ModuleType, input: Any, *attributes: Any) -> Any:
+        flat = _flat(input)
+        if flat is None:
+            return forward(xp, input, *attributes)
+        out = np.empty_like(input)
+        keywords = dict(zip(operator.attributes, attributes, strict=True))
+        getattr(kernels, name)(flat[0], out=out.ravel("K"), **keywords)
+        return out
+
+    operator.kernel("cpu")(run)
+
+
+_flat_kernel(GELU, "gelu_forward")
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x Φ(x), with Φ by erf, or by its tanh approximation with `approximate="tanh"`.
+
+    Raises: RuntimeError for another approximation; NotImplementedError for a dtype that is not real floating point.
+    """
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError(f"gelu: approximate argument must be either none or tanh, got {approximate!r}")
+    return apply(GELU, (input,), (approximate,))
+
+
+# --- silu -----------------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _sigmoid(xp: ModuleType, input: Any) -> Any:
+    return xp.tanh(input * 0.5) * 0.5 + 0.5
+
+
+def _silu_slope(g: Any, nd: Any, input: Any) -> Any:
+    if not nd.records and (flat := _flat(input, g)):
+        out = np.empty_like(input)
+        kernels.silu_backward(flat[1], flat[0], out=out.ravel("K"))
+        return out
+    sigmoid = nd.sigmoid(input)
+    return g * (sigmoid * (1 + input * (1 - sigmoid)))
+
+
+SILU = _activation("silu", lambda xp, input: input * _sigmoid(xp, input), _silu_slope)
+_flat_kernel(SILU, "silu_forward")
+
+
+def silu(input: Tensor) -> Tensor:
+    """x σ(x)."""
+    return apply(SILU, (input,))
+
+
+# --- piecewise ------------------------------------------------------------------------------------------------------------------------------------------
+
+LEAKY_RELU = _activation(
+    "leaky_relu",
+    lambda xp, input, negative_slope: xp.where(input > 0, input, input * negative_slope),
+    lambda g, nd, input, negative_slope: nd.where(input > 0, g, g * negative_slope),
+    "negative_slope",
+)
+ELU = _activation(
+    "elu",
+    lambda xp, input, alpha, scale, input_scale: xp.where(input > 0, input * scale, xp.expm1(xp.minimum(input, 0) * input_scale) * (alpha * scale)),
+    lambda g, nd, input, alpha, scale, input_scale: g
+    * nd.where(input > 0, scale, nd.exp(nd.minimum(input, 0) * input_scale) * (alpha * scale * input_scale)),
+    "alpha scale input_scale",
+)
+HARDTANH = _activation(
+    "hardtanh",
+    lambda xp, input, low, high: xp.clip(input, low, high),
+    lambda g, nd, input, low, high: nd.where((input > low) & (input < high), g, 0),
+    "low high",
+)
+HARDSIGMOID = _activation(
+    "hardsigmoid",
+    lambda xp, input: xp.clip(input + 3, 0, 6) / 6,
+    lambda g, nd, input: nd.where((input > -3) & (input < 3), g / 6, 0),
+)
+HARDSWISH = _activation(
+    "hardswish",
+    lambda xp, input: input * xp.clip(input + 3, 0, 6) / 6,
+    lambda g, nd, input: nd.where(input < -3, 0, nd.where(input <= 3, g * (input / 3 + 0.5), g)),
+)
+THRESHOLD = _activation(
+    "threshold",
+    lambda xp, input, threshold, value: xp.where(input > threshold, input, value),
+    lambda g, nd, input, threshold: nd.where(input > threshold, g, 0),
+    "threshold value",
+)
+HARDSHRINK = _activation(
+    "hardshrink",
+    lambda xp, input, lambd: xp.where((input < -lambd) | (input > lambd), input, 0),
+    lambda g, nd, input, lambd: nd.where((input < -lambd) | (input > lambd), g, 0),
+    "lambd",
+)
+SOFTSHRINK = _activation(
+    "softshrink",
+    lambda xp, input, lambd: input - xp.clip(input, -lambd, lambd),
+    lambda g, nd, input, lambd: nd.where((input < -lambd) | (input > lambd), g, 0),
+    "lambd",
+)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x where x > 0, else negative_slope · x."""
+    return apply(LEAKY_RELU, (input,), (float(negative_slope),))
+
+
+def elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+    """scale · x where x > 0, else scale · alpha (exp(input_scale · x) - 1): ELU, SELU and CELU by their parameters."""
+    return apply(ELU, (input,), (float(alpha), float(scale), float(input_scale)))
+
+
+def selu(input: Tensor) -> Tensor:
+    """scale · elu with the constants of Klambauer et al. (2017), which keep mean 0 and variance 1."""
+    return elu(input, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). Raises RuntimeError if alpha is 0."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return elu(input, alpha, 1.0, 1 / alpha)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """x limited to [min_val, max_val]; no gradient at and beyond the bounds. Raises ValueError if min_val > max_val."""
+    if min_val > max_val:
+        raise ValueError("min_val cannot be greater than max_val")
+    return apply(HARDTANH, (input,), (float(min_val), float(max_val)))
+
+
+def relu6(input: Tensor) -> Tensor:
+    """min(max(0, x), 6)."""
+    return hardtanh(input, 0.0, 6.0)
+
+
+def relu_(input: Tensor) -> Tensor:
+    """max(0, x) in place."""
+    return inplace(OPERATORS["relu"], input, ())
+
+
+def hardsigmoid(input: Tensor) -> Tensor:
+    """min(max(0, x + 3), 6) / 6."""
+    return apply(HARDSIGMOID, (input,))
+
+
+def hardswish(input: Tensor) -> Tensor:
+    """x · hardsigmoid(x)."""
+    return apply(HARDSWISH, (input,))
+
+
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+    """x where x > threshold, else value."""
+    return apply(THRESHOLD, (input,), (float(threshold), float(value)))
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x where |x| > lambd, else 0."""
+    return apply(HARDSHRINK, (input,), (float(lambd),))
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved by lambd towards 0, and 0 in between. Raises RuntimeError if lambd is negative."""
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    return apply(SOFTSHRINK, (input,), (float(lambd),))
+
+
+# --- smooth ---------------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _softplus(xp: ModuleType, scaled: Any) -> Any:
+    return xp.maximum(scaled, 0) + xp.log1p(xp.exp(-xp.abs(scaled)))
+
+
+def _log_sigmoid_rule(input: Spec) -> Spec:
+    require_real("logsigmoid", input)
+    return input.like(shape=input.shape)  # row-major, unlike its neighbours here
+
+
+def _mish_slope(g: Any, nd: Any, input: Any) -> Any:
+    tanh = nd.tanh(nd.softplus(input, 1.0, 20.0))
+    return g * (tanh + input * (1 - tanh * tanh) * nd.sigmoid(input))
+
+
+SOFTPLUS = _activation(
+    "softplus",
+    lambda xp, input, beta, threshold: xp.where(input * beta > threshold, input, _softplus(xp, input * beta) / beta),
+    lambda g, nd, input, beta, threshold: nd.where(input * beta > threshold, g, g * nd.sigmoid(input * beta)),
+    "beta threshold",
+)
+MISH = _activation("mish", lambda xp, input: input * xp.tanh(_softplus(xp, input)), _mish_slope)
+LOGSIGMOID = define(
+    "logsigmoid",
+    rule=_log_sigmoid_rule,
+    forward=lambda xp, input: -_softplus(xp, -in_single_precision(input)).astype(input.dtype, copy=False),
+    backward=(lambda g, nd, input: g * nd.sigmoid(-input),),
+)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta x)) / beta, and x itself where beta x > threshold."""
+    return apply(SOFTPLUS, (input,), (float(beta), float(threshold)))
+
+
+def mish(input: Tensor) -> Tensor:
+    """x tanh(softplus(x))."""
+    return apply(MISH, (input,))
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log σ(x), stable for large |x|."""
+    return apply(LOGSIGMOID, (input,))

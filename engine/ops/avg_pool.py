@@ -1,0 +1,178 @@
+"""Average pooling by fixed windows. A linear map: its derivative `avg_pool_gradient` has `avg_pool` as derivative again.
+
+Results carry the input's memory format on. Source: torch.nn.functional.avg_pool2d; aten/src/ATen/native/cpu/AvgPoolKernel.cpp.
+"""
+
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from engine.dispatch import apply, define
+from engine.layout import MemoryFormat, contiguous_format
+from engine.ops.common import require_floating
+from engine.ops.resample import AxisMap, interned, separable
+from engine.ops.windows import (
+    Axes,
+    as_batch,
+    channels_first,
+    channels_last,
+    formatted,
+    lies_channels_last,
+    pooled_shape,
+    suggested_format,
+)
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+Array = Any
+
+
+@lru_cache(1024)
+def averaging(size: int, out: int, kernel: int, stride: int, padding: int, count_padding: bool, sums: bool) -> AxisMap:
+    """Windowed means (or sums) along one axis. A mean divides by the window's length with or without the padding in it."""
+    begin = np.arange(out) * stride - padding
+    end = np.minimum(begin + kernel, size + padding)
+    length = end - begin
+    begin, end = np.maximum(begin, 0), np.minimum(end, size)
+    divisor = np.ones(out) if sums else length if count_padding else end - begin
+    positions = begin + np.arange((end - begin).max())[:, None]
+    inside = positions < end
+    return interned(size, np.where(inside, positions, 0), np.where(inside, 1 / divisor, 0.0))
+
+
+def _rule(
+    input: Spec,
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    ceil_mode: bool,
+    count_padding: bool,
+    divisor: int | None,
+) -> Spec:
+    dims = len(kernel)
+    name = f"avg_pool{dims}d"
+    require_floating(name, input)
+    if divisor == 0:
+        raise RuntimeError(f"{name}: divisor must be not zero")
+    out = pooled_shape(name, tuple(input.shape), kernel, stride, padding, (1,) * dims, ceil_mode)
+    return formatted(input, (*input.shape[:-dims], *out), _format(input, dims))
+
+
+def _format(input: Spec, dims: int) -> MemoryFormat:
+    """PyTorch's three-dimensional kernel does not keep channels-last."""
+    return contiguous_format if dims == 3 else suggested_format(input, dims)
+
+
+def _compiled(xp: ModuleType, array: Array, dims: int) -> bool:
+    return xp is np and dims == 2 and array.dtype.char in "fd" and array.size > 0
+
+
+def _avg_pool(
+    xp: ModuleType,
+    input: Array,
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    ceil_mode: bool,
+    count_padding: bool,
+    divisor: int | None,
+) -> Array:
+    dims = len(kernel)
+    out = pooled_shape(f"avg_pool{dims}d", input.shape, kernel, stride, padding, (1,) * dims, ceil_mode)
+    if not _compiled(xp, input, dims):
+        maps = tuple(
+            averaging(*axis, count_padding, divisor is not None)
+            for axis in zip(input.shape[-dims:], out, kernel, stride, padding, strict=True)
+        )
+        result = separable(xp, input, maps)
+        return result if divisor is None else result / input.dtype.type(divisor)
+    from engine.kernels import pool
+
+    image = as_batch(input, 2)
+    window = (kernel, stride, padding, count_padding, divisor)
+    if lies_channels_last(image):
+        result = channels_first(pool.avg_pool2d_forward(channels_last(image), out, *window))
+    else:
+        planes = np.ascontiguousarray(image).reshape(-1, *image.shape[2:])
+        result = pool.avg_pool2d_forward(planes, out, *window).reshape(*image.shape[:2], *out)
+    return result if input.ndim == 4 else result[0]
+
+
+def _gradient(
+    xp: ModuleType,
+    gradient: Array,
+    size: Axes,
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    ceil_mode: bool,
+    count_padding: bool,
+    divisor: int | None,
+) -> Array:
+    dims = len(kernel)
+    out = gradient.shape[-dims:]
+    if not _compiled(xp, gradient, dims):
+        maps = tuple(
+            averaging(*axis, count_padding, divisor is not None).adjoint
+            for axis in zip(size, out, kernel, stride, padding, strict=True)
+        )
+        result = separable(xp, gradient, maps)
+        return result if divisor is None else result / gradient.dtype.type(divisor)
+    from engine.kernels import pool
+
+    image = as_batch(gradient, 2)
+    window = (kernel, stride, padding, count_padding, divisor)
+    if lies_channels_last(image):
+        shape = (image.shape[0], *size, image.shape[1])
+        result = channels_first(pool.avg_pool2d_backward(channels_last(image), shape, *window))
+    else:
+        planes = np.ascontiguousarray(image).reshape(-1, *out)
+        result = pool.avg_pool2d_backward(planes, (len(planes), *size), *window).reshape(*image.shape[:2], *size)
+    return result if gradient.ndim == 4 else result[0]
+
+
+AVG_POOL = define(
+    "avg_pool",
+    rule=_rule,
+    forward=_avg_pool,
+    backward=(
+        lambda g, nd, input_spec, kernel, stride, padding, ceil_mode, count_padding, divisor: nd.avg_pool_gradient(
+            g, tuple(input_spec.shape[-len(kernel) :]), kernel, stride, padding, ceil_mode, count_padding, divisor
+        ),
+    ),
+    attributes="kernel stride padding ceil_mode count_padding divisor",
+)
+AVG_POOL_GRADIENT = define(
+    "avg_pool_gradient",
+    rule=lambda gradient, size, *_: formatted(
+        gradient, (*gradient.shape[: -len(size)], *size), _format(gradient, len(size))
+    ),
+    forward=_gradient,
+    backward=(
+        lambda g, nd, kernel, stride, padding, ceil_mode, count_padding, divisor: nd.avg_pool(
+            g, kernel, stride, padding, ceil_mode, count_padding, divisor
+        ),
+    ),
+    inputs="gradient",
+    attributes="size kernel stride padding ceil_mode count_padding divisor",
+)
+
+
+def avg_pool(
+    input: Tensor,
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    ceil_mode: bool,
+    count_padding: bool,
+    divisor: int | None,
+) -> Tensor:
+    """Mean of each window, arguments in canonical form; `avg_pool2d` is the public function."""
+    return apply(AVG_POOL, (input,), (kernel, stride, padding, ceil_mode, count_padding, divisor))
+
+
+def avg_pool_gradient(gradient: Tensor, size: Axes, *window: Any) -> Tensor:
+    """The adjoint of `avg_pool`: (..., out...) to (..., size...)."""
+    return apply(AVG_POOL_GRADIENT, (gradient,), (size, *window))
