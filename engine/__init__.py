@@ -1,14 +1,22 @@
 """engine: tensors, automatic differentiation, neural network layers, optimizers and data loading, with PyTorch's names.
 
-Importing it switches NumPy's floating point warnings off on this thread: dividing by zero gives inf here, as in PyTorch, and says nothing.
+Importing it switches NumPy's floating point warnings off on this thread: dividing by zero gives inf here, as in
+PyTorch, and says nothing.
 """
 
-# ruff: noqa: F401, A004 - this module is the public face: it re-exports, and PyTorch's names include sum, max, float ...
+# ruff: noqa: F401 - this module is the public face: it re-exports, and PyTorch's names include sum, max, float ...
 
 import numpy as _np
 
 from engine import autograd, methods, ops
-from engine.autograd.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+from engine.autograd.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from engine.device import device
 from engine.dtypes import (
     bfloat16,

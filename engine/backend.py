@@ -1,4 +1,6 @@
-"""The numpy|cupy seam: which array module a device uses, allocation by Spec, strided views. The only module that imports CuPy."""
+"""The numpy|cupy seam: which array module a device uses, allocation by Spec, strided views. The only module that
+imports CuPy.
+"""
 
 from types import ModuleType
 from typing import Any
@@ -101,7 +103,8 @@ class _Interface:
 
 
 def strided_view(array: Array, spec: Spec, offset: int) -> Array:
-    """A view on the storage of `array`: `offset` elements after the first element of `array`, with the spec's shape and strides.
+    """A view on the storage of `array`: `offset` elements after the first element of `array`, with the spec's shape and
+    strides.
 
     The caller has checked that the view stays inside the storage.
     """

@@ -1,6 +1,8 @@
-"""Devices: where a tensor's memory lives. `device("cpu")`, `device("cuda", 0)`, `device("meta")`, interned by (type, index)."""
+"""Devices: where a tensor's memory lives. `device("cpu")`, `device("cuda", 0)`, `device("meta")`, interned by (type,
+index).
+"""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 DEVICE_TYPES = ("cpu", "cuda", "meta")
 
@@ -15,7 +17,7 @@ class device:
     __slots__ = ("index", "type")
     type: str
     index: int | None
-    _interned: dict[tuple[str, int | None], "device"] = {}
+    _interned: ClassVar[dict[tuple[str, int | None], "device"]] = {}
 
     def __new__(cls, type: "str | int | device", index: int | None = None) -> Self:
         if isinstance(type, cls):
@@ -26,7 +28,9 @@ class device:
             raise TypeError(f"device: expected a string, an index or a device, got {type!r}")
         name, _, suffix = type.partition(":")
         if name not in DEVICE_TYPES or (suffix and not suffix.isdigit()) or (suffix and index is not None):
-            raise RuntimeError(f"device: unknown device {type!r}; known are {', '.join(DEVICE_TYPES)} (and 'cuda:INDEX')")
+            raise RuntimeError(
+                f"device: unknown device {type!r}; known are {', '.join(DEVICE_TYPES)} (and 'cuda:INDEX')"
+            )
         if suffix:
             index = int(suffix)
         if name == "cuda" and index is None:
@@ -41,7 +45,9 @@ class device:
         return known  # type: ignore[return-value]
 
     def __repr__(self) -> str:
-        return f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"
+        return (
+            f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"
+        )
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"

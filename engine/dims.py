@@ -13,7 +13,9 @@ def wrap_dim(dim: int, ndim: int, name: str = "") -> int:
     dim = index(dim)
     if not -size <= dim < size:
         where = f"{name}: " if name else ""
-        raise IndexError(f"{where}Dimension out of range (expected to be in range of [{-size}, {size - 1}], but got {dim})")
+        raise IndexError(
+            f"{where}Dimension out of range (expected to be in range of [{-size}, {size - 1}], but got {dim})"
+        )
     return dim + size if dim < 0 else dim
 
 
@@ -30,6 +32,8 @@ def wrap_dims(dims: "int | Sequence[int] | None", ndim: int, name: str = "") -> 
         wrapped = sorted(wrap_dim(dim, ndim, name) for dim in dims)
         if len(set(wrapped)) < len(wrapped):
             twice = next(dim for dim in wrapped if wrapped.count(dim) > 1)
-            raise RuntimeError(f"{name or 'reduction'}: dim {twice} appears multiple times in the list of dims {list(dims)}")
+            raise RuntimeError(
+                f"{name or 'reduction'}: dim {twice} appears multiple times in the list of dims {list(dims)}"
+            )
         return tuple(wrapped) if ndim else ()
     return (wrap_dim(dims, ndim, name),) if ndim else (wrap_dim(dims, 0, name),)[:0]

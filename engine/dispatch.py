@@ -2,22 +2,31 @@
 
 An `Operator` is defined in one place (`engine/ops/<family>.py`) and consists of
 
-* `rule`: a pure function of the inputs' Specs and the attributes that returns the Spec of each output and raises every shape and dtype error;
+* `rule`: a pure function of the inputs' Specs and the attributes that returns the Spec of each output and raises every
+shape and dtype error;
 * `forward`: the kernel, on raw arrays: `forward(xp, *arrays, *attributes)`, with xp numpy or cupy;
 * `backward`: derivative rules (below), or None where the output carries no gradient.
 
-`apply` looks up a `Plan` by (attributes, Specs of the inputs). Making a plan runs the rule, so checking a call that was seen before costs one
-dictionary look-up and nothing else. The kernel's first result is compared with the rule's strides: where they differ (axes of size > 1), the plan
+`apply` looks up a `Plan` by (attributes, Specs of the inputs). Making a plan runs the rule, so checking a call that was
+seen before costs one
+dictionary look-up and nothing else. The kernel's first result is compared with the rule's strides: where they differ
+(axes of size > 1), the plan
 from then on copies into memory laid out by the rule. On the "meta" device only the rule runs.
 
-Below autograd the call is redispatched by device key (`KEYS`): the same kernel with another array module, or a kernel of its own
-(`Operator.kernel("cuda")`). `engine.trace` (engine/trace.py) swaps plans for timed ones, so that tracing costs nothing when it is off.
+Below autograd the call is redispatched by device key (`KEYS`): the same kernel with another array module, or a kernel
+of its own
+(`Operator.kernel("cuda")`). `engine.trace` (engine/trace.py) swaps plans for timed ones, so that tracing costs nothing
+when it is off.
 
-Derivative rules name what they need by parameter name: `g` (the gradient of the output; a tuple for operators with several outputs), any input,
-any attribute, `out` (the output, or a tuple), `<input>_spec`, a residual (an extra array that forward returned for backward), `needs` (which inputs
-need a gradient), and `nd` (the functions of engine.ops, on raw arrays or on Tensors, as the occasion demands). `backward` is a tuple with one rule
+Derivative rules name what they need by parameter name: `g` (the gradient of the output; a tuple for operators with
+several outputs), any input,
+any attribute, `out` (the output, or a tuple), `<input>_spec`, a residual (an extra array that forward returned for
+backward), `needs` (which inputs
+need a gradient), and `nd` (the functions of engine.ops, on raw arrays or on Tensors, as the occasion demands).
+`backward` is a tuple with one rule
 an input (None: not differentiable) or one function that returns all of them. Only what the needed rules name is saved.
-With create_graph the rule runs on Tensors and is itself recorded; residuals are then None and the rule computes them again from its inputs.
+With create_graph the rule runs on Tensors and is itself recorded; residuals are then None and the rule computes them
+again from its inputs.
 """
 
 import inspect
@@ -28,8 +37,9 @@ from types import ModuleType
 from typing import Any
 
 from engine import backend
-from engine.autograd.node import Edge, Node
 from engine.autograd.modes import state
+from engine.autograd.node import Edge, Node
+from engine.autograd.saved import FREED, refuse_detached, saved_attribute
 from engine.device import device
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -47,7 +57,7 @@ _array_of_operand = attrgetter("_array")
 class Plan:
     """Everything about a call that depends only on the Specs of its inputs and its attributes."""
 
-    __slots__ = ("input_specs", "nd", "operator", "out", "outs", "run", "attributes")
+    __slots__ = ("attributes", "input_specs", "nd", "operator", "out", "outs", "run")
 
     def __init__(self, operator: "Operator", input_specs: tuple[Spec, ...], attributes: tuple[Any, ...]) -> None:
         self.operator = operator
@@ -66,16 +76,23 @@ class Plan:
         if operator.prepare is not None:
             self.run = operator.prepare(xp, self)
         else:
-            self.run = partial(self._first_run, partial(_call, kernel, xp, attributes) if attributes else partial(kernel, xp))
+            self.run = partial(
+                self._first_run, partial(_call, kernel, xp, attributes) if attributes else partial(kernel, xp)
+            )
 
     def _device(self) -> device:
         """The device of the call; a 0-dim CPU tensor may stand beside tensors elsewhere."""
         found = {spec.device for spec in self.input_specs if spec is not None and spec.number is None and spec.ndim}
         if not found:
-            found = {spec.device for spec in self.input_specs if spec is not None and spec.number is None} or {self.outs[0].device}
+            found = {spec.device for spec in self.input_specs if spec is not None and spec.number is None} or {
+                self.outs[0].device
+            }
         if len(found) > 1:
             listed = ", ".join(sorted(map(str, found)))
-            raise RuntimeError(f"{self.operator.name}: expected all tensors to be on the same device, but found {listed}; move them with .to(device)")
+            raise RuntimeError(
+                f"{self.operator.name}: expected all tensors to be on the same device, but found {listed}; move them "
+                f"with .to(device)"
+            )
         return found.pop()
 
     def _run_meta(self, *arrays: Array) -> Any:
@@ -84,10 +101,7 @@ class Plan:
     def _first_run(self, kernel: Callable[..., Any], *arrays: Array) -> Any:
         """Runs the kernel and settles whether its results need to be laid out anew from now on."""
         result = kernel(*arrays)
-        if self.operator.single:
-            fits = _fits(result, self.outs[0])
-        else:
-            fits = all(map(_fits, result, self.outs))
+        fits = _fits(result, self.outs[0]) if self.operator.single else all(map(_fits, result, self.outs))
         if self.operator.view:
             assert fits, f"{self.operator.name}: the kernel must return a view laid out by the rule"
             self.run = kernel
@@ -121,7 +135,9 @@ def _fits(array: Array, spec: Spec) -> bool:
         return False
     if spec.numel < 2:
         return True
-    return all(size == 1 or mine == rule for size, mine, rule in zip(spec.shape, array.strides, spec.byte_strides, strict=True))
+    return all(
+        size == 1 or mine == rule for size, mine, rule in zip(spec.shape, array.strides, spec.byte_strides, strict=True)
+    )
 
 
 def _laid_out(array: Array, spec: Spec) -> Array:
@@ -161,18 +177,30 @@ class Operator:
         self.prepare = prepare
         self.kernels: dict[str, Callable[..., Any]] = {}
         self.plans: dict[tuple[Any, ...], Plan] = {}
-        # The bare kernel for equal, contiguous floating point operands on the CPU, whose result has their Spec (set by engine.ops.pointwise).
+        # The bare kernel for equal, contiguous floating point operands on the CPU, whose result has their Spec (set by
+        # engine.ops.pointwise).
         self.direct: Callable[..., Any] | None = None
         self.differentiable = backward is not None
         self.node_name = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
         # What a derivative rule may ask for by name, and where `OperatorNode.apply` has it.
         names = ["g", "nd", "needs", "out", *inputs, *attributes, *(f"{name}_spec" for name in inputs), *residuals]
         places = ["g", "nd", "needs", "out"]
-        for group, count in (("values", len(inputs)), ("attributes", len(attributes)), ("specs", len(inputs)), ("residuals", len(residuals))):
+        for group, count in (
+            ("values", len(inputs)),
+            ("attributes", len(attributes)),
+            ("specs", len(inputs)),
+            ("residuals", len(residuals)),
+        ):
             places += [f"{group}[{i}]" for i in range(count)]
         self.joint = None if isinstance(backward, tuple) or backward is None else _bind(name, backward, names, places)
-        self.rules = tuple(None if rule is None else _bind(name, rule, names, places) for rule in backward) if isinstance(backward, tuple) else ()
-        self.grad_inputs = tuple(self.joint is not None or (i < len(self.rules) and self.rules[i] is not None) for i in range(len(inputs)))
+        self.rules = (
+            tuple(None if rule is None else _bind(name, rule, names, places) for rule in backward)
+            if isinstance(backward, tuple)
+            else ()
+        )
+        self.grad_inputs = tuple(
+            self.joint is not None or (i < len(self.rules) and self.rules[i] is not None) for i in range(len(inputs))
+        )
         self._keeps: dict[int, tuple[tuple[bool, ...], bool]] = {}
 
     def keeps(self, mask: int) -> tuple[tuple[bool, ...], bool]:
@@ -182,7 +210,9 @@ class Operator:
             if self.joint is not None:
                 positions = set(self.joint.positions)
             else:
-                positions = {p for i, rule in enumerate(self.rules) if rule is not None and mask >> i & 1 for p in rule.positions}
+                positions = {
+                    p for i, rule in enumerate(self.rules) if rule is not None and mask >> i & 1 for p in rule.positions
+                }
             kept = self._keeps[mask] = (tuple(4 + i in positions for i in range(len(self.inputs))), 3 in positions)
         return kept
 
@@ -220,15 +250,19 @@ class _Bound:
     def __init__(self, rule: Callable[..., Any], positions: tuple[int, ...], places: list[str]) -> None:
         self.rule = rule
         self.positions = positions
-        # As namedtuple does, one line of code is made to fit: collecting an environment and picking from it took 0.4 µs more a rule.
+        # As namedtuple does, one line of code is made to fit: collecting an environment and picking from it took 0.4 µs
+        # more a rule.
         arguments = ", ".join(places[position] for position in positions)
-        self.call: Callable[..., Any] = eval(f"lambda rule: lambda g, nd, needs, out, values, attributes, specs, residuals: rule({arguments})")(rule)
+        self.call: Callable[..., Any] = eval(
+            f"lambda rule: lambda g, nd, needs, out, values, attributes, specs, residuals: rule({arguments})"
+        )(rule)
 
 
 def _bind(operator: str, rule: Callable[..., Any], names: list[str], places: list[str]) -> _Bound:
     asked = list(inspect.signature(rule).parameters)
     unknown = [name for name in asked if name not in names]
-    assert not unknown and asked, f"{operator}: the derivative rule asks for {unknown}, known are {names}"
+    assert asked, f"{operator}: a derivative rule without parameters"
+    assert not unknown, f"{operator}: the derivative rule asks for {unknown}, known are {names}"
     return _Bound(rule, tuple(names.index(name) for name in asked), places)
 
 
@@ -251,13 +285,17 @@ def define(
     """
     if name in OPERATORS:
         raise ValueError(f"operator {name!r} is already defined")
-    operator = Operator(name, rule, forward, backward, inputs.split(), attributes.split(), outputs, residuals.split(), view, prepare)
+    operator = Operator(
+        name, rule, forward, backward, inputs.split(), attributes.split(), outputs, residuals.split(), view, prepare
+    )
     OPERATORS[name] = operator
     return operator
 
 
 def apply(operator: Operator, inputs: Inputs, attributes: tuple[Any, ...] = ()) -> Any:
-    """Runs an operator: plan, kernel, record. Returns a Tensor, or a tuple of them for an operator with several outputs."""
+    """Runs an operator: plan, kernel, record. Returns a Tensor, or a tuple of them for an operator with several
+    outputs.
+    """
     key = (attributes, *map(_spec_of_operand, inputs))
     plan = operator.plans.get(key)
     if plan is None:
@@ -269,7 +307,7 @@ def apply(operator: Operator, inputs: Inputs, attributes: tuple[Any, ...] = ()) 
             _share_memory(out, inputs[0])
         if state.grad_enabled:
             for tensor in inputs:
-                if tensor._requires_grad or tensor._base is not None and tensor.requires_grad:
+                if tensor._requires_grad or (tensor._base is not None and tensor.requires_grad):
                     _record(operator, plan, inputs, (out,), ())
                     break
         elif state.inference and not operator.view:
@@ -282,7 +320,7 @@ def apply(operator: Operator, inputs: Inputs, attributes: tuple[Any, ...] = ()) 
             _share_memory(out, inputs[0])
     if state.grad_enabled:
         for tensor in inputs:
-            if tensor._requires_grad or tensor._base is not None and tensor.requires_grad:
+            if tensor._requires_grad or (tensor._base is not None and tensor.requires_grad):
                 _record(operator, plan, inputs, outs, result[count:])
                 break
     elif state.inference and not operator.view:
@@ -311,7 +349,8 @@ def apply_unary(operator: Operator, input: Tensor) -> Tensor:
 def apply_binary(operator: Operator, input: Any, other: Any) -> Tensor:
     """`apply` for two operands, one output and no attributes: the path of `a + b`.
 
-    8x16 float32: 0.8 µs where `apply` takes 1.5 and numpy.add 0.35. With equal, contiguous operands nothing is planned or looked up.
+    8x16 float32: 0.8 µs where `apply` takes 1.5 and numpy.add 0.35. With equal, contiguous operands nothing is planned
+    or looked up.
     """
     spec = input._spec
     if spec is other._spec and spec.plain and operator.direct is not None:
@@ -343,7 +382,9 @@ def _share_memory(view: Tensor, source: Tensor) -> None:
     view._view_version = counter.value if state.grad_enabled else -1
 
 
-def _record(operator: Operator, plan: Plan, inputs: Inputs, outputs: tuple[Tensor, ...], residuals: Sequence[Array]) -> None:
+def _record(
+    operator: Operator, plan: Plan, inputs: Inputs, outputs: tuple[Tensor, ...], residuals: Sequence[Array]
+) -> None:
     """Gives the outputs a node, unless nothing about this call is differentiable."""
     if not operator.differentiable:
         return
@@ -352,7 +393,7 @@ def _record(operator: Operator, plan: Plan, inputs: Inputs, outputs: tuple[Tenso
     wanted = operator.grad_inputs
     bit = 1
     for tensor, differentiable in zip(inputs, wanted, strict=False):
-        if differentiable and (tensor._requires_grad or tensor._base is not None and tensor.requires_grad):
+        if differentiable and (tensor._requires_grad or (tensor._base is not None and tensor.requires_grad)):
             mask |= bit
             fn = tensor._grad_fn
             edges.append(tensor.gradient_edge() if fn is None or tensor._base is not None else (fn, tensor._output_nr))
@@ -389,28 +430,34 @@ class OperatorNode(Node):
         return self.plan.operator.node_name
 
     def release(self) -> None:
-        if any(entry is not None for entry in self.saved or ()) or self.saved_outputs or self.residuals:
+        if self.saved_outputs or self.residuals or (self.saved is not None and any(self.saved)):
             self.saved, self.saved_outputs, self.residuals = None, None, ()
 
-    def apply(self, gradients: list[Any], recorded: bool) -> Sequence[Any]:
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_saved_", "_raw_saved_")):
+            return saved_attribute(self, self.plan.operator.inputs, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def apply(self, gradients: list[Any], recorded: bool, edges: Sequence[Edge | None] | None = None) -> Sequence[Any]:
         plan = self.plan
         operator = plan.operator
         saved = self.saved
         if saved is None:
-            raise RuntimeError(
-                f"{self.name()}: trying to backward through the graph a second time, but its saved tensors were freed by the first backward; "
-                "call backward(retain_graph=True) the first time"
-            )
-        edges = self.next_edges
+            raise RuntimeError(FREED)
+        if edges is None:
+            edges = self.next_edges
         if operator.outputs == 1:
             gradient = gradients[0]
             if gradient is None:
                 return [None] * len(edges)
         else:
             gradient = tuple(gradients)
+            if all(each is None for each in gradient):
+                return [None] * len(edges)
         outs: Any = None
         if recorded:
             values = [None if entry is None else entry.tensor(self) for entry in saved]
+            refuse_detached(self, values)
             if self.saved_outputs is not None:
                 outs = tuple(entry.tensor(self) for entry in self.saved_outputs)
             nd: Any = tensor_namespace
@@ -434,13 +481,16 @@ class OperatorNode(Node):
             needs = tuple(edge is not None for edge in edges)
             return joint.call(gradient, nd, needs, outs, values, attributes, specs, residuals)
         return [
-            None if edge is None else bound.call(gradient, nd, None, outs, values, attributes, specs, residuals)  # type: ignore[union-attr]
+            # type: ignore[union-attr]
+            None if edge is None else bound.call(gradient, nd, None, outs, values, attributes, specs, residuals)
             for edge, bound in zip(edges, operator.rules, strict=False)
         ]
 
 
 class RawNamespace:
-    """The functions of engine.ops on raw arrays: `nd.exp(x)`, `nd.sum(x, dim, keepdim)` with attributes in canonical form."""
+    """The functions of engine.ops on raw arrays: `nd.exp(x)`, `nd.sum(x, dim, keepdim)` with attributes in canonical
+    form.
+    """
 
     records = False
 
@@ -450,7 +500,10 @@ class RawNamespace:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         operator = OPERATORS.get(name)
         if operator is None:
-            raise AttributeError(f"derivative rules may use operators only, and {name!r} is none; known are {', '.join(sorted(OPERATORS))}")
+            raise AttributeError(
+                f"derivative rules may use operators only, and {name!r} is none; known are "
+                f"{', '.join(sorted(OPERATORS))}"
+            )
         kernel = operator.kernels.get("cpu" if self.xp is backend.np else "cuda", operator.forward)
         function: Callable[..., Any] = partial(kernel, self.xp)
         if not operator.single and operator.outputs == 1:

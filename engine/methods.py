@@ -1,36 +1,96 @@
-"""Attaches operators to Tensor: methods, Python operators, in-place twins. Importing this module is what makes Tensors usable."""
+"""Attaches operators to Tensor: methods, Python operators, in-place twins. Importing this module is what makes Tensors
+usable.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from engine import dtypes, ops
 from engine.device import CPU
 from engine.dispatch import OPERATORS, Operator, apply_binary, apply_unary
-from engine.ops import copy, factories, index, inplace, pointwise, random, view
+from engine.ops import copy, factories, index, inplace, pointwise, random, views
 from engine.ops.common import operand
 from engine.tensor import Tensor
 
 # Functions of engine.ops whose first argument is the tensor they are called on.
 _METHODS = """
-abs acos acosh all amax amin any argmax argmin as_strided asin asinh atan atan2 atanh baddbmm addmm bernoulli bitwise_and bitwise_not bitwise_or bitwise_xor
-bmm broadcast_to ceil chunk clamp clip clone contiguous cos cosh cumprod cumsum diagonal div dot eq exp exp2 expand expand_as expm1 flatten flip floor
-floor_divide fmax fmin fmod gather ge gt hypot index_select isfinite isinf isnan le lerp log log10 log1p log2 logaddexp logical_and logical_not
-logical_or logical_xor logsumexp lt masked_fill masked_select matmul max maximum mean min minimum mm moveaxis movedim mul multinomial mv narrow ne neg nonzero norm
-outer permute positive pow prod reciprocal remainder repeat repeat_interleave reshape roll round rsqrt relu scatter scatter_add select sigmoid sign signbit sin sinh
-split sqrt square squeeze std sub sum swapaxes swapdims t take take_along_dim tan tanh tensor_split tile to transpose tril triu trunc unbind unflatten
-unfold unsqueeze var view add
-""".split()
+abs acos acosh all amax amin any argmax argmin as_strided asin asinh atan atan2 atanh baddbmm addmm bernoulli
+bitwise_and bitwise_not bitwise_or bitwise_xor bmm broadcast_to ceil chunk clamp clip clone contiguous cos cosh
+cumprod cumsum diagonal div dot eq exp exp2 expand expand_as expm1 flatten flip floor floor_divide fmax fmin fmod
+gather ge gt hypot index_select isfinite isinf isnan le lerp log log10 log1p log2 logaddexp logical_and logical_not
+logical_or logical_xor logsumexp lt masked_fill masked_select matmul max maximum mean min minimum mm moveaxis movedim
+mul multinomial mv narrow ne neg nonzero norm outer permute positive pow prod reciprocal remainder repeat
+repeat_interleave reshape roll round rsqrt relu scatter scatter_add select sigmoid sign signbit sin sinh split sqrt
+square squeeze std sub sum swapaxes swapdims t take take_along_dim tan tanh tensor_split tile to transpose tril triu
+trunc unbind unflatten unfold unsqueeze var view add
+""".split()  # noqa: SIM905 - a list would take a line a name
 
-_ALIASES = {"negative": "neg", "multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "absolute": "abs", "arctan": "atan", "greater": "gt", "less": "lt"}
+_ALIASES = {
+    "negative": "neg",
+    "multiply": "mul",
+    "subtract": "sub",
+    "divide": "div",
+    "true_divide": "div",
+    "absolute": "abs",
+    "arctan": "atan",
+    "greater": "gt",
+    "less": "lt",
+}
 
 # Pointwise operators with an in-place method.
-_INPLACE = """
-abs add atan ceil clamp cos div exp expm1 floor floor_divide fmod lerp log log1p logical_and logical_not logical_or maximum minimum mul neg pow reciprocal
-remainder relu round rsqrt sigmoid sign sin sqrt square sub tan tanh trunc bitwise_and bitwise_or bitwise_xor eq ne lt le gt ge
-""".split()
+_INPLACE = [
+    "abs",
+    "add",
+    "atan",
+    "ceil",
+    "clamp",
+    "cos",
+    "div",
+    "exp",
+    "expm1",
+    "floor",
+    "floor_divide",
+    "fmod",
+    "lerp",
+    "log",
+    "log1p",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "maximum",
+    "minimum",
+    "mul",
+    "neg",
+    "pow",
+    "reciprocal",
+    "remainder",
+    "relu",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sqrt",
+    "square",
+    "sub",
+    "tan",
+    "tanh",
+    "trunc",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+]
 
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 _NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
 
@@ -39,7 +99,7 @@ def _binary(operator: Operator) -> Callable[[Tensor, Any], Any]:
     name = operator.name
 
     def method(self: Tensor, other: Any) -> Any:
-        if type(other) is not Tensor and not isinstance(other, Tensor):
+        if not isinstance(other, Tensor):
             if not isinstance(other, _NUMBERS):
                 return NotImplemented
             other = operand(other, name)
@@ -82,11 +142,10 @@ def _attach_operators() -> None:
         setattr(Tensor, f"__i{symbol}__", _inplace_operator(operator))
     for symbol, name in {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}.items():
         setattr(Tensor, f"__{symbol}__", _binary(OPERATORS[name]))
-    Tensor.__matmul__ = lambda self, other: ops.matmul(self, other)  # type: ignore[method-assign]
+    Tensor.__matmul__ = ops.matmul  # type: ignore[method-assign]
     Tensor.__neg__ = lambda self: apply_unary(OPERATORS["neg"], self)  # type: ignore[method-assign]
-    Tensor.__pos__ = lambda self: self  # type: ignore[attr-defined]
-    Tensor.__abs__ = lambda self: ops.abs(self)  # type: ignore[attr-defined]
-    Tensor.__invert__ = lambda self: ops.bitwise_not(self)  # type: ignore[attr-defined]
+    for symbol, function in {"pos": lambda self: self, "abs": ops.abs, "invert": ops.bitwise_not}.items():
+        setattr(Tensor, f"__{symbol}__", function)
     Tensor.__getitem__ = index.getitem  # type: ignore[method-assign]
     Tensor.__setitem__ = index.setitem  # type: ignore[method-assign]
 
@@ -101,25 +160,34 @@ def _attach_methods() -> None:
             setattr(Tensor, f"{name}_", inplace.functional_inplace(name))
     for name in ("uniform_", "normal_", "bernoulli_", "random_", "exponential_"):
         setattr(Tensor, name, getattr(random, name))
-    for method in (inplace.copy_, inplace.fill_, inplace.zero_):
-        setattr(Tensor, method.__name__, method)
-    for method in (
-        clamp_, where, view_as, reshape_as, type_as, cpu, cuda, new_tensor, new_empty, new_zeros, new_ones, new_full, new_empty_strided, addcmul_, addcdiv_, masked_fill_,
-        index_add_, index_copy_, scatter_, scatter_add_, squeeze_, unsqueeze_, transpose_, t_, is_set_to, equal, allclose, sum_to_size, addcmul, addcdiv,
-        resize_, get_device, index_put_,
-    ):  # fmt: skip
-        setattr(Tensor, method.__name__, method)
-    Tensor.type = type_name  # type: ignore[attr-defined]
+    for written in (inplace.copy_, inplace.fill_, inplace.zero_):
+        setattr(Tensor, written.__name__, written)
     for name in ("float", "double", "half", "bfloat16", "int", "long", "short", "bool", "cfloat", "cdouble"):
         setattr(Tensor, name, _conversion(dtypes.named(_CONVERSIONS.get(name, name))))
     for name in ("char", "byte"):
         setattr(Tensor, name, _conversion(dtypes.named({"char": "int8", "byte": "uint8"}[name])))
-    Tensor.T = property(lambda self: ops.permute(self, tuple(range(self.ndim))[::-1]))  # type: ignore[attr-defined]
-    Tensor.mT = property(lambda self: ops.transpose(self, -2, -1))  # type: ignore[attr-defined]
-    Tensor.H = property(lambda self: ops.transpose(self, -2, -1))  # type: ignore[attr-defined]
+    for name, transposed in {"T": _reversed_axes, "mT": _transposed, "H": _transposed}.items():
+        setattr(Tensor, name, property(transposed))
 
 
-_CONVERSIONS = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64", "short": "int16", "cfloat": "complex64", "cdouble": "complex128"}
+def _reversed_axes(self: Tensor) -> Tensor:
+    return ops.permute(self, tuple(range(self.ndim))[::-1])
+
+
+def _transposed(self: Tensor) -> Tensor:
+    return ops.transpose(self, -2, -1)
+
+
+_CONVERSIONS = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "int": "int32",
+    "long": "int64",
+    "short": "int16",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+}
 
 
 def _conversion(kind: dtypes.dtype) -> Callable[..., Tensor]:
@@ -130,9 +198,16 @@ def _conversion(kind: dtypes.dtype) -> Callable[..., Tensor]:
     return method
 
 
-# --- methods that are not functions of engine.ops ----------------------------------------------------------------------------------------------------
+# --- methods that are not functions of engine.ops ---------------------------------------------------------------------
 
 
+def method(function: Method) -> Method:
+    """Decorator: the function becomes a method of Tensor under its own name."""
+    setattr(Tensor, function.__name__, function)
+    return function
+
+
+@method
 def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """In-place clamp."""
     from engine.operands import UNDEFINED
@@ -142,36 +217,43 @@ def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return inplace.inplace(pointwise.CLAMP, self, (low, high))
 
 
+@method
 def where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
     """This tensor where the condition holds, `other` elsewhere."""
     return pointwise.where(condition, self, other)
 
 
+@method
 def view_as(self: Tensor, other: Tensor) -> Tensor:
     """A view in the shape of `other`."""
-    return view.view(self, other.shape)
+    return views.view(self, other.shape)
 
 
+@method
 def reshape_as(self: Tensor, other: Tensor) -> Tensor:
     """Reshaped to the shape of `other`."""
-    return view.reshape(self, other.shape)
+    return views.reshape(self, other.shape)
 
 
+@method
 def type_as(self: Tensor, other: Tensor) -> Tensor:
     """In the dtype and on the device of `other`."""
     return copy.to(self, other)
 
 
-def type_name(self: Tensor, dtype: Any = None) -> Any:
+@method
+def type(self: Tensor, dtype: Any = None) -> Any:
     """The dtype's name as PyTorch writes it ("engine.FloatTensor" style names do not exist here), or a conversion."""
     return str(self.dtype) if dtype is None else copy.to(self, dtype=dtype)
 
 
+@method
 def cpu(self: Tensor) -> Tensor:
     """In host memory."""
     return self if self.device is CPU else copy.to(self, CPU)
 
 
+@method
 def cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor:
     """On a GPU.
 
@@ -180,66 +262,83 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor
     return copy.to(self, "cuda" if device is None else device)
 
 
+@method
 def get_device(self: Tensor) -> int:
     """Index of the GPU, -1 for host memory."""
     return -1 if self.device.index is None else self.device.index
 
 
+def _like(self: Tensor, options: dict[str, Any]) -> dict[str, Any]:
+    return {"dtype": self.dtype, "device": self.device} | options
+
+
+@method
 def new_tensor(self: Tensor, data: Any, **options: Any) -> Tensor:
     """A new leaf with the dtype and device of this one."""
-    return factories.tensor(data, **{"dtype": self.dtype, "device": self.device} | options)
+    return factories.tensor(data, **_like(self, options))
 
 
+@method
 def new_empty(self: Tensor, *size: Any, **options: Any) -> Tensor:
     """Uninitialised, with the dtype and device of this one."""
-    return factories.empty(*size, **{"dtype": self.dtype, "device": self.device} | options)
+    return factories.empty(*size, **_like(self, options))
 
 
+@method
 def new_empty_strided(self: Tensor, size: Any, stride: Any, **options: Any) -> Tensor:
     """Uninitialised with given strides."""
-    return factories.empty_strided(size, stride, **{"dtype": self.dtype, "device": self.device} | options)
+    return factories.empty_strided(size, stride, **_like(self, options))
 
 
+@method
 def new_zeros(self: Tensor, *size: Any, **options: Any) -> Tensor:
     """Zeros with the dtype and device of this one."""
-    return factories.zeros(*size, **{"dtype": self.dtype, "device": self.device} | options)
+    return factories.zeros(*size, **_like(self, options))
 
 
+@method
 def new_ones(self: Tensor, *size: Any, **options: Any) -> Tensor:
     """Ones with the dtype and device of this one."""
-    return factories.ones(*size, **{"dtype": self.dtype, "device": self.device} | options)
+    return factories.ones(*size, **_like(self, options))
 
 
+@method
 def new_full(self: Tensor, size: Any, fill_value: Any, **options: Any) -> Tensor:
     """A constant with the dtype and device of this one."""
-    return factories.full(size, fill_value, **{"dtype": self.dtype, "device": self.device} | options)
+    return factories.full(size, fill_value, **_like(self, options))
 
 
+@method
 def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """self + value * tensor1 * tensor2."""
     return self + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
 
 
+@method
 def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """self + value * tensor1 / tensor2."""
     return self + (tensor1 / tensor2 if value == 1 else tensor1 / tensor2 * value)
 
 
+@method
 def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """In-place addcmul."""
     return self.add_(tensor1 * tensor2 * value)
 
 
+@method
 def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """In-place addcdiv."""
     return self.add_(tensor1 / tensor2 * value)
 
 
+@method
 def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
     """In-place masked_fill."""
     return inplace.copy_(self, index.masked_fill(self, mask, value))
 
 
+@method
 def index_add_(self: Tensor, dim: int, index_: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """Adds the rows of `source` at `index_` along an axis, repeated indices included."""
     moved = self.movedim(dim, 0) if dim else self
@@ -248,6 +347,7 @@ def index_add_(self: Tensor, dim: int, index_: Tensor, source: Tensor, *, alpha:
     return self
 
 
+@method
 def index_copy_(self: Tensor, dim: int, index_: Tensor, source: Tensor) -> Tensor:
     """Writes the rows of `source` at `index_` along an axis."""
     moved = self.movedim(dim, 0) if dim else self
@@ -255,17 +355,20 @@ def index_copy_(self: Tensor, dim: int, index_: Tensor, source: Tensor) -> Tenso
     return self
 
 
+@method
 def index_put_(self: Tensor, indices: tuple[Tensor, ...], values: Tensor, accumulate: bool = False) -> Tensor:
     """Writes (or adds) `values` at index tensors, one an axis."""
     index.index_put_(self, tuple(range(len(indices))), tuple(indices), values, accumulate)
     return self
 
 
+@method
 def scatter_(self: Tensor, dim: int, index_: Tensor, src: Any) -> Tensor:
     """In-place scatter."""
     return inplace.copy_(self, index.scatter(self, dim, index_, src))
 
 
+@method
 def scatter_add_(self: Tensor, dim: int, index_: Tensor, src: Tensor) -> Tensor:
     """In-place scatter_add."""
     return inplace.copy_(self, index.scatter_add(self, dim, index_, src))
@@ -281,26 +384,31 @@ def _become(self: Tensor, changed: Tensor) -> Tensor:
     return self
 
 
+@method
 def squeeze_(self: Tensor, dim: Any = None) -> Tensor:
     """This very tensor without axes of size 1."""
-    return _become(self, view.squeeze(self, dim))
+    return _become(self, views.squeeze(self, dim))
 
 
+@method
 def unsqueeze_(self: Tensor, dim: int) -> Tensor:
     """This very tensor with one more axis."""
-    return _become(self, view.unsqueeze(self, dim))
+    return _become(self, views.unsqueeze(self, dim))
 
 
+@method
 def transpose_(self: Tensor, dim0: int, dim1: int) -> Tensor:
     """This very tensor with two axes exchanged."""
-    return _become(self, view.transpose(self, dim0, dim1))
+    return _become(self, views.transpose(self, dim0, dim1))
 
 
+@method
 def t_(self: Tensor) -> Tensor:
     """This very matrix transposed."""
-    return _become(self, view.t(self))
+    return _become(self, views.t(self))
 
 
+@method
 def resize_(self: Tensor, *size: Any) -> Tensor:
     """New row-major memory of another size; the values are undefined.
 
@@ -313,16 +421,19 @@ def resize_(self: Tensor, *size: Any) -> Tensor:
     return self
 
 
+@method
 def is_set_to(self: Tensor, tensor: Tensor) -> bool:
     """Whether both look at the same memory in the same way."""
     return self.data_ptr() == tensor.data_ptr() and self._spec is tensor._spec
 
 
+@method
 def equal(self: Tensor, other: Tensor) -> bool:
     """Whether shapes and all elements are equal."""
     return self.shape == other.shape and bool((self.detach()._array == other.detach()._array).all())
 
 
+@method
 def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether |self - other| <= atol + rtol * |other| everywhere."""
     if self.dtype is not other.dtype:
@@ -330,6 +441,7 @@ def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     return bool(np.allclose(self.detach().cpu()._array, other.detach().cpu()._array, rtol, atol, equal_nan))
 
 
+@method
 def sum_to_size(self: Tensor, *size: Any) -> Tensor:
     """Sums the axes along which `size` broadcasts to this shape."""
     wanted = factories.shape_from(size, "sum_to_size")

@@ -1,6 +1,8 @@
-"""What may stand beside tensors in the inputs of an operator: Python numbers (`Scalar`) and absent optional tensors (`UNDEFINED`).
+"""What may stand beside tensors in the inputs of an operator: Python numbers (`Scalar`) and absent optional tensors
+(`UNDEFINED`).
 
-Both answer to the few attributes that `engine.dispatch` reads of a tensor, so that no call has to ask what it was given.
+Both answer to the few attributes that `engine.dispatch` reads of a tensor, so that no call has to ask what it was
+given.
 """
 
 from typing import Any

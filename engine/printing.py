@@ -19,12 +19,14 @@ def set_printoptions(**options: Any) -> None:
     """
     unknown = set(options) - set(_options) - {"profile"}
     if unknown:
-        raise TypeError(f"set_printoptions: unknown option {sorted(unknown)[0]!r}; known are {', '.join(_options)}")
+        raise TypeError(f"set_printoptions: unknown option {min(unknown)!r}; known are {', '.join(_options)}")
     _options.update({name: value for name, value in options.items() if value is not None or name == "sci_mode"})
 
 
 def _formatter(values: np.ndarray) -> Any:
-    """How PyTorch writes the elements: integers bare, whole floats as `1.`, others with four digits, very uneven ones in scientific notation."""
+    """How PyTorch writes the elements: integers bare, whole floats as `1.`, others with four digits, very uneven ones
+    in scientific notation.
+    """
     if values.dtype.kind in "bui":
         texts = [str(value) for value in values.ravel().tolist()]
         width = max(map(len, texts), default=0)
@@ -37,7 +39,9 @@ def _formatter(values: np.ndarray) -> Any:
     scientific = bool(finite.size) and (size.max() / size.min() > 1000 or size.max() > 1e8 or size.min() < 1e-4)
     whole = bool((finite == np.ceil(finite)).all())
     if whole:
-        scientific = bool(finite.size) and (size.max() / size.min() > 1000 or size.max() > 1e8) and bool(size.max() >= 1e8)
+        scientific = (
+            bool(finite.size) and (size.max() / size.min() > 1000 or size.max() > 1e8) and bool(size.max() >= 1e8)
+        )
     if _options["sci_mode"] is not None:
         scientific = _options["sci_mode"]
 
@@ -59,7 +63,14 @@ def _body(array: np.ndarray, write: Any, indent: int, summarise: bool) -> str:
     count = len(array)
     cut = summarise and count > 2 * edge
     chosen = [*range(edge), None, *range(count - edge, count)] if cut else list(range(count))
-    parts = ["..." if i is None else _body(array[i], write, indent + 1, summarise) if array.ndim > 1 else write(array[i].item()) for i in chosen]
+    parts = [
+        "..."
+        if i is None
+        else _body(array[i], write, indent + 1, summarise)
+        if array.ndim > 1
+        else write(array[i].item())
+        for i in chosen
+    ]
     if array.ndim > 1:
         return "[" + ("," + "\n" * (array.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
     per_line = max(1, (_options["linewidth"] - indent) // (max(map(len, parts), default=1) + 2))
@@ -86,11 +97,15 @@ def tensor_repr(tensor: "Tensor") -> str:
             edge = _options["edgeitems"]
             for axis, size in enumerate(values.shape):
                 if size > 2 * edge:
-                    shown = np.concatenate([shown.take(range(edge), axis), shown.take(range(size - edge, size), axis)], axis)
+                    shown = np.concatenate(
+                        [shown.take(range(edge), axis), shown.take(range(size - edge, size), axis)], axis
+                    )
         body = _body(values, _formatter(shown), len(prefix), summarise) if values.size else "[]"
         if not values.size and values.ndim != 1:
             suffixes.append(f"size={tuple(spec.shape)}")
-    if spec.dtype not in (get_default_dtype(), int64, bool_) or (not spec.numel and spec.dtype is not get_default_dtype()):
+    if spec.dtype not in (get_default_dtype(), int64, bool_) or (
+        not spec.numel and spec.dtype is not get_default_dtype()
+    ):
         suffixes.append(f"dtype={spec.dtype}")
     if tensor.grad_fn is not None:
         suffixes.append(f"grad_fn=<{tensor.grad_fn.name()}>")

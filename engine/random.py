@@ -41,7 +41,11 @@ class Generator:
         """The state as a uint8 tensor (72 bytes)."""
         state: Any = self.numpy.bit_generator.state
         words = state["state"]["state"].to_bytes(16, "little") + state["state"]["inc"].to_bytes(16, "little")
-        words += state["uinteger"].to_bytes(8, "little") + state["has_uint32"].to_bytes(8, "little") + (self._seed % 2**64).to_bytes(16, "little")
+        words += (
+            state["uinteger"].to_bytes(8, "little")
+            + state["has_uint32"].to_bytes(8, "little")
+            + (self._seed % 2**64).to_bytes(16, "little")
+        )
         array = np.frombuffer(b"allPCG64" + words, np.uint8).copy()
         return Tensor(array, spec_of(array.shape, None, uint8))
 
@@ -52,8 +56,13 @@ class Generator:
         """
         raw = new_state.numpy().tobytes() if isinstance(new_state, Tensor) else b""
         if len(raw) != _STATE_BYTES or raw[:8] != b"allPCG64":
-            raise RuntimeError(f"set_state: expected the uint8 tensor of {_STATE_BYTES} bytes that get_state returned, got {new_state!r}")
-        numbers = [int.from_bytes(raw[low:high], "little") for low, high in ((8, 24), (24, 40), (40, 48), (48, 56), (56, 72))]
+            raise RuntimeError(
+                f"set_state: expected the uint8 tensor of {_STATE_BYTES} bytes that get_state returned, got "
+                f"{new_state!r}"
+            )
+        numbers = [
+            int.from_bytes(raw[low:high], "little") for low, high in ((8, 24), (24, 40), (40, 48), (48, 56), (56, 72))
+        ]
         self.manual_seed(numbers[4])
         self.numpy.bit_generator.state = {
             "bit_generator": "PCG64",

@@ -1,8 +1,12 @@
-"""The layout report: which gradients break the gradient layout contract, what made them, what that costs a step, and what to do about it.
+"""The layout report: which gradients break the gradient layout contract, what made them, what that costs a step, and
+what to do about it.
 
-A gradient whose strides differ from its parameter's (on axes of size > 1) must be copied into the parameter's memory order before an optimizer or a
-bucket can use it. AccumulateGrad makes that copy and notes it here; a breach is told once per parameter, when it reaches a bucket or an optimizer.
-A gradient that is merely expanded (stride 0: of a sum, say) is not a breach: it has no memory of its own yet, so writing it out is no extra copy.
+A gradient whose strides differ from its parameter's (on axes of size > 1) must be copied into the parameter's memory
+order before an optimizer or a
+bucket can use it. AccumulateGrad makes that copy and notes it here; a breach is told once per parameter, when it
+reaches a bucket or an optimizer.
+A gradient that is merely expanded (stride 0: of a sum, say) is not a breach: it has no memory of its own yet, so
+writing it out is no extra copy.
 """
 
 import warnings
@@ -23,7 +27,9 @@ _MODES = ("warn", "strict", "off")
 
 @dataclass(slots=True)
 class LayoutBreach:
-    """One parameter whose gradients arrive in another memory order. Strides in elements; bytes and milliseconds of one copy."""
+    """One parameter whose gradients arrive in another memory order. Strides in elements; bytes and milliseconds of one
+    copy.
+    """
 
     name: str
     operator: str
@@ -38,8 +44,10 @@ class LayoutBreach:
 
     def __str__(self) -> str:
         return (
-            f"gradient of {self.name} {list(self.shape)}, made by {self.operator}, has strides {self.gradient_stride} where the parameter has "
-            f"{self.parameter_stride}: {self.bytes_per_step:,} bytes are copied a step ({self.milliseconds:.3f} ms). {self.fix}"
+            f"gradient of {self.name} {list(self.shape)}, made by {self.operator}, has strides {self.gradient_stride} "
+            f"where the parameter has "
+            f"{self.parameter_stride}: {self.bytes_per_step:,} bytes are copied a step ({self.milliseconds:.3f} ms). "
+            f"{self.fix}"
         )
 
 
@@ -52,12 +60,14 @@ class LayoutError(RuntimeError):
 
 
 _mode: Mode = "warn"
-_found: "list[weakref.ref[Tensor]]" = []  # parameters with a breach; the breach itself hangs on the parameter and goes with it
+# parameters with a breach; the breach itself hangs on the parameter and goes with it
+_found: "list[weakref.ref[Tensor]]" = []
 untold = False  # whether there is a breach that an optimizer has not heard of; read by every step
 
 
 def set_layout_report(mode: Mode) -> None:
-    """What happens at a breach: "warn" (default) once per parameter, "strict" raises `LayoutError`, "off" keeps silent (`layout_report` still counts).
+    """What happens at a breach: "warn" (default) once per parameter, "strict" raises `LayoutError`, "off" keeps silent
+    (`layout_report` still counts).
 
     Raises: ValueError for another mode.
     """
@@ -93,8 +103,12 @@ def is_breach(gradient_stride: tuple[int, ...], variable: "Tensor") -> bool:
     return not layout.same_layout_modulo_size_one(shape, gradient_stride, wanted)
 
 
-def note(variable: "Tensor", gradient_stride: tuple[int, ...], operator: str, seconds: float, consumer: str | None) -> None:
-    """Counts one copy. `consumer` is "bucket" when the copy goes straight into one; otherwise the breach is told at the optimizer's step."""
+def note(
+    variable: "Tensor", gradient_stride: tuple[int, ...], operator: str, seconds: float, consumer: str | None
+) -> None:
+    """Counts one copy. `consumer` is "bucket" when the copy goes straight into one; otherwise the breach is told at the
+    optimizer's step.
+    """
     global untold
     meta = variable._autograd_meta()
     breach = meta.breach
@@ -145,12 +159,27 @@ def _hint(variable: "Tensor") -> str:
 def _fix(variable: "Tensor", gradient_stride: tuple[int, ...], operator: str) -> str:
     shape, stride = tuple(variable.shape), tuple(variable.stride())
     if variable.ndim == 4 and layout.is_contiguous(shape, gradient_stride, channels_last):
-        return "Fix: keep the model channels-last, model.to(memory_format=engine.channels_last), before making the optimizer and wrapping it."
+        return (
+            "Fix: keep the model channels-last, model.to(memory_format=engine.channels_last), before making the "
+            "optimizer "
+            "and wrapping it."
+        )
     if variable.ndim == 4 and layout.is_contiguous(shape, stride, channels_last):
-        return f"Fix: give {operator} channels-last inputs, x.to(memory_format=engine.channels_last), or keep this parameter contiguous."
+        return (
+            f"Fix: give {operator} channels-last inputs, x.to(memory_format=engine.channels_last), or keep this "
+            f"parameter "
+            "contiguous."
+        )
     if not layout.is_non_overlapping_and_dense(shape, gradient_stride):
-        return f"Fix: {operator} returns a part of a larger tensor; use the whole parameter there, or .contiguous() in a backward of your own."
-    return f"Fix: store the parameter in the order {operator} uses it (strides {gradient_stride}), or undo the permutation in forward."
+        return (
+            f"Fix: {operator} returns a part of a larger tensor; use the whole parameter there, or .contiguous() in a "
+            "backward of your own."
+        )
+    return (
+        f"Fix: store the parameter in the order {operator} uses it (strides {gradient_stride}), or undo the "
+        f"permutation "
+        "permutation in forward."
+    )
 
 
 def reset(mode: Any = "warn") -> None:

@@ -1,8 +1,11 @@
 """`save` and `load`: tensors and plain data in one safetensors file. Nothing is ever executed on load.
 
-A flat dict of tensors (a state_dict) becomes a plain safetensors file, readable by PyTorch and others; files of theirs load here, too. Nested dicts,
-lists, tuples, numbers, strings, bytes and None travel as JSON in the file's metadata, which also keeps strides, so that channels-last weights come
-back channels-last. A file is written beside its destination, flushed, and then moved there: it is complete or not there at all.
+A flat dict of tensors (a state_dict) becomes a plain safetensors file, readable by PyTorch and others; files of theirs
+load here, too. Nested dicts,
+lists, tuples, numbers, strings, bytes and None travel as JSON in the file's metadata, which also keeps strides, so that
+channels-last weights come
+back channels-last. A file is written beside its destination, flushed, and then moved there: it is complete or not there
+at all.
 """
 
 import base64
@@ -38,7 +41,8 @@ _FROM_FILE = {
 
 
 def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
-    """Writes tensors, nested dicts, lists, tuples, numbers, strings, bytes and None to a path (atomically) or an open binary file.
+    """Writes tensors, nested dicts, lists, tuples, numbers, strings, bytes and None to a path (atomically) or an open
+    binary file.
 
     Raises: TypeError naming the place and type of anything else.
     """
@@ -70,7 +74,8 @@ def _umask() -> int:
 def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Reads what `save` wrote, or any safetensors file (then a dict of tensors).
 
-    map_location: the device of all tensors. weights_only exists for PyTorch's sake; False changes nothing, since there is no pickle to run.
+    map_location: the device of all tensors. weights_only exists for PyTorch's sake; False changes nothing, since there
+        is no pickle to run.
     Raises: FileNotFoundError; RuntimeError for a truncated or foreign file, saying which; nothing is half loaded.
     """
     where = getattr(f, "name", "the file") if hasattr(f, "read") else str(f)
@@ -81,7 +86,7 @@ def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weig
     return dict(tensors) if structure is None else _unpack(structure, tensors, where)
 
 
-# --- the structure around the tensors ----------------------------------------------------------------------------------------------------------
+# --- the structure around the tensors ---------------------------------------------------------------------------------
 
 
 def _pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
@@ -100,9 +105,18 @@ def _pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         return {"float": float(value).hex()}  # exact, infinities and NaN included
     if isinstance(value, dict):
         kind = "ordered" if isinstance(value, OrderedDict) else "dict"
-        return {kind: [[_pack(key, "", {}), _pack(item, f"{place}.{key}" if place else str(key), tensors)] for key, item in value.items()]}
+        return {
+            kind: [
+                [_pack(key, "", {}), _pack(item, f"{place}.{key}" if place else str(key), tensors)]
+                for key, item in value.items()
+            ]
+        }
     if isinstance(value, list | tuple):
-        return {"list" if isinstance(value, list) else "tuple": [_pack(item, f"{place}.{i}" if place else str(i), tensors) for i, item in enumerate(value)]}
+        return {
+            "list" if isinstance(value, list) else "tuple": [
+                _pack(item, f"{place}.{i}" if place else str(i), tensors) for i, item in enumerate(value)
+            ]
+        }
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, dtype):
@@ -110,7 +124,8 @@ def _pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, complex):
         return {"complex": [value.real.hex(), value.imag.hex()]}
     raise TypeError(
-        f"save: {place or 'the object'} is a {type(value).__name__}; expected tensors, dicts, lists, tuples, numbers, strings, bytes or None "
+        f"save: {place or 'the object'} is a {type(value).__name__}; expected tensors, dicts, lists, tuples, numbers, "
+        f"strings, bytes or None "
         "(save a module's state_dict(), not the module)"
     )
 
@@ -148,7 +163,7 @@ def _in_strides(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
     return empty_strided(tensor.shape, wanted, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-# --- the safetensors file ------------------------------------------------------------------------------------------------------------------------
+# --- the safetensors file ---------------------------------------------------------------------------------------------
 
 
 def _encode(structure: Any, tensors: dict[str, Tensor]) -> bytes:
@@ -162,18 +177,25 @@ def _decode(content: bytes, where: str) -> tuple[Any, dict[str, Tensor]]:
     from safetensors import SafetensorError, deserialize
 
     if content[:2] == b"PK" or content[:1] == b"\x80":
-        raise RuntimeError(f"load: {where} is a pickle (torch.save wrote it), and pickles are not executed here; save it with safetensors.torch.save_file")
+        raise RuntimeError(
+            f"load: {where} is a pickle (torch.save wrote it), and pickles are not executed here; save it with "
+            f"safetensors.torch.save_file"
+        )
     try:
         entries = deserialize(content)
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
         structure = json.loads(metadata[_STRUCTURE]) if _STRUCTURE in metadata else None
     except (SafetensorError, ValueError) as cause:
-        raise RuntimeError(f"load: {where} is no complete checkpoint: truncated, or no safetensors file at all ({cause})") from cause
+        raise RuntimeError(
+            f"load: {where} is no complete checkpoint: truncated, or no safetensors file at all ({cause})"
+        ) from cause
     tensors = {}
     for name, entry in entries:
         if entry["dtype"] not in _FROM_FILE:
-            raise RuntimeError(f"load: {where}: tensor {name!r} has dtype {entry['dtype']}, known are {', '.join(_FROM_FILE)}")
+            raise RuntimeError(
+                f"load: {where}: tensor {name!r} has dtype {entry['dtype']}, known are {', '.join(_FROM_FILE)}"
+            )
         kind = named(_FROM_FILE[entry["dtype"]])
         shape = tuple(entry["shape"])
         made = empty_strided(shape, layout.contiguous_strides(shape), dtype=kind)

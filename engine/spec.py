@@ -1,8 +1,11 @@
 """Spec: the interned descriptor (shape, stride, dtype, device) that every tensor points at.
 
-A training step repeats the same few hundred layouts, so each is one object: plans are memoised by Spec identity (`engine.dispatch`) and the
-layout questions of `engine.layout` are answered once per Spec. The Spec is the truth a user sees: the array behind a tensor agrees with it on
-every axis of size > 1, while NumPy is free to report other strides for axes of size 0 and 1, where they address nothing.
+A training step repeats the same few hundred layouts, so each is one object: plans are memoised by Spec identity
+(`engine.dispatch`) and the
+layout questions of `engine.layout` are answered once per Spec. The Spec is the truth a user sees: the array behind a
+tensor agrees with it on
+every axis of size > 1, while NumPy is free to report other strides for axes of size 0 and 1, where they address
+nothing.
 """
 
 from collections.abc import Iterable
@@ -53,9 +56,14 @@ class Spec:
         self.ndim = len(shape)
         self.numel = prod(shape)
         self.contiguous = layout.is_contiguous(shape, stride)
-        # What the fastest path of dispatch asks of equal operands: row-major floats in host memory, with axes and elements.
+        # What the fastest path of dispatch asks of equal operands: row-major floats in host memory, with axes and
+        # elements.
         self.plain = (
-            dtype.category == 2 and device is CPU and self.ndim > 0 and self.numel > 0 and stride == layout.contiguous_strides(shape)
+            dtype.category == 2
+            and device is CPU
+            and self.ndim > 0
+            and self.numel > 0
+            and stride == layout.contiguous_strides(shape)
         )
         # Promotion treats 0-dim tensors and Python numbers apart (spec section 6.5).
         self.category = layout_category(self.ndim)
@@ -83,7 +91,9 @@ class Spec:
         """(shape, stride): what `engine.iterator` plans with."""
         return (self.shape, self.stride)
 
-    def like(self, shape: Iterable[int] | None = None, stride: tuple[int, ...] | None = None, dtype: dtype | None = None) -> "Spec":
+    def like(
+        self, shape: Iterable[int] | None = None, stride: tuple[int, ...] | None = None, dtype: dtype | None = None
+    ) -> "Spec":
         """This Spec with another shape (then row-major unless `stride` is given), stride or dtype."""
         size = self.shape if shape is None else tuple(shape)
         if stride is None:

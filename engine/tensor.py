@@ -1,6 +1,7 @@
 """Tensor: a strided array, the Spec that describes it, and autograd metadata made on demand.
 
-Operators are not here: `engine.methods` attaches them from `engine.ops`. A view shares its base's memory and version counter.
+Operators are not here: `engine.methods` attaches them from `engine.ops`. A view shares its base's memory and version
+counter.
 """
 
 import weakref
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from engine import backend, layout
-from engine.autograd.node import Edge, Node, RemovableHandle, TensorHooks
+from engine.autograd.node import Edge, Node, RemovableHandle
 from engine.autograd.saved import SavedTensor, VersionCounter, save
-
 from engine.device import CPU, device
 from engine.dims import wrap_dim
 from engine.dtypes import dtype
@@ -29,7 +29,6 @@ class AutogradMeta:
         "breach",
         "destination",
         "grad",
-        "hooks",
         "inference",
         "listeners",
         "name",
@@ -40,11 +39,11 @@ class AutogradMeta:
     def __init__(self) -> None:
         self.grad: Tensor | None = None
         self.accumulator: Edge | None = None  # (AccumulateGrad node, 0); the node refers back weakly
-        self.hooks: TensorHooks | None = None
         self.post_accumulate: OrderedDict[int, Callable[[Tensor], None]] | None = None
         self.retains_grad = False
         self.inference = False
-        # For whoever reduces gradients (`engine.autograd.graph`): where the first gradient is to be written, and who is told that one was accumulated.
+        # For whoever reduces gradients (`engine.autograd.graph`): where the first gradient is to be written, and who is
+        # told that one was accumulated.
         self.destination: Tensor | None = None
         self.listeners: OrderedDict[int, Callable[[], None]] | None = None
         # For the layout report (`engine.report`).
@@ -70,7 +69,8 @@ class Storage:
 
 
 class Tensor:
-    """An n-dimensional array with a gradient history. Made by `engine.tensor`, `engine.zeros`, `engine.from_numpy` and other factories.
+    """An n-dimensional array with a gradient history. Made by `engine.tensor`, `engine.zeros`, `engine.from_numpy` and
+    other factories.
 
     The two arguments are the engine's own: an array and the Spec that describes it.
     """
@@ -98,7 +98,7 @@ class Tensor:
         self._counter: VersionCounter | None = None
         self._base: Tensor | None = None
 
-    # --- what it is -----------------------------------------------------------------------------------------------------------------------
+    # --- what it is ---------------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Size:
@@ -159,7 +159,9 @@ class Tensor:
 
     def storage_offset(self) -> int:
         """Elements between the start of the storage and the first element."""
-        return (backend.address(self._array) - backend.address(backend.storage(self._array))) // self._spec.dtype.itemsize
+        return (
+            backend.address(self._array) - backend.address(backend.storage(self._array))
+        ) // self._spec.dtype.itemsize
 
     def data_ptr(self) -> int:
         """Address in bytes of the first element (0 without elements, as in PyTorch)."""
@@ -171,7 +173,11 @@ class Tensor:
 
     def is_contiguous(self, memory_format: MemoryFormat = contiguous_format) -> bool:
         """Whether the elements lie in memory in the order of the format."""
-        return self._spec.contiguous if memory_format is contiguous_format else layout.is_contiguous(self.shape, self._spec.stride, memory_format)
+        return (
+            self._spec.contiguous
+            if memory_format is contiguous_format
+            else layout.is_contiguous(self.shape, self._spec.stride, memory_format)
+        )
 
     def is_non_overlapping_and_dense(self) -> bool:
         """Whether the elements fill one block of memory, each address once."""
@@ -206,7 +212,7 @@ class Tensor:
 
     is_sparse = False
 
-    # --- history --------------------------------------------------------------------------------------------------------------------------
+    # --- history ------------------------------------------------------------------------------------------------------
 
     def _autograd_meta(self) -> AutogradMeta:
         meta = self._meta
@@ -216,7 +222,9 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on this tensor are recorded. Only a leaf of floating point or complex dtype can be switched."""
+        """Whether operations on this tensor are recorded. Only a leaf of floating point or complex dtype can be
+        switched.
+        """
         return self._requires_grad or (self._base is not None and self.grad_fn is not None)
 
     @requires_grad.setter
@@ -231,11 +239,18 @@ class Tensor:
         if self.grad_fn is not None:
             if requires_grad:
                 return self
-            raise RuntimeError("you can only change requires_grad flags of leaf variables; to stop the gradient here use x.detach()")
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables; to stop the gradient here use x.detach()"
+            )
         if requires_grad and not (self.is_floating_point() or self.is_complex()):
-            raise RuntimeError(f"only Tensors of floating point and complex dtype can require gradients, got {self.dtype}")
+            raise RuntimeError(
+                f"only Tensors of floating point and complex dtype can require gradients, got {self.dtype}"
+            )
         if requires_grad and self.is_inference():
-            raise RuntimeError("setting requires_grad=True on an inference tensor is not allowed outside inference_mode; clone it first")
+            raise RuntimeError(
+                "setting requires_grad=True on an inference tensor is not allowed outside inference_mode; clone it "
+                "first"
+            )
         self._requires_grad = bool(requires_grad)
         return self
 
@@ -246,10 +261,11 @@ class Tensor:
         A view whose base was written in place takes its history from the base anew.
         """
         base = self._base
-        if base is not None and self._view_version >= 0 and self._view_version != self._counter.value:  # type: ignore[union-attr]
+        # type: ignore[union-attr]
+        if base is not None and self._view_version >= 0 and self._view_version != self._counter.value:
             self._view_version = self._counter.value  # type: ignore[union-attr]
             if base.requires_grad:
-                from engine.ops.view import replay_view
+                from engine.ops.views import replay_view
 
                 replay_view(base, self)
         return self._grad_fn
@@ -336,11 +352,18 @@ class Tensor:
             if value is self:
                 raise RuntimeError("can't assign a Tensor as its own grad")
             if value.shape != self.shape:
-                raise RuntimeError(f"assigned grad has data of a different size: expected {list(self.shape)}, got {list(value.shape)}")
+                raise RuntimeError(
+                    f"assigned grad has data of a different size: expected {list(self.shape)}, got {list(value.shape)}"
+                )
             if value.dtype is not self.dtype:
-                raise RuntimeError(f"assigned grad has data of a different type: expected {self.dtype}, got {value.dtype}; convert it with .to()")
+                raise RuntimeError(
+                    f"assigned grad has data of a different type: expected {self.dtype}, got {value.dtype}; convert "
+                    f"it with .to()"
+                )
             if value.device is not self.device:
-                raise RuntimeError(f"assigned grad has data located on a different device: expected {self.device}, got {value.device}")
+                raise RuntimeError(
+                    f"assigned grad has data located on a different device: expected {self.device}, got {value.device}"
+                )
         self._autograd_meta().grad = value
 
     def retain_grad(self) -> None:
@@ -377,13 +400,8 @@ class Tensor:
         """
         if not self.requires_grad:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-        fn = self.grad_fn
-        if fn is not None:
-            return RemovableHandle(fn.hooks_of(self._output_nr).hooks, hook)
-        meta = self._autograd_meta()
-        if meta.hooks is None:
-            meta.hooks = TensorHooks()
-        return RemovableHandle(meta.hooks.hooks, hook)
+        node, number = self.gradient_edge()
+        return RemovableHandle(node.hooks_of(number).hooks, hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> RemovableHandle:
         """`hook(tensor)` runs after a gradient has been accumulated into a leaf.
@@ -406,12 +424,13 @@ class Tensor:
         create_graph: bool = False,
         inputs: "Sequence[Tensor] | Tensor | None" = None,
     ) -> None:
-        """Computes the gradient of this tensor with respect to the leaves of its graph and accumulates it in their `.grad`.
+        """Computes the gradient of this tensor with respect to the leaves of its graph and accumulates it in their
+        `.grad`.
 
         Args: gradient: the gradient of the objective with respect to this tensor (needed unless it has one element).
         Raises: RuntimeError as `engine.autograd.backward`.
         """
-        from engine.autograd.executor import backward
+        from engine.autograd.api import backward
 
         backward(self, gradient, retain_graph, create_graph, inputs)
 
@@ -447,19 +466,22 @@ class Tensor:
             raise TypeError(f"Tensor.data: expected a Tensor, got {type(value).__name__}")
         self._array, self._spec = value._array, value._spec
 
-    # --- values ---------------------------------------------------------------------------------------------------------------------------
+    # --- values -------------------------------------------------------------------------------------------------------
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """A NumPy array on the same memory, with the same strides.
 
-        Raises: RuntimeError when the tensor requires grad; TypeError when its memory is not host memory (unless `force`).
+        Raises: RuntimeError when the tensor requires grad; TypeError when its memory is not host memory (unless
+        `force`).
         """
         if force:
             return self.detach().cpu().numpy()
         if self.requires_grad:
             raise RuntimeError("can't call numpy() on Tensor that requires grad; use tensor.detach().numpy() instead")
         if self._spec.device is not CPU:
-            raise TypeError(f"can't convert {self.device} tensor to numpy; use tensor.cpu() to copy it to host memory first")
+            raise TypeError(
+                f"can't convert {self.device} tensor to numpy; use tensor.cpu() to copy it to host memory first"
+            )
         return self._array
 
     def item(self) -> Any:
@@ -468,7 +490,9 @@ class Tensor:
         Raises: RuntimeError unless the tensor has exactly one element.
         """
         if self._spec.numel != 1:
-            raise RuntimeError(f"a Tensor with {self._spec.numel} elements cannot be converted to Scalar; expected one element")
+            raise RuntimeError(
+                f"a Tensor with {self._spec.numel} elements cannot be converted to Scalar; expected one element"
+            )
         value = self._readable().item()
         return value if isinstance(value, bool | int | float | complex) else float(value)  # ml_dtypes' bfloat16
 
@@ -510,7 +534,11 @@ class Tensor:
         return id(self)
 
     def __format__(self, specification: str) -> str:
-        return format(self.item(), specification) if not self._spec.ndim and specification else object.__format__(self, specification)
+        return (
+            format(self.item(), specification)
+            if not self._spec.ndim and specification
+            else object.__format__(self, specification)
+        )
 
     def __repr__(self) -> str:
         from engine.printing import tensor_repr
@@ -521,18 +549,23 @@ class Tensor:
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
-                raise ValueError(f"__array__: a copy is needed to convert {array.dtype} to {dtype}, and copy=False forbids it")
+                raise ValueError(
+                    f"__array__: a copy is needed to convert {array.dtype} to {dtype}, and copy=False forbids it"
+                )
             return array.astype(dtype)
         return array.copy() if copy else array
 
     __array_priority__ = 1000
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
-        # NumPy must never take a Tensor apart in silence: `array * tensor` goes to the Tensor's own reflected operator (NotImplemented), and
+        # NumPy must never take a Tensor apart in silence: `array * tensor` goes to the Tensor's own reflected operator
+        # (NotImplemented), and
         # `numpy.exp(tensor)` says what to call.
         if method == "__call__" and not keywords and len(inputs) == 2 and not isinstance(inputs[0], Tensor):
             return NotImplemented
-        raise TypeError(f"numpy.{ufunc.__name__} does not accept Tensors; use engine.{ufunc.__name__}, or tensor.detach().numpy()")
+        raise TypeError(
+            f"numpy.{ufunc.__name__} does not accept Tensors; use engine.{ufunc.__name__}, or tensor.detach().numpy()"
+        )
 
     def __dlpack__(self, **keywords: Any) -> Any:
         """DLPack export of the memory, without history."""
@@ -551,13 +584,27 @@ class Tensor:
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.grad_fn is not None:
             raise RuntimeError("only leaf Tensors can be pickled; call .detach() first")
-        return (_rebuild, (type(self), np.ascontiguousarray(self.cpu()._array), self._spec.shape, self._spec.stride, self.dtype, self._requires_grad, self.__dict__))
+        return (
+            _rebuild,
+            (
+                type(self),
+                np.ascontiguousarray(self.cpu()._array),
+                self._spec.shape,
+                self._spec.stride,
+                self.dtype,
+                self._requires_grad,
+                self.__dict__,
+            ),
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Tensor":
         if id(self) in memo:
             return memo[id(self)]
         if self.grad_fn is not None:
-            raise RuntimeError("only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol; call .detach() first")
+            raise RuntimeError(
+                "only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol; call "
+                ".detach() first"
+            )
         copy = type(self).__new__(type(self))
         fresh = self.detach().clone()
         Tensor.__init__(copy, fresh._array, fresh._spec)
@@ -598,14 +645,23 @@ def _warn_non_leaf_grad() -> None:
     import warnings
 
     warnings.warn(
-        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. It is not populated by backward(); "
+        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. It is not populated by "
+        "backward(); "
         "call .retain_grad() on the tensor before backward() if you want it.",
         UserWarning,
         stacklevel=3,
     )
 
 
-def _rebuild(kind: type[Tensor], array: np.ndarray, shape: tuple[int, ...], stride: tuple[int, ...], of: dtype, requires_grad: bool, extra: dict[str, Any]) -> Tensor:
+def _rebuild(
+    kind: type[Tensor],
+    array: np.ndarray,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    of: dtype,
+    requires_grad: bool,
+    extra: dict[str, Any],
+) -> Tensor:
     """Unpickles a tensor in the strides it had (row-major where those were not dense)."""
     from engine.spec import spec_of
 
@@ -622,5 +678,3 @@ def _rebuild(kind: type[Tensor], array: np.ndarray, shape: tuple[int, ...], stri
 def refuse_construction(kind: str) -> NoReturn:
     """Raises the TypeError that points at the factories."""
     raise TypeError(f"{kind}: use engine.tensor(data), engine.zeros(shape) or engine.from_numpy(array)")
-
-

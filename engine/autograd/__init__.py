@@ -4,8 +4,8 @@ Read in this order: graph (nodes, saved tensors), accumulate (the leaf), executo
 """
 
 from engine.autograd import graph as graph
-from engine.autograd.executor import backward as backward
-from engine.autograd.executor import grad as grad
+from engine.autograd.api import backward as backward
+from engine.autograd.api import grad as grad
 from engine.autograd.function import Function as Function
 from engine.autograd.function import once_differentiable as once_differentiable
 from engine.autograd.modes import detect_anomaly as detect_anomaly

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from engine import backend, layout, report
-from engine.autograd.node import Node, TensorHooks
+from engine.autograd.gradients import owns_memory
 from engine.autograd.modes import state
+from engine.autograd.node import Edge, Node
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -50,13 +51,7 @@ class AccumulateGrad(Node):
     def name(self) -> str:
         return "AccumulateGrad"
 
-    @property
-    def leaf_hooks(self) -> TensorHooks | None:
-        """Tensor hooks live on the leaf and survive this node."""
-        variable = self._variable()
-        return None if variable is None or variable._meta is None else variable._meta.hooks
-
-    def apply(self, gradients: list[Any], recorded: bool) -> Sequence[Any]:
+    def apply(self, gradients: list[Any], recorded: bool, edges: Sequence[Edge | None] | None = None) -> Sequence[Any]:
         variable = self._variable()
         if variable is None:
             return ()
@@ -65,7 +60,10 @@ class AccumulateGrad(Node):
         gradient = gradients[0]
         gradients[0] = None
         if gradient is not None and variable._requires_grad:
-            unshared = sys.getrefcount(gradient) <= _UNSHARED
+            references = _UNSHARED
+            if self.extras is not None and self.extras.post_hooks:
+                references += 1  # the executor keeps what it gives to post-hooks
+            unshared = sys.getrefcount(gradient) <= references
             with _accumulation:
                 if recorded:
                     _accumulate_recorded(variable, gradient)
@@ -90,19 +88,7 @@ def _references_of_unshared() -> int:
     return sys.getrefcount(gradient) if gradient is not None else 0
 
 
-def _references_of_unshared_storage() -> int:
-    """The same for an array that only one view refers to."""
-    view = np.empty(2)[:1]
-    return _references_of_storage(view)
-
-
-def _references_of_storage(array: Any) -> int:
-    owner = array.base
-    return sys.getrefcount(owner)
-
-
 _UNSHARED = _references_of_unshared()
-_UNSHARED_STORAGE = _references_of_unshared_storage()
 
 
 def _accumulate(variable: Tensor, gradient: Any, unshared: bool) -> None:
@@ -123,7 +109,7 @@ def _accumulate(variable: Tensor, gradient: Any, unshared: bool) -> None:
         meta.grad = target
         return
     spec = _obedient_spec(variable, gradient)
-    if unshared and spec is not None and _owns_memory(gradient):
+    if unshared and spec is not None and owns_memory(gradient):
         meta.grad = Tensor(gradient, spec)
         return
     began = perf_counter()
@@ -136,7 +122,8 @@ def _report(variable: Tensor, gradient: Any, seconds: float, consumer: str | Non
     """Tells `engine.report` of a copy that another layout of the gradient would have saved."""
     stride = tuple(step // gradient.itemsize for step in gradient.strides)
     if report.is_breach(stride, variable):
-        report.note(variable, stride, "?" if state.producer is None else state.producer.name(), seconds, consumer)
+        producer = state.tasks[-1].producer
+        report.note(variable, stride, "?" if producer is None else producer.name(), seconds, consumer)
 
 
 def _obedient_spec(variable: Tensor, gradient: Any) -> Spec | None:
@@ -148,17 +135,6 @@ def _obedient_spec(variable: Tensor, gradient: Any) -> Spec | None:
         return spec
     found = backend.spec_of_array(gradient, spec.device)
     return found if layout.obeys_layout_contract(spec.shape, found.stride, spec.stride) else None
-
-
-def _owns_memory(gradient: Any) -> bool:
-    """Whether no other array or tensor looks into the memory of `gradient`."""
-    base = gradient.base
-    if base is None:
-        return True
-    if type(base) is not type(gradient) or base.base is not None or not gradient.flags.writeable:
-        return False
-    del base
-    return _references_of_storage(gradient) <= _UNSHARED_STORAGE
 
 
 def copy_by_contract(variable: Tensor, gradient: Any) -> Tensor:

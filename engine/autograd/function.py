@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.autograd.executor import as_tensor
+from engine.autograd.gradients import as_tensor
 from engine.autograd.node import Edge, Node
 from engine.autograd.saved import SavedTensor
 from engine.autograd.modes import no_grad, set_grad_enabled, state
@@ -80,7 +80,7 @@ class FunctionNode(Node):
             self.context._saved = None
             self.released = True
 
-    def apply(self, gradients: list[Any], recorded: bool) -> Sequence[Any]:
+    def apply(self, gradients: list[Any], recorded: bool, edges: Sequence[Edge | None] | None = None) -> Sequence[Any]:
         given: list[Any] = []
         for position, spec in enumerate(self.output_specs):
             value = gradients[position]

@@ -10,11 +10,13 @@ from typing import Any, Self
 
 
 class _State(threading.local):
+    def __init__(self) -> None:
+        self.tasks: list[Any] = []  # the backward runs (GraphTask) this thread is inside of, innermost last
+
     grad_enabled = True
     inference = False
     anomaly = False
     check_nan = True
-    producer: Any = None  # the node whose gradients reach leaves at the moment, for the layout report
     saved_tensor_hooks: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
     saved_tensor_hooks_disabled: str | None = None  # the error message while `disable_saved_tensors_hooks` is active
 

@@ -54,8 +54,8 @@ class Node:
         """The name that error messages use, PyTorch style ("MulBackward0")."""
         return type(self).__name__
 
-    def apply(self, gradients: list[Any], recorded: bool) -> Sequence[Any]:
-        """Gradients of the inputs, one per edge (None where undefined)."""
+    def apply(self, gradients: list[Any], recorded: bool, edges: Sequence[Edge | None] | None = None) -> Sequence[Any]:
+        """Gradients of the inputs, one per edge (None where undefined); `edges` without those that need not be computed this time."""
         raise TypeError(f"{type(self).__name__} does not implement apply")
 
     def release(self) -> None:
@@ -118,11 +118,9 @@ class ForwardCall:
     __slots__ = ("parent", "stack")
 
     def __init__(self) -> None:
-        from engine.autograd.executor import current_node
-
         frames = [frame for frame in traceback.extract_stack() if not frame.filename.startswith(_PACKAGE)]
         self.stack = "".join(traceback.format_list(frames))
-        self.parent = current_node()
+        self.parent: Node | None = state.tasks[-1].node if state.tasks else None
 
     def report(self) -> str:
         """The stack, and those of the nodes that led to it (double backward)."""

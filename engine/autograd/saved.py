@@ -208,6 +208,37 @@ class RawSavedTensor:
         setattr(self._node, where, type(entries)((*entries[:index], entry, *entries[index + 1 :])))
 
 
+def saved_attribute(node: Any, inputs: tuple[str, ...], name: str) -> Any:
+    """`node.<name>` for `_saved_<input>` and `_saved_result` (the Tensor), and the same with `_raw_saved_` (a RawSavedTensor).
+
+    Raises: AttributeError for any other name; RuntimeError when the saved tensors were freed.
+    """
+    raw = name.startswith("_raw_saved_")
+    wanted = name.removeprefix("_raw_saved_" if raw else "_saved_")
+    places = {each: ("saved", position) for position, each in enumerate(inputs)}
+    places |= {"self": ("saved", 0), "result": ("saved_outputs", 0)}
+    if wanted == name or wanted not in places:
+        raise AttributeError(f"{node.name()} has no attribute {name!r}")
+    where, index = places[wanted]
+    if node.saved is None:
+        raise RuntimeError(FREED)
+    entries = getattr(node, where) or ()
+    entry = entries[index] if index < len(entries) else None
+    if not isinstance(entry, SavedTensor):
+        raise AttributeError(f"{node.name()} did not save {wanted!r}")
+    return RawSavedTensor(node, (where, index)) if raw else entry.tensor(node)
+
+
+def refuse_detached(node: Node, values: list[Any]) -> None:
+    """Raises RuntimeError where a saved input lost its history to `detach_()` since, so that a recorded backward would lose its gradient."""
+    for edge, value in zip(node.next_edges, values, strict=False):
+        if edge is not None and edge[0].topological and value is not None and not value.requires_grad:
+            raise RuntimeError(
+                f"{node.name()}: Trying to use a saved tensor that has been detached in-place, i.e. with .detach_(). "
+                "This is not supported, please use out-of-place `.detach()` instead"
+            )
+
+
 def type_of_tensors() -> "type[Tensor]":
     """The Tensor class; imported late because `engine.tensor` imports this module."""
     from engine.tensor import Tensor

@@ -50,7 +50,7 @@ def sigmoid_forward(x: Array, out: Array | None = None) -> Array:
 
 
 def relu_backward(gradient: Array, output: Array, out: Array | None = None) -> Array:
-    """``gradient`` where ``output`` (or the input) is positive, else 0."""
+    """0 where ``output`` (or the input) is at most 0, else ``gradient`` (NaN too). Source: aten threshold_backward."""
     out = np.empty_like(gradient) if out is None else out
     _relu_backward[gradient.dtype.char](gradient, output, out)
     return out
@@ -114,4 +114,4 @@ def _sigmoid(x: Read1, out: Write1) -> None:
 @kernel
 def _relu_backward(gradient: Read1, output: Read1, out: Write1) -> None:
     for i in range(gradient.size):
-        out[i] = gradient[i] if output[i] > 0 else real(0.0)
+        out[i] = real(0.0) if output[i] <= 0 else gradient[i]

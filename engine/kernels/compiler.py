@@ -13,7 +13,7 @@ import hashlib
 import os
 import pickle
 import sys
-import tempfile
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,10 +115,15 @@ class _DiskCache(caching._Cache):
 
     def __init__(self, name: str):
         self._name = name
+        self._directory: Path | None = None
+        try:
+            self._directory = cache_directory()
+        except RuntimeError as why:
+            _warn_once(f"there is no place for compiled kernels ({why})")
 
     @property
     def cache_path(self) -> str:
-        return str(cache_directory())
+        return str(self._directory)
 
     def enable(self) -> None:
         raise NotImplementedError("the kernel cache is always on")
@@ -132,13 +137,15 @@ class _DiskCache(caching._Cache):
     def load_overload(self, argument_types: Any, target_context: Any) -> Any:
         """The stored compile result, or None."""
         target_context.refresh()
+        if self._directory is None:
+            return None
+        path = self._path(self._directory, argument_types)
         try:
-            path = self._path(argument_types)
             stored = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, RuntimeError) as why:
-            _warn_once(f"cannot read compiled kernels: {why}")
+        except OSError as why:
+            _warn_once(f"cannot read compiled kernels in {self._directory} ({why.strerror})")
             return None
         digest, payload = stored[:32], stored[32:]
         if hashlib.sha256(payload).digest() != digest:
@@ -148,19 +155,23 @@ class _DiskCache(caching._Cache):
 
     def save_overload(self, argument_types: Any, result: Any) -> None:
         """Store a compile result; a directory that cannot be written is told once and changes nothing else."""
+        if self._directory is None:
+            return
         payload = serialize.dumps(result._reduce())
+        path = self._path(self._directory, argument_types)
+        part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
         try:
-            path = self._path(argument_types)
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as part:
-                part.write(hashlib.sha256(payload).digest() + payload)
-            os.replace(part.name, path)
-        except (OSError, RuntimeError) as why:
-            _warn_once(f"cannot keep compiled kernels: {why}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(hashlib.sha256(payload).digest() + payload)
+            part.replace(path)
+        except OSError as why:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            _warn_once(f"cannot keep compiled kernels in {self._directory} ({why.strerror})")
 
-    def _path(self, argument_types: Any) -> Path:
+    def _path(self, directory: Path, argument_types: Any) -> Path:
         types_digest = hashlib.sha256(repr(argument_types).encode()).hexdigest()[:16]
-        return cache_directory() / f"{self._name}.{types_digest}"
+        return directory / f"{self._name}.{types_digest}"
 
 
 @functools.cache

@@ -20,17 +20,27 @@ def cross_entropy_forward(
 
     Rows whose target is ``ignore_index`` have loss 0 and no weight. Raises IndexError for a target outside 0..C-1.
     """
+    losses, log_sums, total, _ = cross_entropy_sums(logits, target, weight, ignore_index, label_smoothing)
+    return losses, log_sums, total
+
+
+def cross_entropy_sums(
+    logits: Array, target: Array, weight: Array | None, ignore_index: int, label_smoothing: float
+) -> tuple[Array, Array, float, float]:
+    """What :func:`cross_entropy_forward` returns, and the sum of the losses (in float64)."""
     char = logits.dtype.char
     rows, columns = logits.shape
     losses, log_sums = np.empty(rows, logits.dtype), np.empty(rows, logits.dtype)
     weights = _no_weights(char) if weight is None else weight
-    bad, total = _cross_entropy_forward[char](logits, target, weights, ignore_index, label_smoothing, losses, log_sums)
+    bad, total, loss = _cross_entropy_forward[char](
+        logits, target, weights, ignore_index, label_smoothing, losses, log_sums
+    )
     if bad >= 0:
         raise IndexError(
             f"cross_entropy: Target {target[bad]} is out of bounds: element {bad} of target, expected 0..{columns - 1} "
             f"(logits have {columns} classes) or ignore_index {ignore_index}"
         )
-    return losses, log_sums, total
+    return losses, log_sums, total, loss
 
 
 def cross_entropy_backward(
@@ -44,7 +54,10 @@ def cross_entropy_backward(
     label_smoothing: float = 0.0,
     out: Array | None = None,
 ) -> Array:
-    """Gradient of the logits (M, C) from the gradient (M,) of each row's loss. ``out`` may be ``logits`` itself."""
+    """Gradient of the logits (M, C) from the gradient of each row's loss, (M,) or (1,) if it is the same for all.
+
+    ``out`` may be ``logits`` itself.
+    """
     char = logits.dtype.char
     out = np.empty_like(logits) if out is None else out
     weights = _no_weights(char) if weight is None else weight
@@ -65,11 +78,11 @@ def _cross_entropy_forward(
     smoothing: float,
     losses: Write1,
     log_sums: Write1,
-) -> tuple[int, float]:
+) -> tuple[int, float, float]:
     rows, columns = logits.shape
     weighted = weight.size > 0
     hit, spread = real(1.0 - smoothing), real(smoothing / max(columns, 1))
-    total_weight = 0.0
+    total_weight, total_loss = 0.0, 0.0
     for row in range(rows):
         t = target[row]
         if t == ignore_index:
@@ -77,7 +90,7 @@ def _cross_entropy_forward(
             log_sums[row] = real(0.0)
             continue
         if t < 0 or t >= columns:
-            return row, 0.0
+            return row, 0.0, 0.0
         largest = row_max(logits, row)
         log_sum = np.log(row_exp_sum(logits, row, largest))
         log_sums[row] = largest + log_sum
@@ -91,7 +104,8 @@ def _cross_entropy_forward(
                 all_classes -= log_probability * weight[j] if weighted else log_probability
             loss += spread * all_classes
         losses[row] = loss
-    return -1, total_weight
+        total_loss += loss
+    return -1, total_weight, total_loss
 
 
 @kernel
@@ -119,7 +133,7 @@ def _cross_entropy_backward(
             for j in range(columns):
                 out[row, j] = real(0.0)
             continue
-        g = gradient[row]
+        g = gradient[row if gradient.size > 1 else 0]
         log_sum = log_sums[row]
         at_target = g * hit * (weight[t] if weighted else real(1.0))
         everywhere = at_target + g * spread * all_weights

@@ -90,11 +90,6 @@ def sum_of_squares(array: Array) -> float:
     return float(_sum_of_squares[array.dtype.char](array))
 
 
-def scale(array: Array, factor: float) -> None:
-    """``array *= factor`` in place."""
-    np.multiply(array, array.dtype.type(factor), out=array)
-
-
 @kernel
 def _sgd(parameter: Write1, gradient: Read1, lr: float, weight_decay: float, scale: float) -> None:
     lr, weight_decay, scale = real(lr), real(weight_decay), real(scale)

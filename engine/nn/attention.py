@@ -5,7 +5,7 @@ from typing import Any
 import engine
 import engine.nn.functional as F
 from engine.nn import init
-from engine.nn.linear import Linear
+from engine.nn.linear import NonDynamicallyQuantizableLinear
 from engine.nn.module import Module
 from engine.nn.parameter import Parameter
 from engine.tensor import Tensor
@@ -63,7 +63,7 @@ class MultiheadAttention(Module):
         self.register_parameter("v_proj_weight", None if same else parameter(embed_dim, self.vdim))
         self.register_parameter("in_proj_weight", parameter(3 * embed_dim, embed_dim) if same else None)
         self.register_parameter("in_proj_bias", parameter(3 * embed_dim) if bias else None)
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.register_parameter("bias_k", parameter(1, 1, embed_dim) if add_bias_kv else None)
         self.register_parameter("bias_v", parameter(1, 1, embed_dim) if add_bias_kv else None)
         self._reset_parameters()

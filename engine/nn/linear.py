@@ -52,6 +52,10 @@ class Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+class NonDynamicallyQuantizableLinear(Linear):
+    """The Linear at the end of `MultiheadAttention`: PyTorch's class of its own, which its repr shows."""
+
+
 class Bilinear(Module):
     """y = x1ᵀ W x2 + b. Shapes: (..., in1), (..., in2) -> (..., out); weight (out, in1, in2)."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import engine.nn.functional as F
+from engine.nn.distance import PairwiseDistance
 from engine.nn.functional.loss import reduction_name
 from engine.nn.module import Module
 from engine.tensor import Tensor
@@ -339,7 +340,7 @@ class TripletMarginWithDistanceLoss(_Loss):
             raise ValueError(
                 f"TripletMarginWithDistanceLoss: expected margin to be greater than 0, got {margin} instead"
             )
-        self.distance_function = F.pairwise_distance if distance_function is None else distance_function
+        self.distance_function = PairwiseDistance() if distance_function is None else distance_function
         self.margin = margin
         self.swap = swap
 

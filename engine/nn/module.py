@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import engine
-from engine.autograd.node import RemovableHandle
 from engine.autograd.modes import no_grad
+from engine.autograd.node import RemovableHandle
 from engine.nn import hooks as hooking
 from engine.nn import state
 from engine.nn.parameter import Buffer, Parameter

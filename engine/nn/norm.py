@@ -29,6 +29,7 @@ class _RunningNorm(Module):
         track_running_stats: bool,
         device: Any,
         dtype: Any,
+        bias: bool,
     ) -> None:
         super().__init__()
         self.num_features = num_features
@@ -36,9 +37,9 @@ class _RunningNorm(Module):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        for name in ("weight", "bias"):
+        for name, wanted in (("weight", affine), ("bias", affine and bias)):
             self.register_parameter(
-                name, Parameter(engine.empty(num_features, device=device, dtype=dtype)) if affine else None
+                name, Parameter(engine.empty(num_features, device=device, dtype=dtype)) if wanted else None
             )
         if track_running_stats:
             self.register_buffer("running_mean", engine.zeros(num_features, device=device, dtype=dtype))
@@ -59,8 +60,9 @@ class _RunningNorm(Module):
 
     def reset_parameters(self) -> None:
         self.reset_running_stats()
-        if self.affine:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -82,7 +84,7 @@ class _RunningNorm(Module):
     def extra_repr(self) -> str:
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
         )
 
 
@@ -102,8 +104,10 @@ class _BatchNorm(_RunningNorm):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
@@ -147,8 +151,10 @@ class _InstanceNorm(_RunningNorm):
         track_running_stats: bool = False,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
@@ -223,7 +229,10 @@ class LayerNorm(Module):
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, "
+            f"bias={self.bias is not None}"
+        )
 
 
 class RMSNorm(Module):
@@ -268,6 +277,8 @@ class GroupNorm(Module):
         affine: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if num_channels % num_groups != 0:
@@ -276,22 +287,24 @@ class GroupNorm(Module):
         self.num_channels = num_channels
         self.eps = eps
         self.affine = affine
-        for name in ("weight", "bias"):
+        for name, wanted in (("weight", affine), ("bias", affine and bias)):
             self.register_parameter(
-                name, Parameter(engine.empty(num_channels, device=device, dtype=dtype)) if affine else None
+                name, Parameter(engine.empty(num_channels, device=device, dtype=dtype)) if wanted else None
             )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        if self.affine:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        affine = f"affine={self.affine}, bias={self.bias is not None}"
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, {affine}"
 
 
 class LocalResponseNorm(Module):

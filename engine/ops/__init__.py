@@ -3,6 +3,8 @@
 Read in this order: pointwise, reduce, view, copy, matmul; then the rest.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from engine.ops import index as _index
 from engine.ops import pointwise as _pointwise
 from engine.ops.activation import (
@@ -133,6 +135,9 @@ from engine.ops.normalization import (
     batch_norm as batch_norm,
     layer_norm as layer_norm,
 )
+from engine.ops.padding import (
+    constant_pad_nd as constant_pad_nd,
+)
 from engine.ops.pointwise import (
     add as add,
     clamp as clamp,
@@ -199,7 +204,7 @@ from engine.ops.softmax import (
     softmax as softmax,
 )
 from engine.ops.special import polygamma as polygamma
-from engine.ops.view import (
+from engine.ops.views import (
     as_strided as as_strided,
     as_strided_backward as as_strided_backward,
     broadcast_to as broadcast_to,
@@ -228,6 +233,11 @@ from engine.ops.view import (
     view as view,
     view_backward as view_backward,
 )
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...  # the functions that the last line adds
+
 
 # One public function a row of the pointwise table; the wrappers above (add, sub, div, where, clamp) take precedence.
 globals().update({name: function for name, function in (_pointwise.FUNCTIONS | _index.INDEX_FUNCTIONS).items() if name not in globals()})

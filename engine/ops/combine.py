@@ -8,7 +8,7 @@ from engine import layout
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
 from engine.ops.common import common_dtype
-from engine.ops.view import unsqueeze
+from engine.ops.views import unsqueeze
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -18,11 +18,15 @@ def _cat_rule(*rest: Any) -> Spec:
     first = specs[0]
     for position, spec in enumerate(specs):
         if spec.ndim != first.ndim:
-            raise RuntimeError(f"cat: Tensors must have same number of dimensions: got {first.ndim} and {spec.ndim} (tensor {position})")
+            raise RuntimeError(
+                f"cat: Tensors must have same number of dimensions: got {first.ndim} and {spec.ndim} (tensor "
+                f"{position})"
+            )
         for axis in range(first.ndim):
             if axis != dim and spec.shape[axis] != first.shape[axis]:
                 raise RuntimeError(
-                    f"cat: Sizes of tensors must match except in dimension {dim}. Expected {list(first.shape)} but got {list(spec.shape)} for tensor number {position}"
+                    f"cat: Sizes of tensors must match except in dimension {dim}. Expected {list(first.shape)} but "
+                    f"got {list(spec.shape)} for tensor number {position}"
                 )
     total = sum(spec.shape[dim] for spec in specs)
     shape = (*first.shape[:dim], total, *first.shape[dim + 1 :])
@@ -52,7 +56,7 @@ def _cat_operator(count: int) -> Any:
     """The cat of `count` tensors: their number is part of an operator's signature."""
     operator = _cats.get(count)
     if operator is None:
-        from engine.ops.view import _with_parameters
+        from engine.ops.views import _with_parameters
 
         names = [f"tensor{i}" for i in range(count)]
 
@@ -72,7 +76,9 @@ def _cat_operator(count: int) -> Any:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Joins tensors along an axis; channels-last inputs give a channels-last result. One-dimensional empty tensors are skipped, as in PyTorch."""
+    """Joins tensors along an axis; channels-last inputs give a channels-last result. One-dimensional empty tensors are
+    skipped, as in PyTorch.
+    """
     given = tuple(tensors)
     if not given:
         raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
@@ -96,7 +102,10 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     dim = wrap_dim(dim, given[0].ndim + 1, "stack")
     for position, tensor in enumerate(given):
         if tensor.shape != given[0].shape:
-            raise RuntimeError(f"stack expects each tensor to be equal size, but got {list(given[0].shape)} at entry 0 and {list(tensor.shape)} at entry {position}")
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(given[0].shape)} at entry 0 and "
+                f"{list(tensor.shape)} at entry {position}"
+            )
     return cat([unsqueeze(tensor, dim) for tensor in given], dim)
 
 
@@ -146,7 +155,10 @@ def repeat(input: Tensor, *sizes: Any) -> Tensor:
     """A copy tiled along axes; more sizes than axes add leading ones."""
     counts = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
     if len(counts) < input.ndim:
-        raise RuntimeError(f"Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor: {list(counts)} and {list(input.shape)}")
+        raise RuntimeError(
+            f"Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor: "
+            f"{list(counts)} and {list(input.shape)}"
+        )
     shape = (1,) * (len(counts) - input.ndim) + tuple(input.shape)
     inner = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
     outer = [n for pair in zip(counts, shape, strict=True) for n in pair]
@@ -212,7 +224,14 @@ def _cumulative(name: str) -> Any:
         rule=lambda input, dim, kind: input.like(shape=input.shape, dtype=kind),
         forward=lambda xp, input, dim, kind: getattr(xp, name)(input, axis=dim, dtype=kind.numpy),
         backward=(
-            (lambda g, nd, dim: nd.flip(nd.cumsum(nd.flip(g, (dim,)), dim, g.dtype) if nd.records else nd.xp.cumsum(nd.xp.flip(g, dim), axis=dim), (dim,)),)
+            (
+                lambda g, nd, dim: nd.flip(
+                    nd.cumsum(nd.flip(g, (dim,)), dim, g.dtype)
+                    if nd.records
+                    else nd.xp.cumsum(nd.xp.flip(g, dim), axis=dim),
+                    (dim,),
+                ),
+            )
             if name == "cumsum"
             else (lambda g, nd, input, out, dim: _cumprod_slope(g, nd, input, out, dim),)
         ),
@@ -235,7 +254,9 @@ def _cumulative(name: str) -> Any:
 def _cumprod_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
     """Exact where no element is zero; a zero makes the quotient undefined, so it is refused by name."""
     if bool((input == 0).any()):
-        raise RuntimeError("cumprod: the derivative at inputs that contain zeros is not implemented; multiply explicitly instead")
+        raise RuntimeError(
+            "cumprod: the derivative at inputs that contain zeros is not implemented; multiply explicitly instead"
+        )
     total = g * out
     if nd.records:
         return nd.flip(nd.cumsum(nd.flip(total, (dim,)), dim), (dim,)) / input
@@ -253,7 +274,10 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         grids = meshgrid(given[1], given[0], *given[2:])
         return tuple(grid.transpose(0, 1) for grid in (grids[1], grids[0], *grids[2:]))
     shape = tuple(tensor.numel() for tensor in given)
-    return tuple(tensor.reshape(tuple(n if i == axis else 1 for i, n in enumerate(shape))).expand(shape) for axis, tensor in enumerate(given))
+    return tuple(
+        tensor.reshape(tuple(n if i == axis else 1 for i, n in enumerate(shape))).expand(shape)
+        for axis, tensor in enumerate(given)
+    )
 
 
 def unify(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

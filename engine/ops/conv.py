@@ -239,6 +239,7 @@ def _transposed_backward(
     needs: Any,
     input: Any,
     weight: Any,
+    input_spec: Spec,
     weight_spec: Spec,
     stride: Axes,
     padding: Axes,
@@ -249,7 +250,7 @@ def _transposed_backward(
     window = (stride, padding, dilation, groups)
     to_input = to_weight = to_bias = None
     if needs[0]:
-        to_input = nd.conv(g, weight, None, *window, memory_format)
+        to_input = _first(nd.conv(g, weight, None, *window, memory_format), input_spec)
     if needs[1]:
         size = tuple(weight_spec.shape)
         to_weight = nd.conv_weight_gradient(input, g, *window, size, _weight_stride(size, weight_spec.stride))
@@ -264,6 +265,7 @@ def _weight_gradient_backward(
     needs: Any,
     gradient: Any,
     input: Any,
+    gradient_spec: Spec,
     input_spec: Spec,
     stride: Axes,
     padding: Axes,
@@ -272,9 +274,16 @@ def _weight_gradient_backward(
 ) -> tuple[Any, ...]:
     window = (stride, padding, dilation, groups)
     memory_format = suggested_format(input_spec)
-    to_gradient = nd.conv(input, g, None, *window, memory_format) if needs[0] else None
+    to_gradient = _first(nd.conv(input, g, None, *window, memory_format), gradient_spec) if needs[0] else None
     to_input = nd.conv_transposed(gradient, g, None, tuple(input_spec.shape[2:]), *window, memory_format) if needs[1] else None
     return to_gradient, to_input
+
+
+def _first(result: Any, spec: Spec) -> Any:
+    """The windows that the operand of `spec` has; output_padding may have made room for further ones."""
+    if tuple(result.shape) == tuple(spec.shape):
+        return result
+    return result[tuple(slice(0, size) for size in spec.shape)]
 
 
 def _channel_sums(nd: Any, g: Any) -> Any:

@@ -118,8 +118,7 @@ def columns(
 ) -> Array:
     """Columns (G, N * out..., kernel... * C / G) of an image (N, d..., C)."""
     batch, channels = image.shape[0], image.shape[-1]
-    pointwise = not any(padding) and prod(kernel) == 1 and prod(stride) == 1
-    if pointwise:
+    if not any(padding) and prod(kernel) == prod(stride) == 1 and out == image.shape[1:-1]:
         return grouped(image.reshape(-1, channels), groups)
     after = tuple(
         max((positions - 1) * step + by * (window - 1) + 1 - size - before, 0)

@@ -69,7 +69,7 @@ def input_gradient(
     kernel, outputs = weight.shape[2:], weight.shape[0]
     channels = weight.shape[1] * groups
     batch, out = gradient.shape[0], gradient.shape[2:]
-    pointwise = _is_pointwise(kernel, stride, padding) and groups == 1
+    pointwise = _is_pointwise(kernel, stride, padding) and groups == 1 and size == out
     if pointwise and memory_format is contiguous_format and _planes(gradient, kernel, stride, padding, size):
         matrix = np.ascontiguousarray(weight).reshape(outputs, -1)
         return np.matmul(matrix.T, gradient.reshape(batch, outputs, -1)).reshape(batch, channels, *size)
@@ -90,7 +90,7 @@ def input_gradient(
                 np.matmul(rows[:, group * width : (group + 1) * width], matrices[group], out=buffer[group])
             target = result[images]
             kernels.col2im(
-                buffer, target.shape, kernel, stride=stride, padding=padding, dilation=dilation, part=part, out=target
+                buffer, target.shape, kernel, stride=stride, padding=padding, dilation=dilation, part=(part, out[1]), out=target
             )
     return np.ascontiguousarray(channels_first(result)) if memory_format is contiguous_format else channels_first(result)
 
@@ -152,7 +152,7 @@ def _tiles(
 ) -> Iterator[tuple[Tile, Array]]:
     """Tiles and their columns (G, rows, KH * KW * C / G); the memory of the columns is used again for the next tile."""
     channels = image.shape[-1]
-    if _is_pointwise(kernel, stride, padding) and groups == 1:
+    if _is_pointwise(kernel, stride, padding) and groups == 1 and out == image.shape[1:3]:
         yield (slice(None), (0, out[0])), image.reshape(1, -1, channels)
         return
     width = kernel[0] * kernel[1] * channels
@@ -163,7 +163,7 @@ def _tiles(
         if buffer is None or buffer.shape != shape:
             buffer = np.empty(shape, image.dtype)
         kernels.im2col(
-            some, kernel, stride=stride, padding=padding, dilation=dilation, groups=groups, part=part, out=buffer
+            some, kernel, stride=stride, padding=padding, dilation=dilation, groups=groups, part=(part, out[1]), out=buffer
         )
         yield (images, part), buffer
 
@@ -183,12 +183,14 @@ def _plane_tiles(
 ) -> Iterator[tuple[slice, Array]]:
     """Some images at a time and their columns (images, C * KH * KW, OH * OW)."""
     batch, channels, height, width = input.shape
-    if _is_pointwise(kernel, stride, padding):
+    if _is_pointwise(kernel, stride, padding) and out == (height, width):
         yield slice(None), input.reshape(batch, channels, -1)
         return
     taps = kernel[0] * kernel[1]
     at_once = max(_TILE_BYTES // (channels * taps * out[0] * out[1] * input.itemsize), 1)
-    wide = np.zeros((at_once, channels, height + 2 * padding[0], width + 2 * padding[1]), input.dtype)
+    wide_height = max(height + 2 * padding[0], (out[0] - 1) * stride[0] + (kernel[0] - 1) * dilation[0] + 1)
+    wide_width = max(width + 2 * padding[1], (out[1] - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1)
+    wide = np.zeros((at_once, channels, wide_height, wide_width), input.dtype)
     buffer = np.empty((at_once, channels, *kernel, *out), input.dtype)
     for first in range(0, batch, at_once):
         images = slice(first, min(first + at_once, batch))

@@ -102,21 +102,12 @@ def _transposed(dims: int) -> Any:
                 f"{name}: output padding must be smaller than either stride or dilation, but got output_padding "
                 f"{list(extra)}, stride {list(steps)}, dilation {list(spread)}"
             )
-        # Beyond the stride no window reaches: these rows and columns hold the bias alone.
-        beyond = tuple(more if more >= step else 0 for more, step in zip(extra, steps, strict=True))
         size = tuple(
-            (old - 1) * step - 2 * before + by * (window - 1) + more - rest + 1
-            for old, step, before, by, window, more, rest in zip(
-                image.shape[2:], steps, margin, spread, weight.shape[2:], extra, beyond, strict=True
+            (old - 1) * step - 2 * before + by * (window - 1) + more + 1
+            for old, step, before, by, window, more in zip(
+                image.shape[2:], steps, margin, spread, weight.shape[2:], extra, strict=True
             )
         )
-        if any(beyond):
-            memory_format = _memory_format(image, weight, dims)
-            result = conv_transposed(image, weight, None, size, steps, margin, spread, groups, memory_format)
-            result = constant_pad_nd(result, tuple(side for rest in reversed(beyond) for side in (0, rest)), 0.0)
-            if bias is not None:
-                result = result + bias.reshape(-1, *(1,) * dims)
-            return result if input.ndim == dims + 2 else result.squeeze(0)
         result = conv_transposed(image, weight, bias, size, steps, margin, spread, groups, _memory_format(image, weight, dims))
         return result if input.ndim == dims + 2 else result.squeeze(0)
 

@@ -23,7 +23,9 @@ def _forward(xp: ModuleType, input: Any, stride: tuple[int, ...], kind: dtype, w
     if where is CPU and xp is not backend.np:
         input = input.get()
     elif where is not CPU and xp is backend.np:
-        copy.set(input) if copy.flags.c_contiguous and input.flags.c_contiguous else copy.__setitem__(..., backend.array_module(where).asarray(input))
+        copy.set(input) if copy.flags.c_contiguous and input.flags.c_contiguous else copy.__setitem__(
+            ..., backend.array_module(where).asarray(input)
+        )
         return copy
     if kind.category < 3 and input.dtype.kind == "c":
         input = input.real
@@ -72,11 +74,16 @@ def contiguous(input: Tensor, memory_format: MemoryFormat = contiguous_format) -
     """`input` itself if it is contiguous in the format, else a copy that is."""
     if memory_format is preserve_format:
         raise RuntimeError("preserve memory format is unsupported by the contiguous operator; use clone()")
-    return input if input.is_contiguous(memory_format) else lay_out(input, layout.strides_for_format(input._spec.shape, memory_format))
+    return (
+        input
+        if input.is_contiguous(memory_format)
+        else lay_out(input, layout.strides_for_format(input._spec.shape, memory_format))
+    )
 
 
 def to(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-    """Converts dtype, device and memory format: `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`, `to(memory_format=...)`.
+    """Converts dtype, device and memory format: `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`,
+    `to(memory_format=...)`.
 
     Returns `input` itself when nothing changes and `copy` is false. `non_blocking` is accepted.
     """
@@ -89,7 +96,8 @@ def to(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
         stride = layout.preserve_strides(spec.shape, spec.stride)
     else:
         stride = layout.strides_for_format(spec.shape, wanted_format)
-        # PyTorch compares memory formats exactly here: an ambiguous N1HW or NC11 tensor is copied if its strides are not the format's own.
+        # PyTorch compares memory formats exactly here: an ambiguous N1HW or NC11 tensor is copied if its strides are
+        # not the format's own.
         same = _suggested(spec) is wanted_format or (stride == spec.stride)
         if kind is spec.dtype and where is spec.device and not copy and same:
             return input
@@ -100,12 +108,14 @@ def _suggested(spec: Spec) -> MemoryFormat:
     return layout.suggest_memory_format(spec.shape, spec.stride)
 
 
-def _parse_to(input: Tensor, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[dtype | None, device | None, MemoryFormat | None, bool]:
+def _parse_to(
+    input: Tensor, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[dtype | None, device | None, MemoryFormat | None, bool]:
     kind, where = keywords.pop("dtype", None), keywords.pop("device", None)
     wanted_format, copy = keywords.pop("memory_format", None), keywords.pop("copy", False)
     keywords.pop("non_blocking", False)
     if keywords:
-        raise TypeError(f"to() got an unexpected keyword argument {sorted(keywords)[0]!r}")
+        raise TypeError(f"to() got an unexpected keyword argument {min(keywords)!r}")
     flags = []
     for argument in arguments:
         if isinstance(argument, dtype):
@@ -125,5 +135,3 @@ def _parse_to(input: Tensor, arguments: tuple[Any, ...], keywords: dict[str, Any
 
         kind = require_dtype(kind)
     return kind, None if where is None else device(where), wanted_format, bool(copy or (len(flags) > 1 and flags[1]))
-
-

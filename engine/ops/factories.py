@@ -8,7 +8,17 @@ import numpy as np
 
 from engine import backend, layout
 from engine.device import CPU, device
-from engine.dtypes import bool_, complex64, complex128, dtype, float64, get_default_dtype, int64, of_numpy, require_dtype
+from engine.dtypes import (
+    bool_,
+    complex64,
+    complex128,
+    dtype,
+    float64,
+    get_default_dtype,
+    int64,
+    of_numpy,
+    require_dtype,
+)
 from engine.layout import MemoryFormat, contiguous_format, preserve_format
 from engine.ops.copy import strides_in_format
 from engine.spec import Spec, spec_of
@@ -42,15 +52,26 @@ def _new(spec: Spec, requires_grad: bool) -> Tensor:
 
 def _spec(shape: tuple[int, ...], kind: Any, where: Any, memory_format: MemoryFormat = contiguous_format) -> Spec:
     kind = get_default_dtype() if kind is None else require_dtype(kind)
-    return spec_of(shape, layout.strides_for_format(shape, memory_format), kind, default_device if where is None else device(where))
+    return spec_of(
+        shape, layout.strides_for_format(shape, memory_format), kind, default_device if where is None else device(where)
+    )
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: MemoryFormat = contiguous_format, pin_memory: bool = False) -> Tensor:
+def empty(
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    memory_format: MemoryFormat = contiguous_format,
+    pin_memory: bool = False,
+) -> Tensor:
     """Uninitialised. `pin_memory` has a meaning on GPUs only."""
     return _new(_spec(shape_from(size, "empty"), dtype, device, memory_format), requires_grad)
 
 
-def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty_strided(
+    size: Sequence[int], stride: Sequence[int], *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Uninitialised, with the given strides (elements)."""
     shape = shape_from((tuple(size),), "empty_strided")
     if len(stride) != len(shape) or any(step < 0 for step in stride):
@@ -73,15 +94,26 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Every element 0."""
-    return full(shape_from(size, "zeros"), 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
+    return full(
+        shape_from(size, "zeros"), 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad
+    )
 
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Every element 1."""
-    return full(shape_from(size, "ones"), 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
+    return full(
+        shape_from(size, "ones"), 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad
+    )
 
 
-def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: MemoryFormat = preserve_format) -> Tensor:
+def empty_like(
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    memory_format: MemoryFormat = preserve_format,
+) -> Tensor:
     """Uninitialised, with the shape and (by default) the dense strides of `input`."""
     spec = input._spec
     kind = spec.dtype if dtype is None else require_dtype(dtype)
@@ -113,7 +145,9 @@ def ones_like(input: Tensor, **options: Any) -> Tensor:
     return full_like(input, 1, **options)
 
 
-def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def arange(
+    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """start, start + step, ... below `end`."""
     if end is None:
         start, end = 0, start
@@ -121,20 +155,35 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
     if step == 0:
         raise RuntimeError("arange: step must be nonzero")
     if (end - start) * step < 0:
-        raise RuntimeError(f"arange: upper bound and lower bound inconsistent with step sign: start {start}, end {end}, step {step}")
+        raise RuntimeError(
+            f"arange: upper bound and lower bound inconsistent with step sign: start {start}, end {end}, step {step}"
+        )
     if dtype is None:
         dtype = int64 if all(isinstance(value, int) for value in (start, end, step)) else get_default_dtype()
     count = ceil((end - start) / step)
-    return wrap_array(np.asarray(start + step * np.arange(count)).astype(require_dtype(dtype).numpy), device, requires_grad)
+    return wrap_array(
+        np.asarray(start + step * np.arange(count)).astype(require_dtype(dtype).numpy), device, requires_grad
+    )
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def linspace(
+    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """`steps` evenly spaced values, both ends included."""
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
     return wrap_array(np.linspace(start, end, steps).astype(kind.numpy), device, requires_grad)
 
 
-def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def logspace(
+    start: float,
+    end: float,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """base**start ... base**end, evenly spaced exponents."""
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
     return wrap_array(np.logspace(start, end, steps, base=base).astype(kind.numpy), device, requires_grad)
@@ -158,14 +207,18 @@ def wrap_array(array: np.ndarray, where: Any = None, requires_grad: bool = False
 def from_numpy(array: np.ndarray) -> Tensor:
     """A Tensor on the memory of a NumPy array.
 
-    Raises: TypeError for something else or an unsupported dtype; ValueError for negative strides and foreign byte order.
+    Raises: TypeError for something else or an unsupported dtype; ValueError for negative strides and foreign byte
+    order.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
     if any(step < 0 for step in array.strides):
         raise ValueError("from_numpy: negative strides are not supported; pass array.copy()")
     if not array.dtype.isnative:
-        raise ValueError(f"from_numpy: byte order of {array.dtype} is not the machine's; convert it with array.astype({array.dtype.newbyteorder('=')!r})")
+        raise ValueError(
+            f"from_numpy: byte order of {array.dtype} is not the machine's; convert it with "
+            f"array.astype({array.dtype.newbyteorder('=')!r})"
+        )
     of_numpy(array.dtype)
     if any(step % array.itemsize for step in array.strides):
         raise ValueError("from_numpy: strides are not a multiple of the element size; pass array.copy()")
@@ -177,7 +230,11 @@ def from_numpy(array: np.ndarray) -> Tensor:
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A new leaf with a copy of `data`: numbers, nested sequences, NumPy arrays or Tensors."""
     if isinstance(data, Tensor):
-        made = data.detach().clone() if dtype is None and device is None else data.detach().to(device=device, dtype=dtype, copy=True)
+        made = (
+            data.detach().clone()
+            if dtype is None and device is None
+            else data.detach().to(device=device, dtype=dtype, copy=True)
+        )
         return made.requires_grad_() if requires_grad else made
     kind = None if dtype is None else require_dtype(dtype)
     if isinstance(data, np.ndarray | np.generic):
@@ -194,7 +251,10 @@ def _array_from(data: Any, kind: dtype | None) -> np.ndarray:
     except ValueError as cause:
         raise ValueError(f"tensor: expected nested sequences of equal length at each level ({cause})") from None
     if array.dtype == object or array.dtype.kind in "USO":
-        raise TypeError(f"tensor: could not infer dtype of {type(data).__name__}; expected numbers, nested sequences of numbers, an array or a Tensor")
+        raise TypeError(
+            f"tensor: could not infer dtype of {type(data).__name__}; expected numbers, nested sequences of numbers, "
+            f"an array or a Tensor"
+        )
     if kind is None:
         if array.dtype == np.float64 and not _holds_numpy_float64(data):
             kind = get_default_dtype()

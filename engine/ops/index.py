@@ -1,4 +1,6 @@
-"""Indexing: `x[...]` with integers, slices, `...`, None, bools and index tensors; gather, scatter, index_select, take, masked operations."""
+"""Indexing: `x[...]` with integers, slices, `...`, None, bools and index tensors; gather, scatter, index_select, take,
+masked operations.
+"""
 
 from types import EllipsisType, ModuleType
 from typing import Any
@@ -11,7 +13,7 @@ from engine.dispatch import apply, define
 from engine.dtypes import bool_, int64, uint8
 from engine.ops.factories import tensor as make_tensor
 from engine.ops.inplace import _adopt_history, check_writable, copy_
-from engine.ops.view import select, slice_along, unsqueeze
+from engine.ops.views import select, slice_along, unsqueeze
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -19,7 +21,9 @@ Key = Any
 
 
 def getitem(self: Tensor, key: Key) -> Tensor:
-    """`self[key]`: a view for integers, slices, None and `...`; a copy as soon as index tensors, lists or masks take part."""
+    """`self[key]`: a view for integers, slices, None and `...`; a copy as soon as index tensors, lists or masks take
+    part.
+    """
     if type(key) is not tuple:
         if type(key) is int:
             return select(self, 0, key)
@@ -31,7 +35,7 @@ def getitem(self: Tensor, key: Key) -> Tensor:
 
 
 def _alias(self: Tensor) -> Tensor:
-    from engine.ops.view import view
+    from engine.ops.views import view
 
     return view(self, self.shape)
 
@@ -40,7 +44,11 @@ def _basic_part(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, list[Any]]:
     """Applies everything that is a view; returns it with one entry an axis: an index tensor or None."""
     key = tuple(_as_index(entry) for entry in key)
     consumed = sum(
-        0 if entry is None or entry is Ellipsis or isinstance(entry, bool) else entry.ndim if isinstance(entry, Tensor) and entry.dtype in (bool_, uint8) else 1
+        0
+        if entry is None or entry is Ellipsis or isinstance(entry, bool)
+        else entry.ndim
+        if isinstance(entry, Tensor) and entry.dtype in (bool_, uint8)
+        else 1
         for entry in key
     )
     if sum(entry is Ellipsis for entry in key) > 1:
@@ -95,7 +103,10 @@ def _as_index(entry: Any) -> Any:
         return made
     if hasattr(entry, "__index__"):
         return entry.__index__()
-    raise TypeError(f"only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got {type(entry).__name__})")
+    raise TypeError(
+        f"only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got "
+        f"{type(entry).__name__})"
+    )
 
 
 def _select_checked(view: Tensor, dim: int, index: int) -> Tensor:
@@ -119,7 +130,10 @@ def _index_tensors(view: Tensor, dim: int, entry: Tensor) -> list[Tensor]:
         return [entry]
     where = tuple(view.shape[dim : dim + entry.ndim])
     if tuple(entry.shape) != where:
-        raise IndexError(f"The shape of the mask {list(entry.shape)} at index {dim} does not match the shape of the indexed tensor {list(view.shape)} at that place")
+        raise IndexError(
+            f"The shape of the mask {list(entry.shape)} at index {dim} does not match the shape of the indexed tensor "
+            f"{list(view.shape)} at that place"
+        )
     xp = backend.array_module(entry.device)
     return [wrap_device_array(array, entry) for array in xp.nonzero(entry._array)]
 
@@ -130,7 +144,7 @@ def wrap_device_array(array: Any, like: Tensor) -> Tensor:
     return Tensor(array, backend.spec_of_array(array, like.device))
 
 
-# --- index tensors ------------------------------------------------------------------------------------------------------------------------------------
+# --- index tensors ----------------------------------------------------------------------------------------------------
 
 
 def _index_shape(input: Spec, places: tuple[int, ...], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
@@ -142,7 +156,8 @@ def _index_shape(input: Spec, places: tuple[int, ...], shapes: tuple[tuple[int, 
 
 
 def _index_spec(input: Spec, places: tuple[int, ...], indices: tuple[Spec, ...]) -> Spec:
-    """The result's layout: as if the input, with stride 0 along the index axes, and the indices met in an elementwise operator.
+    """The result's layout: as if the input, with stride 0 along the index axes, and the indices met in an elementwise
+    operator.
 
     Source: AdvancedIndex in PyTorch's aten/src/ATen/native/TensorAdvancedIndexing.cpp.
     """
@@ -202,7 +217,7 @@ def _define_index(count: int) -> None:
     def back_rule(input: Spec, *rest: Any) -> Spec:
         return input.like(shape=rest[-1])
 
-    from engine.ops.view import _with_parameters
+    from engine.ops.views import _with_parameters
 
     def slope(g: Any, nd: Any, places: Any, spec: Spec, *indices: Any) -> Any:
         return nd.__getattr__(f"index_backward{count}")(g, *indices, places, tuple(spec.shape))
@@ -227,7 +242,9 @@ def _define_index(count: int) -> None:
         attributes="places shape",
     )
     INDEX_FUNCTIONS[f"index{count}"] = lambda input, *rest: apply(forward_operator, (input, *rest[:-1]), (rest[-1],))
-    INDEX_FUNCTIONS[f"index_backward{count}"] = lambda input, *rest: apply(backward_operator, (input, *rest[:-2]), rest[-2:])
+    INDEX_FUNCTIONS[f"index_backward{count}"] = lambda input, *rest: apply(
+        backward_operator, (input, *rest[:-2]), rest[-2:]
+    )
 
 
 INDEX_FUNCTIONS: dict[str, Any] = {}
@@ -252,7 +269,9 @@ def _checked_indices(view: Tensor, indices: list[Any]) -> tuple[tuple[int, ...],
         if array is not None and array.size:
             low, high = int(array.min()), int(array.max())
             if low < -size or high >= size:
-                raise IndexError(f"index {high if high >= size else low} is out of bounds for dimension {place} with size {size}")
+                raise IndexError(
+                    f"index {high if high >= size else low} is out of bounds for dimension {place} with size {size}"
+                )
             if low < 0:
                 index = wrap_device_array(array % size, index)
         given.append(index)
@@ -260,11 +279,13 @@ def _checked_indices(view: Tensor, indices: list[Any]) -> tuple[tuple[int, ...],
         layout.broadcast_shapes(*(tuple(index.shape) for index in given))
     except RuntimeError:
         listed = ", ".join(str(list(index.shape)) for index in given)
-        raise IndexError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {listed}") from None
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {listed}"
+        ) from None
     return places, tuple(given)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def setitem(self: Tensor, key: Key, value: Any) -> None:
@@ -288,7 +309,9 @@ def _without_leading_ones(value: Tensor, ndim: int) -> tuple[int, ...]:
     return shape
 
 
-def index_put_(view: Tensor, places: tuple[int, ...], given: tuple[Tensor, ...], value: Any, accumulate: bool = False) -> Tensor:
+def index_put_(
+    view: Tensor, places: tuple[int, ...], given: tuple[Tensor, ...], value: Any, accumulate: bool = False
+) -> Tensor:
     """Writes (or adds) `value` at index tensors."""
     from engine.autograd.modes import state
 
@@ -297,14 +320,19 @@ def index_put_(view: Tensor, places: tuple[int, ...], given: tuple[Tensor, ...],
     check_writable(view, "index_put_")
     shape = _index_shape(view._spec, places, tuple(tuple(index.shape) for index in given))
     if layout.broadcast_shapes(shape, tuple(value.shape)) != shape:
-        raise RuntimeError(f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape {list(shape)}")
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of "
+            f"shape {list(shape)}"
+        )
     key = _full_key(view.ndim, places, tuple(index._array for index in given))
     if state.grad_enabled and (view.requires_grad or value.requires_grad):
         # The history of the write: what was there where nothing was written, plus the values scattered to their places.
         count = len(given)
         kept = view.detach().new_ones(view.shape, dtype=bool_)
         kept._array[key] = accumulate
-        spread = INDEX_FUNCTIONS[f"index_backward{count}"](value.to(view.dtype).expand(shape), *given, places, tuple(view.shape))
+        spread = INDEX_FUNCTIONS[f"index_backward{count}"](
+            value.to(view.dtype).expand(shape), *given, places, tuple(view.shape)
+        )
         written = view * kept.to(view.dtype) + spread
         _write_at(view, key, value, accumulate)
         view._bump_version("index_put_")
@@ -322,7 +350,7 @@ def _write_at(view: Tensor, key: tuple[Any, ...], value: Tensor, accumulate: boo
         view._array[key] = value._array
 
 
-# --- along one axis -----------------------------------------------------------------------------------------------------------------------------------------
+# --- along one axis ---------------------------------------------------------------------------------------------------
 
 
 def _check_index(name: str, index: Tensor, size: int) -> None:
@@ -331,14 +359,19 @@ def _check_index(name: str, index: Tensor, size: int) -> None:
     if index._array is not None and index._array.size:
         low, high = int(index._array.min()), int(index._array.max())
         if low < 0 or high >= size:
-            raise RuntimeError(f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}")
+            raise RuntimeError(
+                f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}"
+            )
 
 
 INDEX_SELECT = define(
     "index_select",
     rule=lambda input, index, dim: input.like(shape=(*input.shape[:dim], index.numel, *input.shape[dim + 1 :])),
     forward=lambda xp, input, index, dim: input.take(index, dim),
-    backward=(lambda g, nd, index, input_spec, dim: nd.index_backward1(g, index, (dim,), tuple(input_spec.shape)), None),
+    backward=(
+        lambda g, nd, index, input_spec, dim: nd.index_backward1(g, index, (dim,), tuple(input_spec.shape)),
+        None,
+    ),
     inputs="input index",
     attributes="dim",
 )
@@ -411,7 +444,9 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """out[i][j][k] = input[i][index[i][j][k]][k] (for dim 1)."""
     dim = wrap_dim(dim, input.ndim, "gather")
     if not input.ndim or not index.ndim:
-        return gather(input.reshape(-1) if not input.ndim else input, dim, index.reshape(-1) if not index.ndim else index).reshape(index.shape)
+        return gather(
+            input.reshape(-1) if not input.ndim else input, dim, index.reshape(-1) if not index.ndim else index
+        ).reshape(index.shape)
     _check_scatter_shapes("gather", input, dim, index)
     _check_index("gather", index, input.shape[dim])
     return apply(GATHER, (input, index), (dim,))
@@ -419,10 +454,16 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
 def _check_scatter_shapes(name: str, input: Tensor, dim: int, index: Tensor) -> None:
     if index.ndim != input.ndim:
-        raise RuntimeError(f"{name}: Index tensor must have the same number of dimensions as input tensor, got {list(index.shape)} and {list(input.shape)}")
+        raise RuntimeError(
+            f"{name}: Index tensor must have the same number of dimensions as input tensor, got {list(index.shape)} "
+            f"and {list(input.shape)}"
+        )
     for axis in range(input.ndim):
         if axis != dim and index.shape[axis] > input.shape[axis]:
-            raise RuntimeError(f"{name}: Size does not match at dimension {axis} expected index {list(index.shape)} to be smaller than self {list(input.shape)} apart from dimension {dim}")
+            raise RuntimeError(
+                f"{name}: Size does not match at dimension {axis} expected index {list(index.shape)} to be smaller "
+                f"than self {list(input.shape)} apart from dimension {dim}"
+            )
 
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
@@ -442,7 +483,11 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     kept = input.detach().new_ones(input.shape, dtype=bool_)
     kept._array[_along_axis(index._array, dim, input.shape, xp)] = False
     values = src if isinstance(src, Tensor) else input.detach().new_full(index.shape, src)
-    written = apply(SCATTER_ADD_ZEROS, (values, _last_writers(index, dim, tuple(input.shape), xp)), (tuple(input.shape), dim)) if _distinct(index, dim) else None
+    written = (
+        apply(SCATTER_ADD_ZEROS, (values, _last_writers(index, dim, tuple(input.shape), xp)), (tuple(input.shape), dim))
+        if _distinct(index, dim)
+        else None
+    )
     if written is None:
         raise RuntimeError("scatter: index repeats a position, so which value wins is undefined; use scatter_add")
     return input * kept.to(input.dtype) + written
@@ -463,7 +508,9 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
     if mask.dtype is not bool_:
         raise RuntimeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
-    return where(mask, value if isinstance(value, Tensor) else make_tensor(value, dtype=input.dtype, device=input.device), input)
+    return where(
+        mask, value if isinstance(value, Tensor) else make_tensor(value, dtype=input.dtype, device=input.device), input
+    )
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
@@ -475,7 +522,9 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Indices of the non-zero elements: (N, ndim), or one vector an axis."""
     xp = backend.array_module(input.device)
-    found = [wrap_device_array(array, input) for array in xp.nonzero(input._array if input.ndim else input._array.reshape(1))]
+    found = [
+        wrap_device_array(array, input) for array in xp.nonzero(input._array if input.ndim else input._array.reshape(1))
+    ]
     if as_tuple:
         return tuple(found)
     rows = [index._array for index in found[: input.ndim]]
@@ -488,14 +537,15 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
         return gather(input.reshape(-1), 0, indices.reshape(-1))
     dim = wrap_dim(dim, input.ndim, "take_along_dim")
     shape = layout.broadcast_shapes(
-        tuple(1 if axis == dim else n for axis, n in enumerate(input.shape)), tuple(1 if axis == dim else n for axis, n in enumerate(indices.shape))
+        tuple(1 if axis == dim else n for axis, n in enumerate(input.shape)),
+        tuple(1 if axis == dim else n for axis, n in enumerate(indices.shape)),
     )
     grown = input.expand(tuple(input.shape[axis] if axis == dim else n for axis, n in enumerate(shape)))
-    return gather(grown, dim, indices.expand(tuple(indices.shape[axis] if axis == dim else n for axis, n in enumerate(shape))))
+    return gather(
+        grown, dim, indices.expand(tuple(indices.shape[axis] if axis == dim else n for axis, n in enumerate(shape)))
+    )
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor."""
     return getitem(input.reshape(-1), index)
-
-

@@ -1,7 +1,10 @@
-"""Writing into memory that exists: `x.add_(y)`, `x.copy_(y)`, `x[...] = y`, `out=`. Every in-place operator is the functional one plus `write_into`.
+"""Writing into memory that exists: `x.add_(y)`, `x.copy_(y)`, `x[...] = y`, `out=`. Every in-place operator is the
+functional one plus `write_into`.
 
-Under autograd an in-place write gives the tensor the node of the functional operator. When the tensor is a view, its base's history is rewritten as
-`base = scatter_view(base, view)` (PyTorch calls the node CopySlices), and every view of that base takes its history from the base anew.
+Under autograd an in-place write gives the tensor the node of the functional operator. When the tensor is a view, its
+base's history is rewritten as
+`base = scatter_view(base, view)` (PyTorch calls the node CopySlices), and every view of that base takes its history
+from the base anew.
 """
 
 import warnings
@@ -25,16 +28,21 @@ def check_writable(target: Tensor, name: str) -> None:
             )
         base = target._base
         if base is not None and base._requires_grad and base.grad_fn is None:
-            raise RuntimeError(f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation")
+            raise RuntimeError(
+                f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation"
+            )
         if base is not None and base.requires_grad and target._view_version < 0:
             raise RuntimeError(
-                f"{name}: the view was created in no_grad mode (or by an operator with several outputs) and is being modified in place with grad mode "
+                f"{name}: the view was created in no_grad mode (or by an operator with several outputs) and is being "
+                f"modified in place with grad mode "
                 "enabled; make the view anew with grad mode on, or write out of place"
             )
     if layout.internal_overlap(target._spec.shape, target._spec.stride) == "yes":
         raise RuntimeError(
-            f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            f"Please clone() the tensor before performing the operation (shape {list(target.shape)}, strides {target._spec.stride})"
+            f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            f"location. "
+            f"Please clone() the tensor before performing the operation (shape {list(target.shape)}, strides "
+            f"{target._spec.stride})"
         )
 
 
@@ -46,7 +54,8 @@ def check_overlap(name: str, out: Tensor, inputs: tuple[Any, ...]) -> None:
             theirs = (backend.address(value._array), value._spec.shape, value._spec.stride, value._spec.dtype.itemsize)
             if layout.overlap_status(*mine, *theirs) == "partial":
                 raise RuntimeError(
-                    f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location. "
+                    f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor "
+                    f"refer to a single memory location. "
                     "Please clone() the tensor before performing the operation."
                 )
 
@@ -54,7 +63,8 @@ def check_overlap(name: str, out: Tensor, inputs: tuple[Any, ...]) -> None:
 def inplace(operator: Operator, target: Tensor, others: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Tensor:
     """`target` becomes `operator(target, *others)`; returns it.
 
-    Raises: RuntimeError when the result has another shape, a dtype of a higher category, or `target` must not be written.
+    Raises: RuntimeError when the result has another shape, a dtype of a higher category, or `target` must not be
+    written.
     """
     name = f"{operator.name}_"
     check_writable(target, name)
@@ -64,7 +74,9 @@ def inplace(operator: Operator, target: Tensor, others: tuple[Any, ...], attribu
     plan = operator.plans.get(key) or operator.plan(key)
     out = plan.outs[0]
     if out.shape != target.shape:
-        raise RuntimeError(f"{name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(out.shape)}")
+        raise RuntimeError(
+            f"{name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(out.shape)}"
+        )
     if not promotion.can_cast(out.dtype, target.dtype):
         raise RuntimeError(f"{name}: result type {out.dtype} can't be cast to the desired output type {target.dtype}")
     recorded = state.grad_enabled and operator.differentiable and any(value.requires_grad for value in inputs)
@@ -102,7 +114,7 @@ def _adopt_history(target: Tensor, written: Tensor) -> None:
         if written._grad_fn is not None:
             target._output_nr = written._output_nr
     else:
-        from engine.ops.view import scatter_view_history
+        from engine.ops.views import scatter_view_history
 
         scatter_view_history(base, target, written)
     if retained:
@@ -111,15 +123,20 @@ def _adopt_history(target: Tensor, written: Tensor) -> None:
 
 
 def write_into(out: Tensor, operator: Operator, inputs: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Tensor:
-    """`out=`: the operator's result in the memory of `out`, which is resized when its shape is another (with a warning when it has elements).
+    """`out=`: the operator's result in the memory of `out`, which is resized when its shape is another (with a warning
+    when it has elements).
 
-    Raises: RuntimeError when grad mode would have to record it, for partial overlap with an input, and for a dtype that cannot hold the result.
+    Raises: RuntimeError when grad mode would have to record it, for partial overlap with an input, and for a dtype that
+    cannot hold the result.
     """
     name = f"{operator.name}(out=)"
     if not isinstance(out, Tensor):
         raise TypeError(f"{operator.name}(): argument 'out' must be Tensor, not {type(out).__name__}")
     if state.grad_enabled and (out.requires_grad or any(value.requires_grad for value in inputs if value is not None)):
-        raise RuntimeError(f"{operator.name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments requires grad.")
+        raise RuntimeError(
+            f"{operator.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
+            f"the arguments requires grad."
+        )
     key = (attributes, *(value._spec for value in inputs))
     plan = operator.plans.get(key) or operator.plan(key)
     spec = plan.outs[0]
@@ -139,7 +156,8 @@ def resize_output(out: Tensor, spec: Spec) -> None:
     """Gives `out` new memory of the result's shape and strides (its own dtype)."""
     if out.numel():
         warnings.warn(
-            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not match the required output shape "
+            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
+            f"match the required output shape "
             f"{list(spec.shape)}. Pass an out tensor of that shape, or one without elements.",
             UserWarning,
             stacklevel=4,
@@ -148,13 +166,15 @@ def resize_output(out: Tensor, spec: Spec) -> None:
     out._array, out._spec = backend.empty(wanted), wanted
 
 
-# --- copy_, fill_, and the rest that is no functional operator ----------------------------------------------------------------------------------------
+# --- copy_, fill_, and the rest that is no functional operator --------------------------------------------------------
 
 
 def _copy_rule(input: Spec, source: Spec) -> Spec:
     layout.broadcast_shapes(input.shape, source.shape)
-    return input.like(stride=input.stride) if iterator.plan((input.operand, source.operand)).shape == input.shape else input.like(
-        shape=iterator.plan((input.operand, source.operand)).shape
+    return (
+        input.like(stride=input.stride)
+        if iterator.plan((input.operand, source.operand)).shape == input.shape
+        else input.like(shape=iterator.plan((input.operand, source.operand)).shape)
     )
 
 
@@ -176,7 +196,9 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
         if value.device is not self.device:
             value = value.to(self.device)
         if layout.broadcast_shapes(self.shape, value.shape) != self.shape:
-            raise RuntimeError(f"copy_: the source's shape {list(value.shape)} does not broadcast to {list(self.shape)}")
+            raise RuntimeError(
+                f"copy_: the source's shape {list(value.shape)} does not broadcast to {list(self.shape)}"
+            )
     recorded = state.grad_enabled and (self.requires_grad or value.requires_grad)
     if self._array is not None:
         array = value._array
@@ -214,5 +236,3 @@ def functional_inplace(name: str) -> Any:
     method.__name__ = method.__qualname__ = f"{name}_"
     method.__doc__ = f"In-place {name}: `self` becomes {name}(self, ...)."
     return method
-
-

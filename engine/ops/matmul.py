@@ -1,4 +1,6 @@
-"""Matrix products. BLAS reads transposed operands through leading dimensions, so neither forward nor backward copies an operand to transpose it."""
+"""Matrix products. BLAS reads transposed operands through leading dimensions, so neither forward nor backward copies an
+operand to transpose it.
+"""
 
 from types import ModuleType
 from typing import Any
@@ -7,7 +9,7 @@ from engine import layout
 from engine.dispatch import apply, define
 from engine.dtypes import bool_
 from engine.ops.common import common_dtype
-from engine.ops.view import reshape
+from engine.ops.views import reshape
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -16,18 +18,27 @@ def _same_dtype(name: str, *specs: Spec) -> None:
     found = {spec.dtype for spec in specs if spec is not None}
     if len(found) > 1:
         listed = " and ".join(str(spec.dtype) for spec in specs if spec is not None)
-        raise RuntimeError(f"{name}: expected operands to have the same dtype, but got {listed}; convert one with .to()")
+        raise RuntimeError(
+            f"{name}: expected operands to have the same dtype, but got {listed}; convert one with .to()"
+        )
 
 
 def _matmul_rule(input: Spec, other: Spec) -> Spec:
     if not input.ndim or not other.ndim:
-        raise RuntimeError(f"matmul: both arguments need to be at least 1D, but they are {input.ndim}D and {other.ndim}D")
+        raise RuntimeError(
+            f"matmul: both arguments need to be at least 1D, but they are {input.ndim}D and {other.ndim}D"
+        )
     _same_dtype("matmul", input, other)
     inner = other.shape[-2] if other.ndim > 1 else other.shape[0]
     if input.shape[-1] != inner:
         raise RuntimeError(
-            f"matmul: mat1 and mat2 shapes cannot be multiplied ({_by(input)} and {_by(other)}): expected {input.shape[-1]} rows in the second, got {inner}"
-            + ("; if it holds one row per output, transpose it (.T)" if other.ndim > 1 and other.shape[-1] == input.shape[-1] else "")
+            f"matmul: mat1 and mat2 shapes cannot be multiplied ({_by(input)} and {_by(other)}): expected "
+            f"{input.shape[-1]} rows in the second, got {inner}"
+            + (
+                "; if it holds one row per output, transpose it (.T)"
+                if other.ndim > 1 and other.shape[-1] == input.shape[-1]
+                else ""
+            )
         )
     batch = layout.broadcast_shapes(tuple(input.shape[:-2]), tuple(other.shape[:-2]))  # type: ignore[arg-type]
     rows = (input.shape[-2],) if input.ndim > 1 else ()
@@ -68,13 +79,17 @@ def _slope_of_other(g: Any, nd: Any, input: Any, input_spec: Spec, other_spec: S
         return g * input if other_spec.ndim == 1 else _outer(nd, input, g)
     if other_spec.ndim == 1:
         return (g[..., None] * input).sum(-2) if input_spec.ndim > 2 else nd.matmul(_transposed(nd, input), g)
-    if other_spec.ndim == 2 and input_spec.ndim > 2:  # one product over all rows instead of a batch that is summed afterwards
+    if (
+        other_spec.ndim == 2 and input_spec.ndim > 2
+    ):  # one product over all rows instead of a batch that is summed afterwards
         rows, columns = other_spec.shape
         return nd.matmul(_transposed(nd, input.reshape((-1, rows))), g.reshape((-1, columns)))
     return nd.matmul(_transposed(nd, input), g)
 
 
-MATMUL = define("matmul", rule=_matmul_rule, forward=_product, backward=(_slope_of_input, _slope_of_other), inputs="input other")
+MATMUL = define(
+    "matmul", rule=_matmul_rule, forward=_product, backward=(_slope_of_input, _slope_of_other), inputs="input other"
+)
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
@@ -122,17 +137,20 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
 def _require_ndim(name: str, *expected: tuple[Tensor, int]) -> None:
     for tensor, ndim in expected:
         if tensor.ndim != ndim:
-            raise RuntimeError(f"{name}: expected a {ndim}-D tensor, got shape {list(tensor.shape)}; matmul() broadcasts")
+            raise RuntimeError(
+                f"{name}: expected a {ndim}-D tensor, got shape {list(tensor.shape)}; matmul() broadcasts"
+            )
 
 
-# --- linear -----------------------------------------------------------------------------------------------------------------------------------
+# --- linear -----------------------------------------------------------------------------------------------------------
 
 
 def _linear_rule(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
     _same_dtype("linear", input, weight, bias)  # type: ignore[arg-type]
     if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
         raise RuntimeError(
-            f"linear: input and weight shapes cannot be multiplied ({_by(input)} and {_by(weight)}): the input's last size must be in_features, "
+            f"linear: input and weight shapes cannot be multiplied ({_by(input)} and {_by(weight)}): the input's last "
+            f"size must be in_features, "
             f"{weight.shape[-1]}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
@@ -159,7 +177,9 @@ def _linear_weight_slope(g: Any, nd: Any, input: Any, input_spec: Spec, weight_s
         return matmul(g.t(), rows)
     if weight_spec.contiguous:
         return nd.xp.dot(g.T, rows)
-    return nd.xp.dot(rows.T, g).T  # the product lies as a column-major weight does, so that AccumulateGrad need not copy it
+    return nd.xp.dot(
+        rows.T, g
+    ).T  # the product lies as a column-major weight does, so that AccumulateGrad need not copy it
 
 
 def _linear_input_slope(g: Any, nd: Any, input_spec: Spec, weight: Any, weight_spec: Spec) -> Any:

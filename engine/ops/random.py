@@ -1,4 +1,6 @@
-"""Random tensors and in-place random fills. Values are drawn on the host in logical (row-major) order, so that a layout does not change them."""
+"""Random tensors and in-place random fills. Values are drawn on the host in logical (row-major) order, so that a layout
+does not change them.
+"""
 
 from typing import Any
 
@@ -28,17 +30,32 @@ def _drawn(function: str, shape: tuple[int, ...], kind: Any, generator: Generato
     return np.asarray(getattr(_stream(generator), function)(shape, dtype=drawn_as)).astype(kind.numpy, copy=False)
 
 
-def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def rand(
+    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Uniform on [0, 1)."""
     return wrap_array(_drawn("random", shape_from(size, "rand"), _floating(dtype), generator), device, requires_grad)
 
 
-def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def randn(
+    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Normal with mean 0 and variance 1."""
-    return wrap_array(_drawn("standard_normal", shape_from(size, "randn"), _floating(dtype), generator), device, requires_grad)
+    return wrap_array(
+        _drawn("standard_normal", shape_from(size, "randn"), _floating(dtype), generator), device, requires_grad
+    )
 
 
-def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = int64, device: Any = None, requires_grad: bool = False) -> Tensor:
+def randint(
+    low: int,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = int64,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Integers uniform on [low, high); `randint(high, size)` starts at 0."""
     if size is None:
         low, high, size = 0, low, high
@@ -66,12 +83,22 @@ def randn_like(input: Tensor, **options: Any) -> Tensor:
 
 def randint_like(input: Tensor, low: int, high: int | None = None, **options: Any) -> Tensor:
     """Integers in the shape of `input`."""
-    return randint(low, high, tuple(input.shape), dtype=options.pop("dtype", input.dtype), **options) if high is not None else randint(
-        0, low, tuple(input.shape), dtype=options.pop("dtype", input.dtype), **options
+    return (
+        randint(low, high, tuple(input.shape), dtype=options.pop("dtype", input.dtype), **options)
+        if high is not None
+        else randint(0, low, tuple(input.shape), dtype=options.pop("dtype", input.dtype), **options)
     )
 
 
-def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+) -> Tensor:
     """Normal with the given means and standard deviations (numbers or Tensors)."""
     if size is None:
         like = mean if isinstance(mean, Tensor) else std
@@ -88,16 +115,25 @@ def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     return wrap_array((draws < probability).astype(input.dtype.numpy), input.device)
 
 
-def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
     """Indices drawn from the rows' weights."""
     weights = input.detach().cpu().numpy().astype(np.float64)
     rows = weights.reshape(-1, weights.shape[-1])
     if (rows < 0).any() or not np.isfinite(rows).all() or (rows.sum(1) <= 0).any():
-        raise RuntimeError("multinomial: probability tensor contains either `inf`, `nan` or element < 0, or sums to zero")
+        raise RuntimeError(
+            "multinomial: probability tensor contains either `inf`, `nan` or element < 0, or sums to zero"
+        )
     if not replacement and (num_samples > (rows > 0).sum(1)).any():
-        raise RuntimeError(f"multinomial: cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} of {rows.shape[1]}")
+        raise RuntimeError(
+            f"multinomial: cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} "
+            f"of {rows.shape[1]}"
+        )
     stream = _stream(generator)
-    picked = np.stack([stream.choice(rows.shape[1], num_samples, replace=replacement, p=row / row.sum()) for row in rows])
+    picked = np.stack(
+        [stream.choice(rows.shape[1], num_samples, replace=replacement, p=row / row.sum()) for row in rows]
+    )
     return wrap_array(picked.reshape(*weights.shape[:-1], num_samples), input.device)
 
 
@@ -109,7 +145,9 @@ def _fill(target: Tensor, values: np.ndarray, name: str) -> Tensor:
     return target
 
 
-def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None, **bounds: float) -> Tensor:
+def uniform_(
+    self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None, **bounds: float
+) -> Tensor:
     """Fills with uniform values on [a, b)."""
     a, b = bounds.pop("from", a), bounds.pop("to", b)
     if a > b:
@@ -142,5 +180,3 @@ def random_(self: Tensor, low: int = 0, high: int | None = None, *, generator: G
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fills with exponential values of rate `lambd`."""
     return _fill(self, _stream(generator).exponential(1 / lambd, tuple(self.shape)), "exponential_")
-
-

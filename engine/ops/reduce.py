@@ -1,5 +1,6 @@
 """Reductions: sum, mean, extrema, products, statistics. Results are row-major, as PyTorch's are."""
 
+import builtins
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -31,7 +32,11 @@ def spread(nd: Any, g: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) ->
 
 
 def _sum(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Any:
-    return xp.add.reduce(input, axis=dims, keepdims=keepdim, dtype=kind.numpy) if xp.__name__ == "numpy" else xp.sum(input, axis=dims, keepdims=keepdim, dtype=kind.numpy)
+    return (
+        xp.add.reduce(input, axis=dims, keepdims=keepdim, dtype=kind.numpy)
+        if xp.__name__ == "numpy"
+        else xp.sum(input, axis=dims, keepdims=keepdim, dtype=kind.numpy)
+    )
 
 
 SUM = define(
@@ -46,7 +51,9 @@ SUM = define(
 def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """Sum over axes (all without `dim`). Integers and bools sum in int64."""
     spec = input._spec
-    kind = require_dtype(dtype) if dtype is not None else spec.dtype if spec.dtype.category >= FLOATING_CATEGORY else int64
+    kind = (
+        require_dtype(dtype) if dtype is not None else spec.dtype if spec.dtype.category >= FLOATING_CATEGORY else int64
+    )
     return apply(SUM, (input,), (wrap_dims(dim, spec.ndim, "sum"), keepdim, kind))
 
 
@@ -61,7 +68,11 @@ MEAN = define(
     "mean",
     rule=_rule,
     forward=lambda xp, input, dims, keepdim, kind: xp.mean(input, axis=dims, keepdims=keepdim, dtype=kind.numpy),
-    backward=(lambda g, nd, input_spec, dims, keepdim: spread(nd, g / _count(input_spec.shape, dims), input_spec, dims, keepdim),),
+    backward=(
+        lambda g, nd, input_spec, dims, keepdim: spread(
+            nd, g / _count(input_spec.shape, dims), input_spec, dims, keepdim
+        ),
+    ),
     attributes="dims keepdim kind",
 )
 
@@ -74,7 +85,11 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any =
     spec = input._spec
     if dtype is None:
         require_floating("mean", spec)
-    return apply(MEAN, (input,), (wrap_dims(dim, spec.ndim, "mean"), keepdim, spec.dtype if dtype is None else require_dtype(dtype)))
+    return apply(
+        MEAN,
+        (input,),
+        (wrap_dims(dim, spec.ndim, "mean"), keepdim, spec.dtype if dtype is None else require_dtype(dtype)),
+    )
 
 
 PROD = define(
@@ -87,7 +102,9 @@ PROD = define(
 
 
 def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) -> Any:
-    """The product of all other elements, exact where some are zero: exclusive products from the left and from the right."""
+    """The product of all other elements, exact where some are zero: exclusive products from the left and from the
+    right.
+    """
     g = spread(nd, g, spec, dims, keepdim)
     axes = [axis for axis in range(spec.ndim) if axis not in dims]
     order = [*axes, *dims]
@@ -101,8 +118,10 @@ def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], 
         right.append(rows[..., 0] * 0 + 1 if backward is None else backward)
         forward = rows[..., i] if forward is None else forward * rows[..., i]
         backward = rows[..., n - 1 - i] if backward is None else backward * rows[..., n - 1 - i]
-    others = nd.stack([a * b for a, b in zip(left, reversed(right), strict=True)], len(kept)) if nd.records else nd.xp.stack(
-        [a * b for a, b in zip(left, reversed(right), strict=True)], len(kept)
+    others = (
+        nd.stack([a * b for a, b in zip(left, reversed(right), strict=True)], len(kept))
+        if nd.records
+        else nd.xp.stack([a * b for a, b in zip(left, reversed(right), strict=True)], len(kept))
     )
     inverse = tuple(order.index(axis) for axis in range(spec.ndim))
     return g * nd.permute(others.reshape(tuple(spec.shape[axis] for axis in order)), inverse)
@@ -111,7 +130,9 @@ def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], 
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """Product over one axis, or over all."""
     spec = input._spec
-    kind = require_dtype(dtype) if dtype is not None else spec.dtype if spec.dtype.category >= FLOATING_CATEGORY else int64
+    kind = (
+        require_dtype(dtype) if dtype is not None else spec.dtype if spec.dtype.category >= FLOATING_CATEGORY else int64
+    )
     return apply(PROD, (input,), (wrap_dims(dim, spec.ndim, "prod"), keepdim, kind))
 
 
@@ -120,7 +141,11 @@ def _extremum(name: str, function: str) -> Callable[..., Tensor]:
         name,
         rule=_rule,
         forward=lambda xp, input, dims, keepdim, kind: getattr(xp, function)(input, axis=dims, keepdims=keepdim),
-        backward=(lambda g, nd, input, out, input_spec, dims, keepdim: _even_shares(g, nd, input, out, input_spec, dims, keepdim),),
+        backward=(
+            lambda g, nd, input, out, input_spec, dims, keepdim: _even_shares(
+                g, nd, input, out, input_spec, dims, keepdim
+            ),
+        ),
         attributes="dims keepdim kind",
     )
 
@@ -144,7 +169,9 @@ def _even_shares(g: Any, nd: Any, input: Any, out: Any, spec: Spec, dims: tuple[
 def _refuse_empty(name: str, spec: Spec, dims: tuple[int, ...]) -> None:
     for dim in dims:
         if spec.shape[dim] == 0:
-            raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size, got shape {list(spec.shape)}")
+            raise IndexError(
+                f"{name}(): Expected reduction dim {dim} to have non-zero size, got shape {list(spec.shape)}"
+            )
 
 
 amax = _extremum("amax", "max")
@@ -167,9 +194,14 @@ def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callab
 
     operator = define(
         f"{name}_dim",
-        rule=lambda input, dim, keepdim: (_reduced(input, (dim,), keepdim, input.dtype), _reduced(input, (dim,), keepdim, int64)),
+        rule=lambda input, dim, keepdim: (
+            _reduced(input, (dim,), keepdim, input.dtype),
+            _reduced(input, (dim,), keepdim, int64),
+        ),
         forward=forward,
-        backward=lambda g, nd, out, input_spec, dim, keepdim: (_scatter_picked(g[0], nd, out[1], input_spec, dim, keepdim),),
+        backward=lambda g, nd, out, input_spec, dim, keepdim: (
+            _scatter_picked(g[0], nd, out[1], input_spec, dim, keepdim),
+        ),
         attributes="dim keepdim",
         outputs=2,
     )
@@ -184,7 +216,10 @@ def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callab
     def index_only(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         if dim is None:
             if not input.numel():
-                raise IndexError(f"arg{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
+                raise IndexError(
+                    f"arg{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the "
+                    f"reduction dim with the 'dim' argument."
+                )
             flat = along(input.detach().reshape(-1), 0, False)[1]
             return flat.reshape((1,) * input.ndim) if keepdim else flat
         return along(input.detach(), dim, keepdim)[1]
@@ -196,7 +231,11 @@ def _scatter_picked(g: Any, nd: Any, indices: Any, spec: Spec, dim: int, keepdim
     if g is None:
         return None
     if not keepdim:
-        g, indices = (g.unsqueeze(dim), indices.unsqueeze(dim)) if nd.records else (nd.xp.expand_dims(g, dim), nd.xp.expand_dims(indices, dim))
+        g, indices = (
+            (g.unsqueeze(dim), indices.unsqueeze(dim))
+            if nd.records
+            else (nd.xp.expand_dims(g, dim), nd.xp.expand_dims(indices, dim))
+        )
     return nd.scatter_zeros(g, indices, tuple(spec.shape), dim)
 
 
@@ -204,7 +243,10 @@ SCATTER_ZEROS = define(
     "scatter_zeros",
     rule=lambda input, index, size, dim: input.like(shape=size),
     forward=lambda xp, input, index, size, dim: _put(xp, input, index, size, dim),
-    backward=(lambda g, nd, index, dim: nd.gather(g, dim, index) if nd.records else nd.xp.take_along_axis(g, index, dim), None),
+    backward=(
+        lambda g, nd, index, dim: nd.gather(g, dim, index) if nd.records else nd.xp.take_along_axis(g, index, dim),
+        None,
+    ),
     inputs="input index",
     attributes="size dim",
 )
@@ -217,7 +259,7 @@ def _put(xp: ModuleType, input: Any, index: Any, size: tuple[int, ...], dim: int
 
 
 def scatter_zeros(input: Tensor, index: Tensor, size: tuple[int, ...], dim: int) -> Tensor:
-    """Zeros of `size` with `input` written at `index` along `dim` (indices distinct along it); the adjoint of gather."""
+    """Zeros of `size` with `input` written at `index` along `dim` (indices distinct along it); adjoint of gather."""
     return apply(SCATTER_ZEROS, (input, index), (tuple(size), dim))
 
 
@@ -235,7 +277,9 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     return _extremum_call(input, dim, keepdim, "minimum", amin, _min_along)
 
 
-def _extremum_call(input: Tensor, dim: Any, keepdim: bool, binary: str, whole: Callable[..., Any], along: Callable[..., Any]) -> Any:
+def _extremum_call(
+    input: Tensor, dim: Any, keepdim: bool, binary: str, whole: Callable[..., Any], along: Callable[..., Any]
+) -> Any:
     if isinstance(dim, Tensor):
         from engine.ops.pointwise import FUNCTIONS
 
@@ -243,7 +287,14 @@ def _extremum_call(input: Tensor, dim: Any, keepdim: bool, binary: str, whole: C
     return whole(input) if dim is None else along(input, dim, keepdim)
 
 
-def var(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
+def var(
+    input: Tensor,
+    dim: Dims = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
     """Variance over axes; divides by N - correction (default 1)."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
@@ -251,25 +302,41 @@ def var(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: 
     dims = wrap_dims(dim, input.ndim, "var")
     correction = (0 if unbiased is False else 1) if correction is None else correction
     centered = input - mean(input, dims, True) if input.ndim else input - input
-    return sum(centered * centered, dims, keepdim) / builtin_max(_count(input.shape, dims) - correction, 0)
+    return sum(centered * centered, dims, keepdim) / builtins.max(_count(input.shape, dims) - correction, 0)
 
 
-def builtin_max(a: float, b: float) -> float:
-    """Python's max, whose name this module gives to the operator."""
-    return a if a > b else b
-
-
-def std(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
+def std(
+    input: Tensor,
+    dim: Dims = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
     """Square root of `var`."""
     return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
 
 
-def var_mean(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> tuple[Tensor, Tensor]:
+def var_mean(
+    input: Tensor,
+    dim: Dims = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Tensor, Tensor]:
     """(variance, mean)."""
     return var(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
 
 
-def std_mean(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> tuple[Tensor, Tensor]:
+def std_mean(
+    input: Tensor,
+    dim: Dims = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Tensor, Tensor]:
     """(standard deviation, mean)."""
     return std(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
 
@@ -277,7 +344,9 @@ def std_mean(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keep
 def _truth(name: str) -> Callable[..., Tensor]:
     operator = define(
         name,
-        rule=lambda input, dims, keepdim: _reduced(input, dims, keepdim, bool_ if input.dtype.name != "uint8" else input.dtype),
+        rule=lambda input, dims, keepdim: _reduced(
+            input, dims, keepdim, bool_ if input.dtype.name != "uint8" else input.dtype
+        ),
         forward=lambda xp, input, dims, keepdim: getattr(xp, name)(input, axis=dims, keepdims=keepdim),
         attributes="dims keepdim",
     )
@@ -322,5 +391,3 @@ def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False,
     if p == 1:
         return sum(input.abs(), dims, keepdim)
     return sum(input.abs() ** p, dims, keepdim) ** (1.0 / p)
-
-

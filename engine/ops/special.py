@@ -54,7 +54,7 @@ def _erfc_of_magnitude(xp: ModuleType, size: Any) -> Any:
 
 def _in_double(xp: ModuleType, function: Any, input: Any) -> Any:
     wide = xp.asarray(input).astype("f8")
-    return xp.asarray(function(xp, wide)).astype(input.dtype if input.dtype.kind == "f" or input.dtype.itemsize == 2 and input.dtype.kind == "V" else "f4")
+    return xp.asarray(function(xp, wide)).astype(input.dtype)
 
 
 def erf_array(xp: ModuleType, input: Any) -> Any:
@@ -159,7 +159,7 @@ def _polygamma(xp: ModuleType, x: Any, n: int) -> Any:
 
 
 def _polygamma_rule(input: Spec, n: int) -> Spec:
-    return input.like(stride=iterator.plan((input.operand,)).stride, dtype=floating_dtype(input))
+    return input.like(stride=iterator.plan((input.operand,)).stride)
 
 
 POLYGAMMA = define(
@@ -175,7 +175,9 @@ def polygamma(n: int, input: Tensor) -> Tensor:
     """The n-th derivative of digamma. Raises RuntimeError for a negative order."""
     if n < 0:
         raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}")
-    return FUNCTIONS["digamma"](input) if n == 0 else apply(POLYGAMMA, (input,), (n,))
+    if n == 0:
+        return FUNCTIONS["digamma"](input)
+    return apply(POLYGAMMA, (input if input.dtype.category >= 2 else input.to(floating_dtype(input._spec)),), (n,))
 
 
 def _digamma_slope(g: Any, nd: Any, input: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The 6,025 layout facts of tests/data/conformance, held against the engine's public API (one test a file, every failing case listed)."""
+"""The 6,025 layout facts of tests/data/conformance, held against the engine's public API (one test a file, every
+failing case listed).
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,7 +18,9 @@ Case = dict[str, Any]
 
 def made(description: Case) -> engine.Tensor:
     """A tensor of zeros with the described shape, strides and dtype."""
-    elements = 1 + sum((size - 1) * step for size, step in zip(description["shape"], description["stride"], strict=True))
+    elements = 1 + sum(
+        (size - 1) * step for size, step in zip(description["shape"], description["stride"], strict=True)
+    )
     base = engine.zeros(max(elements, 0), dtype=getattr(engine, description.get("dtype", "float32")))
     return base.as_strided(description["shape"], description["stride"])
 
@@ -27,7 +31,10 @@ def strides(tensor: engine.Tensor) -> list[int]:
 
 def iterator(case: Case) -> Iterator[tuple[Any, Any]]:
     out = getattr(engine, case["op"])(*map(made, case["in"]))
-    yield (list(out.shape), strides(out), out.dtype.name), (case["out"]["shape"], case["out"]["stride"], case["out"]["dtype"])
+    yield (
+        (list(out.shape), strides(out), out.dtype.name),
+        (case["out"]["shape"], case["out"]["stride"], case["out"]["dtype"]),
+    )
 
 
 def formats(case: Case) -> Iterator[tuple[Any, Any]]:
@@ -54,7 +61,9 @@ def matmul(case: Case) -> Iterator[tuple[Any, Any]]:
 
 def promotion(case: Case) -> Iterator[tuple[Any, Any]]:
     operands = [
-        NUMBERS[name] if category == "number" else engine.ones([2] if category == "tensor" else [], dtype=getattr(engine, name))
+        NUMBERS[name]
+        if category == "number"
+        else engine.ones([2] if category == "tensor" else [], dtype=getattr(engine, name))
         for name, category in (case["a"], case["b"])
     ]
     yield engine.result_type(*operands).name, case["result"]
@@ -111,7 +120,9 @@ def accumulate(case: Case) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")
-@pytest.mark.parametrize("check", [iterator, formats, matmul, promotion, views, accumulate], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [iterator, formats, matmul, promotion, views, accumulate], ids=lambda check: check.__name__
+)
 def test_facts_hold(check: Callable[[Case], Iterator[tuple[Any, Any]]]) -> None:
     cases = [json.loads(line) for line in (FACTS / f"{check.__name__}.jsonl").read_text().splitlines()]
     assert cases

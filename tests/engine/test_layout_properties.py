@@ -1,4 +1,6 @@
-"""Properties of layouts on random shapes and strides: values are NumPy's, strides are the rule's, and the contract holds after backward."""
+"""Properties of layouts on random shapes and strides: values are NumPy's, strides are the rule's, and the contract
+holds after backward.
+"""
 
 import math
 from typing import Any
@@ -22,7 +24,9 @@ UNARY = ["neg", "relu", "abs", "square"]
 
 @st.composite
 def strided(draw: Any, shape: tuple[int, ...] | None = None, dtype: engine.dtype = engine.float64) -> engine.Tensor:
-    """A tensor of small integers with a random layout: permuted, sliced with steps, expanded, odd strides on axes of size 1."""
+    """A tensor of small integers with a random layout: permuted, sliced with steps, expanded, odd strides on axes of
+    size 1.
+    """
     if shape is None:
         shape = tuple(draw(st.lists(SIZES, max_size=4)))
     order = draw(st.permutations(range(len(shape))))
@@ -48,7 +52,9 @@ def operands(draw: Any) -> tuple[engine.Tensor, engine.Tensor]:
 
 @given(operands(), st.sampled_from(BINARY))
 @quick
-def test_binary_operators_follow_numpy_and_the_stride_rule(pair: tuple[engine.Tensor, engine.Tensor], name: str) -> None:
+def test_binary_operators_follow_numpy_and_the_stride_rule(
+    pair: tuple[engine.Tensor, engine.Tensor], name: str
+) -> None:
     a, b = pair
     out = getattr(engine, name)(a, b)
     ufunc = {"sub": "subtract", "mul": "multiply", "lt": "less", "eq": "equal"}.get(name, name)
@@ -61,7 +67,9 @@ def test_binary_operators_follow_numpy_and_the_stride_rule(pair: tuple[engine.Te
 @quick
 def test_unary_operators_follow_numpy_and_the_stride_rule(tensor: engine.Tensor, name: str) -> None:
     out = getattr(engine, name)(tensor)
-    expected = {"neg": np.negative, "relu": lambda x: np.maximum(x, 0), "abs": np.abs, "square": np.square}[name](tensor.numpy())
+    expected = {"neg": np.negative, "relu": lambda x: np.maximum(x, 0), "abs": np.abs, "square": np.square}[name](
+        tensor.numpy()
+    )
     np.testing.assert_array_equal(out.numpy(), expected)
     assert out.stride() == iterator.output_strides(tuple(out.shape), ((tuple(tensor.shape), tensor.stride()),))
 
@@ -91,11 +99,13 @@ VIEWS = {
     "movedim": lambda t, n: (t.movedim(0, -1), np.moveaxis(t.numpy(), 0, -1)) if t.ndim else None,
     "reshape": lambda t, n: (t.reshape(-1), t.numpy().reshape(-1)),
     "unfold": lambda t, n: (
-        t.unfold(0, 2, 1),
-        np.moveaxis(np.lib.stride_tricks.sliding_window_view(t.numpy(), 2, 0), -1, -1),
-    )
-    if t.ndim and t.shape[0] >= 2
-    else None,
+        (
+            t.unfold(0, 2, 1),
+            np.moveaxis(np.lib.stride_tricks.sliding_window_view(t.numpy(), 2, 0), -1, -1),
+        )
+        if t.ndim and t.shape[0] >= 2
+        else None
+    ),
 }
 
 
@@ -158,7 +168,9 @@ def test_the_contract_holds_in_buckets() -> None:
         mean = sum(range(1, ddp.get_world_size() + 1)) / ddp.get_world_size()
         for parameter in model.parameters():
             shape = tuple(parameter.shape)
-            assert layout.same_layout_modulo_size_one(shape, parameter.grad.stride(), layout.contract_strides(shape, parameter.stride()))
+            assert layout.same_layout_modulo_size_one(
+                shape, parameter.grad.stride(), layout.contract_strides(shape, parameter.stride())
+            )
             assert (parameter.grad.numpy() == mean).all()
 
     engine.set_layout_report("off")  # breaking the contract on the way is what this is about

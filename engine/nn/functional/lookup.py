@@ -88,10 +88,11 @@ def embedding_bag(
     if mode == "max":
         return _bag_maxima(rows, bag_of, counted, bags)
     factors = counted.to(weight.dtype) if per_sample_weights is None else per_sample_weights.reshape(-1) * counted
-    sums = weight.new_zeros(bags, weight.shape[1]).index_add(0, bag_of, rows * factors.unsqueeze(1))
+    into = bag_of.unsqueeze(1).expand(rows.shape)
+    sums = weight.new_zeros(bags, weight.shape[1]).scatter_add(0, into, rows * factors.unsqueeze(1))
     if mode == "sum":
         return sums
-    sizes = engine.zeros(bags, dtype=indices.dtype, device=indices.device).index_add(0, bag_of, counted)
+    sizes = engine.zeros(bags, dtype=indices.dtype, device=indices.device).scatter_add(0, bag_of, counted)
     return sums / sizes.clamp(min=1).unsqueeze(1)
 
 

@@ -142,11 +142,17 @@ def kl_div(
             "divides only by the batch size, and aligns with the KL div math definition.",
             stacklevel=2,
         )
-    loss = target.exp() * (target - input) if log_target else ops.xlogy(target, target) - target * input
+    loss = target.exp() * (target - input) if log_target else _times_log(target) - target * input
     reduction = reduction_name(size_average, reduce, reduction)
     if reduction != "batchmean":
         return reduced(loss, reduction)
     return loss.sum() / input.shape[0] if input.dim() else loss.sum()
+
+
+def _times_log(x: Tensor) -> Tensor:
+    """x log x, 0 at 0."""
+    zero = x.eq(0)
+    return engine.where(zero, engine.zeros_like(x), x * engine.where(zero, engine.ones_like(x), x).log())
 
 
 def _warn_if_broadcast(input: Tensor, target: Tensor) -> None:

@@ -89,6 +89,9 @@ def _target(
 
 
 def _resize_nearest(input: Tensor, axis: int, old: int, new: int, scale: float | None, exact: bool) -> Tensor:
+    if not exact and new in (old, 2 * old):  # whatever the scale was, as in PyTorch
+        where = engine.arange(new) // (new // old)
+        return input.index_select(axis, where.to(input.device))
     ratio = 1.0 / scale if scale else old / new
     offset = 0.5 if exact else 0.0
     # single precision as in PyTorch, whose rounding decides ties between neighbours

@@ -1,9 +1,13 @@
-"""Views: other shapes and strides on the same memory. Each row has a rule on Specs and a NumPy view; all share one derivative.
+"""Views: other shapes and strides on the same memory. Each row has a rule on Specs and a NumPy view; all share one
+derivative.
 
-The gradient of a view is the incoming gradient written into zeros through the same view (`view_backward`), so a new view needs no rule of its own.
-Views whose elements overlap (unfold, as_strided) add instead of write. Rules: PyTorch's aten/src/ATen/native/TensorShape.cpp.
+The gradient of a view is the incoming gradient written into zeros through the same view (`view_backward`), so a new
+view needs no rule of its own.
+Views whose elements overlap (unfold, as_strided) add instead of write. Rules: PyTorch's
+aten/src/ATen/native/TensorShape.cpp.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -18,7 +22,14 @@ from engine.spec import Spec
 from engine.tensor import Tensor
 
 
-def view_operator(name: str, rule: Callable[..., Any], forward: Callable[..., Any], attributes: str, backward: Any = None, overlapping: bool = False) -> Any:
+def view_operator(
+    name: str,
+    rule: Callable[..., Any],
+    forward: Callable[..., Any],
+    attributes: str,
+    backward: Any = None,
+    overlapping: bool = False,
+) -> Any:
     """Defines a view of one input and one output."""
     if backward is None:
         names = attributes.split()
@@ -37,11 +48,14 @@ def _with_parameters(function: Callable[..., Any], names: list[str]) -> Callable
     def bound(*values: Any) -> Any:
         return function(*values)
 
-    bound.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])  # type: ignore[attr-defined]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    setattr(bound, "__signature__", inspect.Signature(parameters))  # noqa: B010 - mypy knows no such attribute
     return bound
 
 
-def _view_backward(xp: ModuleType, g: Any, name: str, attributes: tuple[Any, ...], shape: tuple[int, ...], overlapping: bool) -> Any:
+def _view_backward(
+    xp: ModuleType, g: Any, name: str, attributes: tuple[Any, ...], shape: tuple[int, ...], overlapping: bool
+) -> Any:
     zeros = xp.zeros(shape, g.dtype)
     if not overlapping:
         OPERATORS[name].forward(xp, zeros, *attributes)[...] = g
@@ -65,20 +79,24 @@ def _view_again(g: Any, nd: Any, name: str, attributes: tuple[Any, ...]) -> Any:
     return apply(OPERATORS[name], (g,), attributes) if nd.records else OPERATORS[name].forward(nd.xp, g, *attributes)
 
 
-def view_backward(input: Tensor, name: str, attributes: tuple[Any, ...], shape: tuple[int, ...], overlapping: bool = False) -> Tensor:
-    """Zeros of `shape` with `input` written (added, if overlapping) through the named view; the adjoint of that view."""
+def view_backward(
+    input: Tensor, name: str, attributes: tuple[Any, ...], shape: tuple[int, ...], overlapping: bool = False
+) -> Tensor:
+    """Zeros of `shape` with `input` written (added, if overlapping) through the named view; adjoint of that view."""
     return apply(VIEW_BACKWARD, (input,), (name, attributes, shape, overlapping))
 
 
-# --- shape only -------------------------------------------------------------------------------------------------------------------------------------
+# --- shape only -------------------------------------------------------------------------------------------------------
 
 
 def _view_rule(input: Spec, size: tuple[int, ...]) -> Spec:
     stride = layout.view_strides(input.shape, input.stride, size)
     if stride is None:
         raise RuntimeError(
-            f"view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces): "
-            f"{list(input.shape)} with strides {input.stride} cannot be viewed as {list(size)}. Use .reshape(...) instead."
+            f"view size is not compatible with input tensor's size and stride (at least one dimension spans across "
+            f"two contiguous subspaces): "
+            f"{list(input.shape)} with strides {input.stride} cannot be viewed as {list(size)}. Use .reshape(...) "
+            f"instead."
         )
     return input.like(shape=size, stride=stride)
 
@@ -162,7 +180,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     return view(input, (*input.shape[:dim], *inner, *input.shape[dim + 1 :]))
 
 
-# --- order of axes --------------------------------------------------------------------------------------------------------------------------------------
+# --- order of axes ----------------------------------------------------------------------------------------------------
 
 
 def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -174,7 +192,9 @@ def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 PERMUTE = view_operator(
     "permute",
-    lambda input, dims: input.like(shape=[input.shape[dim] for dim in dims], stride=tuple(input.stride[dim] for dim in dims)),
+    lambda input, dims: input.like(
+        shape=[input.shape[dim] for dim in dims], stride=tuple(input.stride[dim] for dim in dims)
+    ),
     lambda xp, input, dims: input.transpose(dims),
     "dims",
     backward=(lambda g, nd, dims: nd.permute(g, _inverse(dims)),),
@@ -185,7 +205,8 @@ def permute(input: Tensor, *dims: Any) -> Tensor:
     """Axes in another order."""
     order = tuple(wrap_dim(dim, input.ndim, "permute") for dim in _sizes(dims, "permute"))
     if len(order) != input.ndim:
-        raise RuntimeError(f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of dimensions "
+        raise RuntimeError(f"permute(sparse_coo): number of dimensions in the tensor input does not match the length "
+                           f"of the desired ordering of dimensions "
                            f"i.e. input.dim() = {input.ndim} is not equal to len(dims) = {len(order)}")  # fmt: skip
     if len(set(order)) < len(order):
         raise RuntimeError(f"permute(): duplicate dims are not allowed, got {list(order)}")
@@ -218,9 +239,14 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
             wrap_dim(dim if isinstance(dim, int) else (dim or [0])[0], 0, "movedim")
         return permute(input, ())
     sources = [wrap_dim(dim, input.ndim, "movedim") for dim in ([source] if isinstance(source, int) else source)]
-    targets = [wrap_dim(dim, input.ndim, "movedim") for dim in ([destination] if isinstance(destination, int) else destination)]
+    targets = [
+        wrap_dim(dim, input.ndim, "movedim") for dim in ([destination] if isinstance(destination, int) else destination)
+    ]
     if len(sources) != len(targets):
-        raise RuntimeError(f"movedim: Invalid source or destination dims: source ({sources} dims) should contain the same number of dims as destination ({targets} dims)")
+        raise RuntimeError(
+            f"movedim: Invalid source or destination dims: source ({sources} dims) should contain the same number of "
+            f"dims as destination ({targets} dims)"
+        )
     if len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
         raise RuntimeError(f"movedim: repeated dim in `source` ({sources}) or `destination` ({targets})")
     order: list[int] = [dim for dim in range(input.ndim) if dim not in sources]
@@ -231,19 +257,21 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
 
 moveaxis = movedim
 
-# --- expand, squeeze --------------------------------------------------------------------------------------------------------------------------------------
+# --- expand, squeeze --------------------------------------------------------------------------------------------------
 
 
 def _expand_rule(input: Spec, size: tuple[int, ...]) -> Spec:
     extra = len(size) - input.ndim
     if extra < 0:
         raise RuntimeError(
-            f"expand({list(input.shape)}, size={list(size)}): the number of sizes provided ({len(size)}) must be greater or equal to the number of "
+            f"expand({list(input.shape)}, size={list(size)}): the number of sizes provided ({len(size)}) must be "
+            f"greater or equal to the number of "
             f"dimensions in the tensor ({input.ndim})"
         )
     if not input.ndim:
         return input.like(shape=[1 if n == -1 else n for n in size], stride=(0,) * len(size))
-    shape, stride = [], []
+    shape: list[int] = []
+    stride: list[int] = []
     for axis in range(len(size) - 1, -1, -1):
         old = axis - extra
         have = input.shape[old] if old >= 0 else 1
@@ -251,12 +279,16 @@ def _expand_rule(input: Spec, size: tuple[int, ...]) -> Spec:
         want = size[axis]
         if want == -1:
             if old < 0:
-                raise RuntimeError(f"expand: The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {axis}")
+                raise RuntimeError(
+                    f"expand: The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension "
+                    f"{axis}"
+                )
             want = have
         if have != want:
             if have != 1:
                 raise RuntimeError(
-                    f"The expanded size of the tensor ({want}) must match the existing size ({have}) at non-singleton dimension {axis}. "
+                    f"The expanded size of the tensor ({want}) must match the existing size ({have}) at non-singleton "
+                    f"dimension {axis}. "
                     f"Target sizes: {list(size)}. Tensor sizes: {list(input.shape)}"
                 )
             step = 0
@@ -268,7 +300,9 @@ def _expand_rule(input: Spec, size: tuple[int, ...]) -> Spec:
 EXPAND = view_operator(
     "expand",
     _expand_rule,
-    lambda xp, input, size: xp.broadcast_to(input, tuple(input.shape[i - len(size)] if n == -1 else n for i, n in enumerate(size))),
+    lambda xp, input, size: xp.broadcast_to(
+        input, tuple(input.shape[i - len(size)] if n == -1 else n for i, n in enumerate(size))
+    ),
     "size",
     backward=(lambda g: g,),  # the walker undoes the broadcast
 )
@@ -291,7 +325,9 @@ def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
 
 def _unsqueeze_rule(input: Spec, dim: int) -> Spec:
     step = input.shape[dim] * input.stride[dim] if dim < input.ndim else 1
-    return input.like(shape=(*input.shape[:dim], 1, *input.shape[dim:]), stride=(*input.stride[:dim], step, *input.stride[dim:]))
+    return input.like(
+        shape=(*input.shape[:dim], 1, *input.shape[dim:]), stride=(*input.stride[:dim], step, *input.stride[dim:])
+    )
 
 
 UNSQUEEZE = view_operator(
@@ -311,9 +347,14 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 SQUEEZE = view_operator(
     "squeeze",
     lambda input, dims: input.like(
-        shape=[n for axis, n in enumerate(input.shape) if axis not in dims], stride=tuple(n for axis, n in enumerate(input.stride) if axis not in dims)
+        shape=[n for axis, n in enumerate(input.shape) if axis not in dims],
+        stride=tuple(n for axis, n in enumerate(input.stride) if axis not in dims),
     ),
-    lambda xp, input, dims: input.reshape([n for axis, n in enumerate(input.shape) if axis not in dims]) if not dims else input.squeeze(dims),
+    lambda xp, input, dims: (
+        input.reshape([n for axis, n in enumerate(input.shape) if axis not in dims])
+        if not dims
+        else input.squeeze(dims)
+    ),
     "dims",
     backward=(_reshape_gradient,),
 )
@@ -321,11 +362,15 @@ SQUEEZE = view_operator(
 
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Without axes of size 1 (all, or those named)."""
-    named = range(input.ndim) if dim is None else [wrap_dim(d, input.ndim, "squeeze") for d in ([dim] if isinstance(dim, int) else dim)]
+    named = (
+        range(input.ndim)
+        if dim is None
+        else [wrap_dim(d, input.ndim, "squeeze") for d in ([dim] if isinstance(dim, int) else dim)]
+    )
     return apply(SQUEEZE, (input,), (tuple(axis for axis in named if input.ndim and input.shape[axis] == 1),))
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------------------------------------------
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def _at(ndim: int, dim: int, key: Any) -> tuple[Any, ...]:
@@ -333,7 +378,9 @@ def _at(ndim: int, dim: int, key: Any) -> tuple[Any, ...]:
 
 
 def _select_rule(input: Spec, dim: int, index: int) -> Spec:
-    return input.like(shape=(*input.shape[:dim], *input.shape[dim + 1 :]), stride=(*input.stride[:dim], *input.stride[dim + 1 :]))
+    return input.like(
+        shape=(*input.shape[:dim], *input.shape[dim + 1 :]), stride=(*input.stride[:dim], *input.stride[dim + 1 :])
+    )
 
 
 def _select_forward(xp: ModuleType, input: Any, dim: int, index: int) -> Any:
@@ -355,7 +402,9 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     size = input.shape[dim]
     index = index.__index__()
     if not -size <= index < size:
-        raise IndexError(f"select(): index {index} out of range for tensor of size {list(input.shape)} at dimension {dim}")
+        raise IndexError(
+            f"select(): index {index} out of range for tensor of size {list(input.shape)} at dimension {dim}"
+        )
     return apply(SELECT, (input,), (dim, index + size if index < 0 else index))
 
 
@@ -415,12 +464,18 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
     if isinstance(split_size_or_sections, int):
         step = split_size_or_sections
         if step < 0 or (step == 0 and size):
-            raise RuntimeError(f"split expects split_size be non-negative (and positive for a non-empty axis), but got split_size={step}")
+            raise RuntimeError(
+                f"split expects split_size be non-negative (and positive for a non-empty axis), but got "
+                f"split_size={step}"
+            )
         sections = [min(step, size - start) for start in range(0, size, step)] if size else [0]
     else:
         sections = list(split_size_or_sections)
         if sum(sections) != size or any(section < 0 for section in sections):
-            raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension {dim}), but got {sections}")
+            raise RuntimeError(
+                f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension "
+                f"{dim}), but got {sections}"
+            )
     pieces, start = [], 0
     for section in sections:
         pieces.append(_output_of_many(apply(SLICE, (input,), (dim, start, start + section, 1))))
@@ -453,19 +508,26 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: i
         sections = [size // n + (i < size % n) for i in range(n)]
         return split(input, sections, dim)
     bounds = [0, *(slice(i, None).indices(size)[0] for i in indices_or_sections), size]
-    return tuple(narrow(input, dim, low, max(high - low, 0)) for low, high in zip(bounds[:-1], bounds[1:], strict=True))
+    return tuple(narrow(input, dim, low, max(high - low, 0)) for low, high in itertools.pairwise(bounds))
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The elements along an axis, which disappears."""
     if not input.ndim:
-        raise RuntimeError("unbind() cannot be applied to a 0-dim tensor; dimension specified as 0 but tensor has no dimensions")
+        raise RuntimeError(
+            "unbind() cannot be applied to a 0-dim tensor; dimension specified as 0 but tensor has no dimensions"
+        )
     dim = wrap_dim(dim, input.ndim, "unbind")
     return tuple(_output_of_many(apply(SELECT, (input,), (dim, index))) for index in range(input.shape[dim]))
 
 
 def _diagonal_rule(input: Spec, offset: int, dim1: int, dim2: int) -> Spec:
-    length = max(min(input.shape[dim1], input.shape[dim2] - offset) if offset >= 0 else min(input.shape[dim1] + offset, input.shape[dim2]), 0)
+    length = max(
+        min(input.shape[dim1], input.shape[dim2] - offset)
+        if offset >= 0
+        else min(input.shape[dim1] + offset, input.shape[dim2]),
+        0,
+    )
     kept = [axis for axis in range(input.ndim) if axis not in (dim1, dim2)]
     return input.like(
         shape=[*(input.shape[axis] for axis in kept), length],
@@ -475,7 +537,9 @@ def _diagonal_rule(input: Spec, offset: int, dim1: int, dim2: int) -> Spec:
 
 def _diagonal_forward(xp: ModuleType, input: Any, offset: int, dim1: int, dim2: int) -> Any:
     view = input.diagonal(offset, dim1, dim2)
-    if not view.size:  # NumPy leaves the pointer of an empty view where it was; PyTorch moves it unless the diagonal itself is empty
+    if (
+        not view.size
+    ):  # NumPy leaves the pointer of an empty view where it was; PyTorch moves it unless the diagonal itself is empty
         spec = backend.spec_of_array(input)
         moved = offset * spec.stride[dim2] if offset >= 0 else -offset * spec.stride[dim1]
         return backend.strided_view(input, _diagonal_rule(spec, offset, dim1, dim2), moved if view.shape[-1] else 0)
@@ -525,7 +589,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return apply(UNFOLD, (input,), (wrap_dim(dimension, input.ndim, "unfold"), int(size), int(step)))
 
 
-# --- arbitrary strides ---------------------------------------------------------------------------------------------------------------------------------------
+# --- arbitrary strides ------------------------------------------------------------------------------------------------
 
 
 def _as_strided_forward(xp: ModuleType, input: Any, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Any:
@@ -538,18 +602,35 @@ AS_STRIDED = define(
     "as_strided",
     rule=lambda input, size, stride, offset: input.like(shape=size, stride=stride),
     forward=_as_strided_forward,
-    backward=(lambda g, nd, input_spec, size, stride, offset: nd.as_strided_backward(g, input_spec.shape, input_spec.stride, size, stride, offset),),
+    backward=(
+        lambda g, nd, input_spec, size, stride, offset: nd.as_strided_backward(
+            g, input_spec.shape, input_spec.stride, size, stride, offset
+        ),
+    ),
     attributes="size stride offset",
     view=True,
 )
 
 
 def _as_strided_backward(
-    xp: ModuleType, g: Any, shape: tuple[int, ...], input_stride: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...], offset: int
+    xp: ModuleType,
+    g: Any,
+    shape: tuple[int, ...],
+    input_stride: tuple[int, ...],
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
 ) -> Any:
-    """Adds the gradient into a model of the storage, then reads the input's elements from it (TensorShape.cpp, as_strided_backward)."""
+    """Adds the gradient into a model of the storage, then reads the input's elements from it (TensorShape.cpp,
+    as_strided_backward).
+    """
     low = min(0, offset)
-    length = max(layout.storage_size(shape, input_stride), layout.storage_size(size, stride) + offset if 0 not in size else 0) - low
+    length = (
+        max(
+            layout.storage_size(shape, input_stride), layout.storage_size(size, stride) + offset if 0 not in size else 0
+        )
+        - low
+    )
     memory = xp.zeros(max(length, 1), g.dtype)
     spec = backend.spec_of_array(memory)
     places = xp.arange(memory.size)
@@ -558,7 +639,11 @@ def _as_strided_backward(
     xp.add.at(memory, target, g)
     if layout.internal_overlap(shape, input_stride) != "no":
         count = xp.zeros(memory.size, g.dtype)
-        xp.add.at(count, backend.strided_view(places, index_spec.like(shape=shape, stride=input_stride), -low), xp.ones((), g.dtype))
+        xp.add.at(
+            count,
+            backend.strided_view(places, index_spec.like(shape=shape, stride=input_stride), -low),
+            xp.ones((), g.dtype),
+        )
         memory = memory / xp.maximum(count, 1)
     return backend.strided_view(memory, spec.like(shape=shape, stride=input_stride), -low).copy()
 
@@ -567,7 +652,11 @@ define(
     "as_strided_backward",
     rule=lambda input, shape, input_stride, size, stride, offset: input.like(shape=shape),
     forward=_as_strided_backward,
-    backward=(lambda g, nd, shape, input_stride, size, stride, offset: _as_strided_again(g, nd, shape, input_stride, size, stride, offset),),
+    backward=(
+        lambda g, nd, shape, input_stride, size, stride, offset: _as_strided_again(
+            g, nd, shape, input_stride, size, stride, offset
+        ),
+    ),
     attributes="shape input_stride size stride offset",
 )
 
@@ -575,7 +664,9 @@ define(
 def _as_strided_again(g: Any, nd: Any, shape: Any, input_stride: Any, size: Any, stride: Any, offset: int) -> Any:
     if nd.records:
         raise RuntimeError("as_strided: derivatives beyond the second are not implemented")
-    memory = nd.xp.zeros(max(layout.storage_size(shape, input_stride), layout.storage_size(size, stride) + offset), g.dtype)
+    memory = nd.xp.zeros(
+        max(layout.storage_size(shape, input_stride), layout.storage_size(size, stride) + offset), g.dtype
+    )
     spec = backend.spec_of_array(memory)
     backend.strided_view(memory, spec.like(shape=shape, stride=input_stride), 0)[...] = g
     return backend.strided_view(memory, spec.like(shape=size, stride=stride), offset).copy()
@@ -583,7 +674,9 @@ def _as_strided_again(g: Any, nd: Any, shape: Any, input_stride: Any, size: Any,
 
 def as_strided_backward(input: Tensor, *attributes: Any) -> Tensor:
     """The adjoint of `as_strided`."""
-    return apply(OPERATORS["as_strided_backward"], (input,), tuple(tuple(a) if isinstance(a, tuple) else a for a in attributes))
+    return apply(
+        OPERATORS["as_strided_backward"], (input,), tuple(tuple(a) if isinstance(a, tuple) else a for a in attributes)
+    )
 
 
 def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
@@ -605,13 +698,15 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
         needed = layout.storage_size(size, stride)
         if needed and needed + offset > available:
             raise RuntimeError(
-                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize {input.itemsize} requiring a storage "
-                f"size of {(needed + offset) * input.itemsize} bytes are out of bounds for storage of size {available * input.itemsize}"
+                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize "
+                f"{input.itemsize} requiring a storage "
+                f"size of {(needed + offset) * input.itemsize} bytes are out of bounds for storage of size "
+                f"{available * input.itemsize}"
             )
     return apply(AS_STRIDED, (input,), (size, stride, offset - here))
 
 
-# --- history of views whose base was written in place ----------------------------------------------------------------------------------------------------------
+# --- history of views whose base was written in place -----------------------------------------------------------------
 
 
 def replay_view(base: Tensor, view: Tensor) -> None:
@@ -624,7 +719,7 @@ def replay_view(base: Tensor, view: Tensor) -> None:
 
 
 class CopySlices(OperatorNode):
-    """The history of a base after a view of it was written: its old value, with the view's new value scattered into it."""
+    """The history of a base after a view of it was written: its old value, the view's new one scattered into it."""
 
     __slots__ = ()
 
@@ -658,8 +753,12 @@ SCATTER_VIEW = define(
     rule=_scatter_view_rule,
     forward=lambda xp, input, source, stride, offset: input,
     backward=(
-        lambda g, nd, input_spec, source_spec, stride, offset: _zero_out(nd, g, tuple(source_spec.shape), stride, offset, input_spec),
-        lambda g, nd, input_spec, source_spec, stride, offset: _slice_out(nd, g, tuple(source_spec.shape), stride, offset, input_spec),
+        lambda g, nd, input_spec, source_spec, stride, offset: _zero_out(
+            nd, g, tuple(source_spec.shape), stride, offset, input_spec
+        ),
+        lambda g, nd, input_spec, source_spec, stride, offset: _slice_out(
+            nd, g, tuple(source_spec.shape), stride, offset, input_spec
+        ),
     ),
     inputs="input source",
     attributes="stride offset",
@@ -672,11 +771,15 @@ def scatter_view_history(base: Tensor, view: Tensor, written: Tensor) -> None:
     attributes = (view._spec.stride, offset)
     key = (attributes, base._spec, view._spec)
     plan = SCATTER_VIEW.plans.get(key) or SCATTER_VIEW.plan(key)
-    edges: list[Edge | None] = [base.gradient_edge() if base.requires_grad else None, written.gradient_edge() if written.requires_grad else None]
+    edges: list[Edge | None] = [
+        base.gradient_edge() if base.requires_grad else None,
+        written.gradient_edge() if written.requires_grad else None,
+    ]
     if edges == [None, None]:
         return
     node = CopySlices(edges, plan, ())
     node.saved = []
     base._requires_grad, base._grad_fn, base._output_nr = True, node, 0
-    # The view's own history is replayed from the base the next time somebody asks (its version is behind the counter's).
+    # The view's own history is replayed from the base the next time somebody asks (its version is behind the
+    # counter's).
     view._view_version = -2 if view._view_version < 0 else view._counter.value - 1  # type: ignore[union-attr]

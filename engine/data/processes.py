@@ -1,0 +1,212 @@
+"""Iterating a `DataLoader` with worker processes: tasks go out in turn, batches come back in order.
+
+Each worker has a pipe of its own, so one that is killed cannot leave a lock behind: its pipe ends, and that is
+reported. How a worker starts: forked as long as MPI is not running in this process (nothing needs to be pickled),
+otherwise by a fork server, because MPI does not survive a fork. The server's environment has no MPI variables, so a
+script without `if __name__ == "__main__":` cannot join the job a second time from a worker.
+"""
+
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import cycle
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+from engine.data import wire
+from engine.data.worker import EXHAUSTED, RESTART, Failure, Task, run
+
+if TYPE_CHECKING:
+    from engine.data.dataloader import DataLoader
+
+_MPI_VARIABLES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "MPIR_", "MPICH_", "I_MPI_")
+# one thread a worker, as in PyTorch: several workers share the cores
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_starting_server = threading.Lock()
+_STOP_WITHIN = 5.0  # seconds for workers to leave by themselves
+
+
+def _mpi_is_running() -> bool:
+    return "mpi4py.MPI" in sys.modules
+
+
+def default_context() -> Any:
+    """The multiprocessing context that is safe here: fork, or forkserver once MPI has been imported."""
+    methods = multiprocessing.get_all_start_methods()
+    if "fork" in methods and not _mpi_is_running():
+        return multiprocessing.get_context("fork")
+    if "forkserver" not in methods:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    with _starting_server:
+        before = dict(os.environ)
+        try:
+            for name in before:
+                if name.startswith(_MPI_VARIABLES):
+                    del os.environ[name]
+            os.environ.update(_ONE_THREAD)
+            # the server imports this once, its children start at once
+            context.set_forkserver_preload(["engine.data.worker"])
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+    return context
+
+
+class WorkerIterator(Iterator[Any]):
+    """One epoch (with `persistent_workers` several, see `restart`) over the batches of worker processes.
+
+    Raises, from `next`: what a worker raised, with its traceback; RuntimeError for a worker that died or timed out.
+    """
+
+    def __init__(self, loader: "DataLoader", base_seed: int) -> None:
+        self.loader = loader
+        self.connections: list[Connection] = []
+        self.processes: list[Any] = []
+        context = loader.multiprocessing_context or default_context()
+        task = Task(
+            loader.dataset,
+            loader.batched,
+            loader.collate_fn,
+            loader.drop_last,
+            loader.worker_init_fn,
+            base_seed,
+            loader.num_workers,
+        )
+        forked = context.get_start_method() == "fork"
+        for worker in range(loader.num_workers):
+            ours, theirs = context.Pipe()
+            inherited = [*self.connections, ours] if forked else []
+            process = context.Process(target=run, args=(worker, theirs, inherited, task), daemon=True)
+            process.start()
+            theirs.close()
+            self.connections.append(ours)
+            self.processes.append(process)
+        self._begin()
+
+    def restart(self) -> None:
+        """Begins a new epoch with the same workers."""
+        self.indices = iter([])  # an epoch that was left early gets no more tasks, its answers are waited for
+        while self.sent > self.received:
+            self._receive()
+        for worker in range(len(self.connections)):
+            self._tell(worker, RESTART)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.indices: Iterator[Any] = iter(self.loader.index_sampler)
+        self.turns = cycle(range(len(self.processes)))
+        self.active = [True] * len(self.processes)
+        self.sent = self.received = self.wanted = 0
+        self.owners: dict[int, int] = {}
+        self.arrived: dict[int, Any] = {}
+        ahead = self.loader.prefetch_factor or 0
+        for _ in range(ahead * len(self.processes)):
+            self._send_next()
+
+    def _send_next(self) -> None:
+        """Gives the next indices, if there are any, to the next worker that is not exhausted."""
+        if not any(self.active):
+            return
+        try:
+            indices = next(self.indices)
+        except StopIteration:
+            return
+        worker = next(turn for turn in self.turns if self.active[turn])
+        self.owners[self.sent] = worker
+        self._tell(worker, (self.sent, indices))
+        self.sent += 1
+
+    def _tell(self, worker: int, message: Any) -> None:
+        try:
+            self.connections[worker].send(message)
+        except OSError as error:
+            raise self._death_of(worker) from error
+
+    def __next__(self) -> Any:
+        while self.wanted < self.sent:
+            number = self._available()
+            if number is None:
+                self._receive()
+                continue
+            answer = self.arrived.pop(number)
+            del self.owners[number]
+            if self.loader.in_order:
+                self.wanted += 1
+            elif not self.owners:
+                self.wanted = self.sent
+            if isinstance(answer, str) and answer == EXHAUSTED:
+                continue
+            self._send_next()
+            if isinstance(answer, Failure):
+                answer.reraise()
+            return answer
+        if not self.loader.persistent_workers:
+            self.shut_down()
+        raise StopIteration
+
+    def _available(self) -> int | None:
+        """The number of an answer that can be given out now."""
+        if self.loader.in_order:
+            return self.wanted if self.wanted in self.arrived else None
+        return next(iter(self.arrived), None)
+
+    def _receive(self) -> None:
+        """Waits for one answer."""
+        waiting = {self.connections[worker]: worker for worker in set(self.owners.values())}
+        ready = wait(list(waiting), self.loader.timeout or None)
+        if not ready:
+            raise RuntimeError(f"DataLoader timed out after {self.loader.timeout} seconds")
+        connection: Any = ready[0]
+        worker = waiting[connection]
+        try:
+            number, answer = wire.receive(connection)
+        except (EOFError, OSError) as error:
+            raise self._death_of(worker) from error
+        self.received += 1
+        self.arrived[number] = answer
+        if isinstance(answer, str) and answer == EXHAUSTED and self.active[worker]:
+            self.active[worker] = False
+            self._send_next()
+
+    def _death_of(self, worker: int) -> RuntimeError:
+        """The error that says how a worker ended."""
+        process = self.processes[worker]
+        process.join(_STOP_WITHIN)
+        code = process.exitcode
+        self.shut_down()
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            advice = "; the system may have run out of memory" if -code == signal.SIGKILL else ""
+            return RuntimeError(f"DataLoader worker (pid {process.pid}) is killed by signal: {name}{advice}.")
+        return RuntimeError(
+            f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly with exit code {code}; its traceback is "
+            "above. Where workers are not forked, the dataset has to be picklable and the script needs `if "
+            "__name__ == '__main__':`."
+        )
+
+    def shut_down(self) -> None:
+        """Ends the workers: they leave when their pipe closes, or are terminated."""
+        for connection in self.connections:
+            connection.close()
+        deadline = time.monotonic() + _STOP_WITHIN
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.terminate()
+                process.join(_STOP_WITHIN)
+        self.connections, self.processes = [], []
+        self.sent = self.wanted = 0
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __del__(self) -> None:
+        if getattr(self, "processes", None):
+            self.shut_down()
