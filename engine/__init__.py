@@ -56,6 +56,7 @@ from engine.report import LayoutBreach, LayoutError, LayoutWarning, layout_repor
 from engine.serialization import load, save
 from engine.spec import Size
 from engine.tensor import Tensor
+from engine.trace import trace
 
 _np.seterr(divide="ignore", over="ignore", under="ignore", invalid="ignore")
 

@@ -1,0 +1,59 @@
+"""engine.trace: what it records, and that it leaves nothing behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import engine
+from engine.dispatch import OPERATORS, OperatorNode
+
+
+def test_every_call_is_recorded_with_key_shapes_and_strides() -> None:
+    x = engine.ones(2, 3, requires_grad=True)
+    with engine.trace() as calls:
+        y = (x + x.t().t()).tanh().sum()
+        y.backward()
+    forward = [call for call in calls.calls if call.key == "CPU"]
+    assert [call.operator for call in forward] == ["permute", "permute", "add", "tanh", "sum"]
+    assert forward[0].shapes == ((2, 3),)
+    assert forward[0].out_strides == ((1, 3),)
+    assert forward[2].strides == ((3, 1), (3, 1))
+    steps = [call.operator for call in calls.calls if call.key == "Autograd"]
+    assert steps[:3] == ["SumBackward0", "TanhBackward0", "AddBackward0"]
+    assert all(call.seconds >= 0 for call in calls.calls)
+
+
+def test_the_results_are_the_same_and_nothing_is_left_behind() -> None:
+    x = engine.randn(4, 4)
+    before, backward = OPERATORS["add"].direct, OperatorNode.apply
+    with engine.trace() as calls:
+        traced = x + x
+    assert engine.equal(traced, x + x)
+    assert len(calls.calls) == 1
+    assert OPERATORS["add"].direct is before
+    assert OperatorNode.apply is backward
+
+
+def test_a_second_trace_is_refused_and_an_error_inside_ends_the_first() -> None:
+    with pytest.raises(RuntimeError, match="another trace"), engine.trace(), engine.trace():
+        pass
+    with engine.trace() as calls:
+        engine.ones(2) + 1
+    assert [call.operator for call in calls.calls] == ["add"]
+
+
+def test_meta_tensors_are_traced_as_such() -> None:
+    with engine.trace() as calls:
+        engine.empty(2, 3, device="meta") * 2
+    assert calls.calls[0].key == "Meta"
+
+
+def test_table_and_chrome_file(tmp_path: Path) -> None:
+    with engine.trace() as calls:
+        engine.ones(8, 8) @ engine.ones(8, 8)
+    assert "matmul" in calls.table()
+    calls.save_chrome(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events] == ["matmul"]
+    assert events[0]["args"]["shapes"] == [[8, 8], [8, 8]]
