@@ -1,0 +1,98 @@
+"""The command line of mpirun: a plan and a command in, a list of arguments out. Pure; one record for each MPI."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launch.cluster import Host
+from launch.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Mpi:
+    """How one MPI implementation is told what a plan says."""
+
+    name: str
+    mark: str  # regular expression: what only its `mpirun --version` prints
+    live: tuple[str, ...]
+    variable: Callable[[str, str], tuple[str, ...]]
+    hosts: Callable[[Sequence[Host]], tuple[str, ...]]
+    bound: Callable[[int], tuple[str, ...]]  # each rank to that many cores
+    unbound: tuple[str, ...]
+    oversubscribed: tuple[str, ...]
+    as_root: tuple[str, ...]
+    # Variables of its own that every rank gets, unless the user has set them.
+    defaults: Mapping[str, str]
+    defaults_oversubscribed: Mapping[str, str]
+
+
+def _host_list(hosts: Sequence[Host]) -> str:
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
+OPEN_MPI = Mpi(
+    name="Open MPI",
+    mark=r"\(Open MPI\) (?:[5-9]|\d\d)",
+    # It waits for whole lines otherwise, and a progress bar is seen when it is complete. Only on a terminal: in 4 KiB
+    # of output at once the lines of ranks mix.
+    live=("--output", ":raw"),
+    variable=lambda name, value: ("-x", f"{name}={value}"),
+    hosts=lambda hosts: ("--host", _host_list(hosts)),
+    bound=lambda cores: ("--map-by", f"slot:PE={cores}", "--bind-to", "core"),
+    unbound=("--map-by", "slot", "--bind-to", "none"),
+    oversubscribed=("--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"),
+    as_root=("--allow-run-as-root",),
+    # osc/ucx prints an error for each window where there is no such network; btl/ofi makes MPI_Init take 1.0 s longer.
+    defaults={"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi"},
+    # A rank that waits gives its core to one that works.
+    defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
+)
+
+OPEN_MPI_4 = replace(OPEN_MPI, mark=r"\((?:Open MPI|OpenRTE)\) 4", live=())  # never waits for lines
+
+MPICH = Mpi(
+    name="MPICH",
+    mark="HYDRA build details",
+    live=(),
+    variable=lambda name, value: ("-genv", name, value),
+    hosts=lambda hosts: ("-hosts", _host_list(hosts)),
+    bound=lambda cores: ("-bind-to", f"core:{cores}"),
+    unbound=("-bind-to", "none"),
+    oversubscribed=("-bind-to", "none"),
+    as_root=(),
+    defaults={},
+    defaults_oversubscribed={},
+)
+
+KNOWN = (OPEN_MPI, OPEN_MPI_4, MPICH)
+
+
+def build_argv(mpi: Mpi, mpirun: Path, plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """`mpirun` with everything the plan says spelt out, then `command`: it can be pasted into a shell as it is."""
+    defaults = {**mpi.defaults, **(mpi.defaults_oversubscribed if plan.oversubscribed else {})}
+    variables = {**plan.variables, **{name: environ.get(name, value) for name, value in defaults.items()}}
+    named = plan.hosts if plan.hosts[0].name else ()
+    if plan.oversubscribed:
+        placement = mpi.oversubscribed
+    else:
+        placement = mpi.bound(plan.cores_per_rank) if plan.bound else mpi.unbound
+    return [
+        str(mpirun),
+        *(mpi.as_root if plan.as_root else ()),
+        *(mpi.live if plan.live else ()),
+        "-n",
+        str(plan.nproc),
+        *(mpi.hosts(named) if named else ()),
+        *placement,
+        *(word for name, value in sorted(variables.items()) for word in mpi.variable(name, value)),
+        *command,
+    ]
+
+
+def worker_command(python: str, module: bool, target: str, arguments: Sequence[str]) -> list[str]:
+    """What each rank runs: the interpreter, the worker by its path, and the user's script or module with its arguments.
+
+    By its path, because a file or folder called `launch` in the user's working directory would hide the package.
+    """
+    worker = Path(__file__).with_name("worker.py")
+    return [python, str(worker), *(("-m",) if module else ()), target, *arguments]

@@ -1,0 +1,99 @@
+"""What is to be started, decided from settings and surroundings: ranks, threads, binding. Pure functions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launch.cluster import Host, Machine
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+# Open MPI hands a remote rank little of the environment: these prefixes are what a training script may depend on.
+FORWARDED = ("ALLSTRIDE_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_", "NUMBA_")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything there is to say to mpirun, whichever it is."""
+
+    nproc: int
+    hosts: tuple[Host, ...]
+    ranks: tuple[int, ...]  # on each host
+    cores_per_rank: int
+    bound: bool  # each rank keeps to its own cores
+    oversubscribed: bool  # more ranks than cores, or than the hosts take
+    as_root: bool
+    live: bool  # somebody watches a terminal: output is shown as it comes, not line by line
+    variables: Mapping[str, str]  # set on every rank
+
+
+def make_plan(
+    *,
+    nproc: int | None,
+    hosts: tuple[Host, ...],
+    machine: Machine,
+    environ: Mapping[str, str],
+    as_root: bool,
+    live: bool,
+) -> Plan:
+    """Ranks, threads and binding for `nproc` ranks (None: all that the hosts take) on `hosts` (none: this machine).
+
+    A rank gets an equal share of the cores of its host and as many threads; variables that `environ` has are kept.
+    """
+    places = hosts or (Host("", machine.cores, machine.cores),)
+    slots = sum(host.slots for host in places)
+    nproc = nproc or slots
+    ranks = ranks_per_host(nproc, tuple(host.slots for host in places))
+    used = [(host, count) for host, count in zip(places, ranks, strict=True) if count]
+    oversubscribed = nproc > slots or any(count > host.cores for host, count in used)
+    cores_per_rank = max(1, min(host.cores // count for host, count in used))
+    variables = {name: environ.get(name, str(cores_per_rank)) for name in THREAD_VARIABLES}
+    variables["ALLSTRIDE_NPROC"] = str(nproc)  # ddp compares it with the world that MPI reports
+    if len(places) > 1 or places[0].name:
+        variables |= {k: v for k, v in environ.items() if k.startswith(FORWARDED) and k not in variables}
+    return Plan(
+        nproc=nproc,
+        hosts=places,
+        ranks=ranks,
+        cores_per_rank=cores_per_rank,
+        bound=machine.whole and not oversubscribed,
+        oversubscribed=oversubscribed,
+        as_root=as_root,
+        live=live,
+        variables=variables,
+    )
+
+
+def ranks_per_host(nproc: int, slots: tuple[int, ...]) -> tuple[int, ...]:
+    """How mpirun deals ranks by slot: it fills host after host; what is left over goes round."""
+    ranks: list[int] = []
+    for limit in slots:
+        ranks.append(min(limit, nproc - sum(ranks)))
+    rounds, odd = divmod(nproc - sum(ranks), len(slots))
+    return tuple(count + rounds + (place < odd) for place, count in enumerate(ranks))
+
+
+def describe(plan: Plan, environ: Mapping[str, str]) -> str:
+    """The plan in one line, in words: what was decided, and why where it is not the rule."""
+    if len(plan.hosts) == 1 and not plan.hosts[0].name:
+        where = _count(plan.hosts[0].cores, "core")
+    elif plan.hosts[0].name:
+        where = ", ".join(f"{host.name}: {count}" for host, count in zip(plan.hosts, plan.ranks, strict=True))
+    else:
+        where = _count(len(plan.hosts), "Slurm node")
+    own = [f"{name}={environ[name]}" for name in THREAD_VARIABLES if name in environ]
+    parts = [
+        f"{_count(plan.nproc, 'rank')} on {where}",
+        f"{_count(plan.cores_per_rank, 'thread')} each" + (f" except {' '.join(own)} as set" if own else ""),
+    ]
+    if plan.bound:
+        parts.append(f"each bound to {_count(plan.cores_per_rank, 'core')}")
+    elif plan.oversubscribed:
+        parts.append("oversubscribed and therefore not bound")
+    else:
+        parts.append("not bound because only part of the machine may be used")
+    if plan.as_root:
+        parts.append("as root")
+    return ", ".join(parts)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

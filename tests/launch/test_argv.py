@@ -1,0 +1,111 @@
+"""The command lines, word for word; nothing is started."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launch.argv import KNOWN, MPICH, OPEN_MPI, OPEN_MPI_4, Mpi, build_argv, worker_command
+from launch.cluster import Host, Machine
+from launch.plan import Plan, make_plan
+
+MPIRUN = Path("/opt/mpi/bin/mpirun")
+
+
+def plan_of(
+    nproc: int = 2, hosts: tuple[Host, ...] = (), whole: bool = True, as_root: bool = False, live: bool = False
+) -> Plan:
+    plan = make_plan(nproc=nproc, hosts=hosts, machine=Machine(4, whole), environ={}, as_root=as_root, live=live)
+    # One variable is enough to see how variables are passed.
+    return Plan(**{name: getattr(plan, name) for name in Plan.__slots__} | {"variables": {"OMP_NUM_THREADS": "2"}})
+
+
+VARIABLES = "-x OMPI_MCA_btl=^ofi -x OMPI_MCA_osc=^ucx -x OMP_NUM_THREADS=2"
+CROWDED = (
+    "--map-by slot:OVERSUBSCRIBE --bind-to none "
+    "-x OMPI_MCA_btl=^ofi -x OMPI_MCA_mpi_yield_when_idle=1 -x OMPI_MCA_osc=^ucx -x OMP_NUM_THREADS=2"
+)
+CASES = [
+    (
+        OPEN_MPI,
+        plan_of(),
+        f"-n 2 --map-by slot:PE=2 --bind-to core {VARIABLES}",
+    ),
+    (
+        OPEN_MPI,
+        plan_of(whole=False),
+        f"-n 2 --map-by slot --bind-to none {VARIABLES}",
+    ),
+    (
+        OPEN_MPI,
+        plan_of(nproc=5, as_root=True, live=True),
+        f"--allow-run-as-root --output :raw -n 5 {CROWDED}",
+    ),
+    (
+        OPEN_MPI,
+        plan_of(hosts=(Host("a", 2, 4), Host("b", 3, 4)), nproc=5),
+        f"-n 5 --host a:2,b:3 --map-by slot:PE=1 --bind-to core {VARIABLES}",
+    ),
+    (  # the nodes of a Slurm job are not named: mpirun asks Slurm
+        OPEN_MPI,
+        plan_of(hosts=(Host("", 2, 4), Host("", 2, 4)), nproc=4),
+        f"-n 4 --map-by slot:PE=2 --bind-to core {VARIABLES}",
+    ),
+    (
+        OPEN_MPI_4,
+        plan_of(nproc=5, as_root=True, live=True),
+        f"--allow-run-as-root -n 5 {CROWDED}",
+    ),
+    (MPICH, plan_of(as_root=True, live=True), "-n 2 -bind-to core:2 -genv OMP_NUM_THREADS 2"),
+    (MPICH, plan_of(whole=False), "-n 2 -bind-to none -genv OMP_NUM_THREADS 2"),
+    (MPICH, plan_of(nproc=5), "-n 5 -bind-to none -genv OMP_NUM_THREADS 2"),
+    (
+        MPICH,
+        plan_of(hosts=(Host("a", 2, 4), Host("b", 3, 4)), nproc=5),
+        "-n 5 -hosts a:2,b:3 -bind-to core:1 -genv OMP_NUM_THREADS 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mpi", "plan", "expected"), CASES)
+def test_command_line(mpi: Mpi, plan: Plan, expected: str) -> None:
+    assert build_argv(mpi, MPIRUN, plan, {}, ["python", "x"]) == [str(MPIRUN), *expected.split(), "python", "x"]
+
+
+def test_every_mpi_has_a_case() -> None:
+    assert {id(mpi) for mpi, _, _ in CASES} == {id(mpi) for mpi in KNOWN}
+
+
+def test_settings_of_the_user_win() -> None:
+    argv = build_argv(OPEN_MPI, MPIRUN, plan_of(), {"OMPI_MCA_osc": "rdma"}, [])
+    assert "OMPI_MCA_osc=rdma" in argv
+    assert "OMPI_MCA_osc=^ucx" not in argv
+
+
+@pytest.mark.parametrize("arguments", [[], ["-n", "4", "--help", "--", "", "a b", "$HOME", "-m", "x;y", "ünï"]])
+def test_arguments_are_passed_on_untouched(arguments: list[str]) -> None:
+    command = worker_command("/venv/bin/python", False, "train.py", arguments)
+    python, worker, script, *rest = command
+    assert (python, script, rest) == ("/venv/bin/python", "train.py", arguments)
+    assert Path(worker).is_file()
+    assert build_argv(OPEN_MPI, MPIRUN, plan_of(), {}, command)[-len(command) :] == command
+
+
+def test_a_module_is_marked() -> None:
+    assert worker_command("python", True, "pkg.train", ["-m"])[2:] == ["-m", "pkg.train", "-m"]
+
+
+@pytest.mark.parametrize(
+    ("said", "mpi"),
+    [
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to", OPEN_MPI),
+        ("mpirun (Open MPI) 10.0.0", OPEN_MPI),
+        ("mpirun (Open MPI) 4.1.6", OPEN_MPI_4),
+        ("mpirun.openmpi (OpenRTE) 4.1.4", OPEN_MPI_4),
+        ("HYDRA build details:\n    Version:                                 5.0.2\n", MPICH),
+        ("mpirun (Open MPI) 3.1.6", None),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.5", None),
+    ],
+)
+def test_versions_are_told_apart(said: str, mpi: Mpi | None) -> None:
+    assert [known for known in KNOWN if re.search(known.mark, said)] == ([] if mpi is None else [mpi])

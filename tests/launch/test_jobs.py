@@ -1,0 +1,270 @@
+"""Real jobs under mpirun: what a rank sees, how a failure of one ends all, and that nothing is left behind."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+LIMIT = 60  # seconds, met by a hang only
+
+# Every rank writes its process id to a file before anything else, and one that waits waits for the others in MPI.
+PIDS = "import os, pathlib; pathlib.Path(f'pid.{os.getpid()}').touch()\n"
+WAIT = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(path.suffix[1:]) for path in folder.glob("pid.*")]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_rank_gets_the_script_its_arguments_and_its_share(
+    run: Callable, script: Callable, tmp_path: Path, ranks: int
+) -> None:
+    name = script(
+        "import json, os, sys\n"
+        "from mpi4py import MPI\n"
+        "threads = int(os.environ['OMP_NUM_THREADS'])\n"
+        "print(json.dumps([MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, os.environ['ALLSTRIDE_NPROC'], __name__,\n"
+        "                  sys.path[0], threads <= len(os.sched_getaffinity(0)), sys.argv]))\n"
+    )
+    arguments = ["-n", "9", "--help", "", "a b", "--", "-m", "$HOME"]
+    ended = run("-n", str(ranks), name, *arguments)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(json.loads(line) for line in ended.stdout.splitlines()) == [
+        [rank, ranks, str(ranks), "__main__", str(tmp_path.resolve()), True, [name, *arguments]]
+        for rank in range(ranks)
+    ]
+
+
+def test_imports_are_those_of_python_itself(run: Callable, script: Callable) -> None:
+    """A script finds what lies beside it, a module what lies in the working directory."""
+    script("print('beside the script')", "folder/helper.py")
+    script("print('in the working directory')", "helper.py")
+    script("raise SystemExit('hides the launcher')", "launch.py")
+    script("import helper", "folder/train.py")
+    assert run("-n", "1", "folder/train.py").stdout == "beside the script\n"
+    assert run("-n", "1", "-m", "folder.train").stdout == "in the working directory\n"
+
+
+def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(
+    run: Callable, script: Callable, tmp_path: Path
+) -> None:
+    name = script(
+        PIDS + "from mpi4py import MPI\n"
+        "def step(rank):\n"
+        "    if rank == 2:\n"
+        "        raise ValueError('no such batch')\n"
+        "step(MPI.COMM_WORLD.rank)\n" + WAIT
+    )
+    ended = run("-n", "4", name)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[1:7] == [
+        "",
+        "[rank 2] Traceback (most recent call last):",
+        '[rank 2]   File "train.py", line 6, in <module>',
+        "[rank 2]     step(MPI.COMM_WORLD.rank)",
+        '[rank 2]   File "train.py", line 5, in step',
+        "[rank 2]     raise ValueError('no such batch')",
+    ]
+    assert ended.stderr.splitlines()[7] == "[rank 2] ValueError: no such batch"
+    assert len(pids(tmp_path)) == 4
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+def test_an_exception_before_mpi_is_started_ends_all(run: Callable, script: Callable, tmp_path: Path) -> None:
+    name = script(
+        PIDS + "import time\n"
+        "while len(list(pathlib.Path().glob('pid.*'))) < 2: time.sleep(0.01)\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK')) == '1': 1 / 0\n"
+        "time.sleep(3600)\n"
+    )
+    ended = run("-n", "2", name)
+    assert ended.returncode == 1
+    assert "[rank 1] ZeroDivisionError: division by zero\n" in ended.stderr
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+def test_long_tracebacks_of_all_ranks_are_each_in_one_piece(run: Callable, script: Callable) -> None:
+    """mpirun reads 4 KiB at a time from each rank: the blocks must come one after the other."""
+    ended = run(
+        "-n", "4", script(WAIT + "raise ValueError('\\n'.join(f'note {i:4}' + 'x' * 60 for i in range(300)))\n")
+    )
+    assert ended.returncode == 1
+    reports = [line for line in ended.stderr.splitlines() if line.startswith("[rank ")]
+    assert ended.stderr.splitlines()[2] == reports[0]
+    first = [line for line in reports if line[:8] == reports[0][:8]]
+    assert reports[: len(first)] == first
+    assert [line[9:19] for line in first[-300:]] == ["ValueError"] + [f"note {i:4}x" for i in range(1, 300)]
+
+
+def test_an_exception_in_a_ddp_script_is_reported_once(run: Callable, script: Callable) -> None:
+    """ddp ends the job itself where no launcher does."""
+    name = script(
+        "import ddp\nddp.init_process_group()\nif ddp.get_rank() == 1: raise ValueError('x')\nddp.barrier()\n"
+    )
+    ended = run("-n", "2", name)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[2] == "[rank 1] Traceback (most recent call last):"
+    assert ended.stderr.count("ValueError: x") == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "words"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('no data')", 1, "[rank 1] no data\n"),
+        ("os._exit(4)", 4, ""),
+        ("raise KeyboardInterrupt", 130, "[rank 1] KeyboardInterrupt\n"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "signal 9"),
+        ("ctypes.string_at(0)", 139, 'File "train.py", line 3 in <module>'),
+    ],
+)
+def test_exit_code_of_the_rank_that_failed(
+    run: Callable, script: Callable, request_: str, code: int, words: str
+) -> None:
+    name = script(
+        f"import ctypes, os, signal, sys\nfrom mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: {request_}\n" + WAIT
+    )
+    ended = run("-n", "2", name)
+    assert ended.returncode == code, ended.stderr
+    assert words in ended.stderr
+
+
+@pytest.mark.parametrize("request_", ["sys.exit()", "sys.exit(0)", "sys.exit(None)", "pass"])
+def test_exit_code_of_success(run: Callable, script: Callable, request_: str) -> None:
+    ended = run("-n", "1", script(f"import sys\nfrom mpi4py import MPI\n{request_}\n"))
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.count("\n") == 1  # what was decided
+
+
+def test_a_thread_that_goes_on_does_not_delay_the_end(run: Callable, script: Callable) -> None:
+    name = script(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\nraise ValueError('x')"
+    )
+    assert run("-n", "1", name).returncode == 1
+
+
+@pytest.fixture
+def waiting(start: Callable, script: Callable, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A job of three ranks, two of them in a barrier, that would never end."""
+    name = script(
+        "import time\nfrom mpi4py import MPI\n" + PIDS + "if MPI.COMM_WORLD.rank == 0: time.sleep(3600)\n" + WAIT
+    )
+    process = start("-n", "3", name)
+    wait_until(lambda: len(pids(tmp_path)) == 3)
+    yield process
+    wait_until(lambda: not [pid for pid in pids(tmp_path) if is_running(pid)])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything(waiting: subprocess.Popen[str], number: signal.Signals, tmp_path: Path) -> None:
+    waiting.send_signal(number)
+    assert waiting.wait(LIMIT) == 128 + number
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+def test_ranks_end_with_a_killed_launcher(waiting: subprocess.Popen[str]) -> None:
+    waiting.kill()  # the fixture sees the ranks end
+
+
+def test_ranks_end_with_a_killed_mpirun(waiting: subprocess.Popen[str], tmp_path: Path) -> None:
+    children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert waiting.wait(LIMIT) == 137
+    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+
+
+def test_what_ranks_started_does_not_outlive_the_job(run: Callable, script: Callable, tmp_path: Path) -> None:
+    """Even in a session of its own, where no signal to a process group would find it."""
+    name = script(
+        "import pathlib, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'], start_new_session=True,\n"
+        "                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        "pathlib.Path(f'pid.{child.pid}').touch()\n"
+    )
+    assert run("-n", "1", name).returncode == 0
+    assert len(pids(tmp_path)) == 1
+    assert not is_running(pids(tmp_path)[0])
+
+
+def test_a_line_arrives_when_it_is_printed(start: Callable, script: Callable, tmp_path: Path) -> None:
+    """The script goes on when its line has been read."""
+    name = script("import pathlib, time\nprint('line')\nwhile not pathlib.Path('read').exists(): time.sleep(0.01)\n")
+    process = start("-n", "1", name)
+    assert select.select([process.stdout], [], [], LIMIT)[0]
+    assert process.stdout.readline() == "line\n"
+    (tmp_path / "read").touch()
+    assert process.wait(LIMIT) == 0
+
+
+def test_lines_of_ranks_do_not_mix(run: Callable, script: Callable) -> None:
+    ended = run("-n", "2", script("for i in range(500): print('rank', 'says', i, 'x' * 30, 'end')"))
+    assert sorted(ended.stdout.splitlines()) == sorted(
+        f"rank says {i} {'x' * 30} end" for i in range(500) for _ in "ab"
+    )
+
+
+def test_standard_input_goes_to_rank_0(start: Callable, script: Callable) -> None:
+    process = start("-n", "2", script("import sys\nprint(sys.stdin.readline().strip())"), stdin=subprocess.PIPE)
+    out, _ = process.communicate("blue\n", timeout=LIMIT)
+    assert sorted(out.splitlines()) == ["", "blue"]
+
+
+def test_a_progress_bar_is_seen_as_it_moves(start: Callable, script: Callable, tmp_path: Path) -> None:
+    """On a terminal, a line without an end arrives at once; each step waits until the one before has been seen."""
+    ours, theirs = pty.openpty()
+    name = script(
+        "import pathlib, sys, time\n"
+        "for step in range(3):\n"
+        "    print(f'\\r{step} of 3', end='', file=sys.stderr, flush=True)\n"
+        "    while not pathlib.Path(f'seen.{step}').exists(): time.sleep(0.01)\n"
+    )
+    process = start("-n", "1", name, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    for step in range(3):
+        while f"\r{step} of 3".encode() not in seen:
+            assert select.select([ours], [], [], LIMIT)[0], seen
+            seen += os.read(ours, 4096)
+        (tmp_path / f"seen.{step}").touch()
+    assert process.wait(LIMIT) == 0
+    os.close(ours)
+
+
+def test_oversubscription_and_root_are_said(run: Callable, script: Callable) -> None:
+    ranks = len(os.sched_getaffinity(0)) + 1
+    ended = run("-n", str(ranks), script("print('here')"))
+    assert ended.stdout == "here\n" * ranks, ended.stderr
+    assert "oversubscribed and therefore not bound" in ended.stderr
+    assert ("as root" in ended.stderr) == (os.geteuid() == 0)
+
+
+def test_worker_imports_nothing_of_ours_and_no_mpi(run: Callable, script: Callable) -> None:
+    name = script("import sys\nprint({'engine', 'ddp', 'launch', 'mpi4py', 'numpy'} & set(sys.modules))")
+    assert run("-n", "1", name).stdout == "set()\n"
+
+
+def test_python_itself_is_the_interpreter_of_the_ranks(run: Callable, script: Callable) -> None:
+    assert run("-n", "1", script("import sys\nprint(sys.executable)")).stdout == f"{sys.executable}\n"

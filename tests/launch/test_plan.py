@@ -1,0 +1,123 @@
+"""What is decided for which settings and surroundings."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.cluster import Host, Machine
+from launch.plan import THREAD_VARIABLES, Plan, describe, make_plan, ranks_per_host
+
+
+def plan_of(**changed: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "nproc": None,
+        "hosts": (),
+        "machine": Machine(cores=8, whole=True),
+        "environ": {},
+        "as_root": False,
+        "live": False,
+    }
+    return make_plan(**(settings | changed))
+
+
+@pytest.mark.parametrize(
+    ("nproc", "ranks", "cores_per_rank", "bound", "oversubscribed"),
+    [
+        (None, 8, 1, True, False),
+        (1, 1, 8, True, False),
+        (2, 2, 4, True, False),
+        (3, 3, 2, True, False),
+        (8, 8, 1, True, False),
+        (9, 9, 1, False, True),
+        (64, 64, 1, False, True),
+    ],
+)
+def test_on_a_machine_of_eight_cores(
+    nproc: int | None, ranks: int, cores_per_rank: int, bound: bool, oversubscribed: bool
+) -> None:
+    plan = plan_of(nproc=nproc)
+    assert (plan.nproc, plan.ranks) == (ranks, (ranks,))
+    assert (plan.cores_per_rank, plan.bound, plan.oversubscribed) == (cores_per_rank, bound, oversubscribed)
+    assert plan.variables == dict.fromkeys(THREAD_VARIABLES, str(cores_per_rank)) | {"ALLSTRIDE_NPROC": str(ranks)}
+
+
+def test_part_of_a_machine_is_not_bound() -> None:
+    plan = plan_of(nproc=2, machine=Machine(cores=4, whole=False))
+    assert (plan.bound, plan.oversubscribed, plan.cores_per_rank) == (False, False, 2)
+
+
+def test_thread_counts_of_the_user_are_kept() -> None:
+    plan = plan_of(nproc=2, environ={"OMP_NUM_THREADS": "3"})
+    assert plan.variables["OMP_NUM_THREADS"] == "3"
+    assert plan.variables["OPENBLAS_NUM_THREADS"] == "4"
+
+
+TWO_HOSTS = (Host("a", 2, 8), Host("b", 6, 8))
+
+
+@pytest.mark.parametrize(
+    ("nproc", "ranks", "cores_per_rank", "oversubscribed"),
+    [
+        (None, (2, 6), 1, False),
+        (1, (1, 0), 8, False),
+        (4, (2, 2), 4, False),
+        (8, (2, 6), 1, False),
+        (10, (3, 7), 1, True),
+    ],
+)
+def test_on_two_hosts(nproc: int | None, ranks: tuple[int, ...], cores_per_rank: int, oversubscribed: bool) -> None:
+    plan = plan_of(nproc=nproc, hosts=TWO_HOSTS)
+    assert plan.hosts == TWO_HOSTS
+    assert (plan.ranks, plan.cores_per_rank, plan.oversubscribed) == (ranks, cores_per_rank, oversubscribed)
+
+
+def test_a_host_with_fewer_cores_than_slots_is_oversubscribed() -> None:
+    assert plan_of(nproc=9, hosts=(Host("localhost", 16, 8),)).oversubscribed
+    assert not plan_of(nproc=8, hosts=(Host("localhost", 16, 8),)).oversubscribed
+
+
+def test_other_hosts_get_the_variables_a_script_may_depend_on() -> None:
+    environ = {"PYTHONPATH": "src", "ALLSTRIDE_X": "1", "NUMBA_CACHE_DIR": "c", "HOME": "here", "SECRET": "s"}
+    own = {*THREAD_VARIABLES, "ALLSTRIDE_NPROC"}
+    assert set(plan_of(environ=environ, hosts=TWO_HOSTS).variables) - own == {
+        "PYTHONPATH",
+        "ALLSTRIDE_X",
+        "NUMBA_CACHE_DIR",
+    }
+    assert set(plan_of(environ=environ).variables) == own  # on this machine they are inherited
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 20), min_size=1, max_size=8))
+def test_every_rank_has_a_host_and_slots_fill_first(nproc: int, slots: list[int]) -> None:
+    ranks = ranks_per_host(nproc, tuple(slots))
+    assert sum(ranks) == nproc
+    over = [count - limit for count, limit in zip(ranks, slots, strict=True)]
+    if nproc <= sum(slots):
+        assert max(over) <= 0
+    else:
+        assert min(over) >= 0
+        assert max(over) - min(over) <= 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"nproc": 2}, "2 ranks on 8 cores, 4 threads each, each bound to 4 cores"),
+        ({"nproc": 1}, "1 rank on 8 cores, 8 threads each, each bound to 8 cores"),
+        ({"nproc": 9}, "9 ranks on 8 cores, 1 thread each, oversubscribed and therefore not bound"),
+        (
+            {"nproc": 2, "machine": Machine(cores=2, whole=False), "as_root": True},
+            "2 ranks on 2 cores, 1 thread each, not bound because only part of the machine may be used, as root",
+        ),
+        (
+            {"nproc": 8, "environ": {"OMP_NUM_THREADS": "3"}},
+            "8 ranks on 8 cores, 1 thread each except OMP_NUM_THREADS=3 as set, each bound to 1 core",
+        ),
+        ({"hosts": TWO_HOSTS}, "8 ranks on a: 2, b: 6, 1 thread each, each bound to 1 core"),
+        ({"hosts": (Host("", 4, 8),) * 2}, "8 ranks on 2 Slurm nodes, 2 threads each, each bound to 2 cores"),
+    ],
+)
+def test_described(changed: dict[str, Any], words: str) -> None:
+    assert describe(plan_of(**changed), changed.get("environ", {})) == words

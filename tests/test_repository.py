@@ -1,0 +1,64 @@
+"""What the repository says about itself: README, CI and packaging agree with each other and with the files."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_ci_runs_exactly_the_commands_of_the_readme() -> None:
+    commands = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
+    assert len(commands) == 2
+    assert re.findall(r"^\w+='(python3 -m venv .*)'$", (ROOT / ".ci/run").read_text(), re.MULTILINE) == commands
+
+
+def test_both_commands_are_on_the_first_screen() -> None:
+    first_screen = README.splitlines()[:40]
+    assert sum(line.startswith("python3 -m venv ") for line in first_screen) == 2
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
+        missing = [t for t in targets if not t.startswith("https://") and not (ROOT / t).exists()]
+        assert not missing, f"{document} links to {missing}"
+
+
+def test_files_that_the_documents_name_exist() -> None:
+    for document in ("README.md", "CONTRIBUTING.md"):
+        named = re.findall(r"`((?:engine|ddp|launch|tests|examples)/[\w/]+(?:\.py|/))`", (ROOT / document).read_text())
+        assert named or document == "README.md"
+        assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_script_of_the_readme_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    # In a process of its own: MPI, once started in this one, would leave its variables to the jobs of later tests.
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
+def test_every_package_is_distributed() -> None:
+    """A folder with modules but without `__init__.py` would be left out of the wheel."""
+    for package in ("engine", "ddp", "launch"):
+        for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
+            assert (folder / "__init__.py").is_file(), folder
+
+
+def test_only_the_backend_imports_cupy() -> None:
+    """import-linter sees import statements; CuPy is imported by name, when a GPU is first asked for."""
+    wanting = re.compile(r"""import_module\(\s*["'](cupy|numba|mpi4py)|^\s*(?:import|from)\s+cupy""", re.MULTILINE)
+    found = {str(p.relative_to(ROOT)) for name in ("engine", "ddp", "launch") for p in (ROOT / name).rglob("*.py")
+             if wanting.search(p.read_text())}  # fmt: skip
+    assert found == {"engine/backend.py"}
+
+
+def test_no_rule_of_correctness_is_switched_off_for_the_whole_project() -> None:
+    lint = PROJECT["tool"]["ruff"]["lint"]
+    assert {"E", "F", "B", "BLE"} <= set(lint["select"])
+    assert not {"ignore", "extend-ignore", "per-file-ignores"} & set(lint)
+    assert PROJECT["tool"]["pytest"]["ini_options"]["filterwarnings"][0] == "error"
