@@ -1,0 +1,159 @@
+"""Train a small convolutional network on scikit-learn's handwritten digits, over any number of ranks.
+
+    python examples/digits.py                          # one process, no launcher
+    ddprun -n 2 examples/digits.py                     # two ranks on this machine
+    mpirun -n 4 python examples/digits.py --epochs 20  # any MPI launcher
+
+The batch size is the global one, so every world size sees the same batches and learns the same thing.
+Rank 0 writes curves.png and digits.ckpt to --out; the last line of standard output is one JSON object.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from tqdm import tqdm
+
+import ddp
+import engine
+import engine.nn as nn
+import engine.nn.functional as F
+from ddp import DistributedDataParallel, DistributedSampler
+from engine.data import DataLoader, TensorDataset
+from engine.optim import AdamW
+from engine.optim.lr_scheduler import CosineAnnealingLR
+
+matplotlib.use("Agg")  # a rank has no display
+import matplotlib.pyplot as plt
+
+
+class DigitsNet(nn.Module):
+    """Three convolutions and a linear layer: x (N, 1, 8, 8) -> logits (N, 10)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.conv3 = nn.Conv2d(32, 64, 3, padding=1)
+        self.pool = nn.MaxPool2d(2)
+        self.head = nn.Linear(64 * 2 * 2, 10)
+
+    def forward(self, x: engine.Tensor) -> engine.Tensor:
+        x = F.relu(self.conv1(x))  # (N, 16, 8, 8)
+        x = self.pool(F.relu(self.conv2(x)))  # (N, 32, 4, 4)
+        x = self.pool(F.relu(self.conv3(x)))  # (N, 64, 2, 2)
+        return self.head(x.flatten(1))
+
+
+def load_data() -> tuple[TensorDataset, TensorDataset]:
+    """The 1437 training and 360 test digits, pixels scaled to [-1, 1]; a fixed split, equal shares of every class."""
+    digits = load_digits()
+    images = (digits.images[:, None] / 8 - 1).astype(np.float32)  # (1797, 1, 8, 8), pixels were 0 ... 16
+    labels = digits.target.astype(np.int64)
+    parts = train_test_split(images, labels, test_size=0.2, stratify=labels, random_state=0)
+    train_x, test_x, train_y, test_y = (engine.from_numpy(np.ascontiguousarray(part)) for part in parts)
+    return TensorDataset(train_x, train_y), TensorDataset(test_x, test_y)
+
+
+def evaluate(model: nn.Module, dataset: TensorDataset) -> float:
+    """Accuracy over the whole data set: each rank scores every world-size-th sample, none is scored twice."""
+    images, labels = (tensor[ddp.get_rank() :: ddp.get_world_size()] for tensor in dataset.tensors)
+    model.eval()
+    with engine.no_grad():
+        logits = model(images.to(memory_format=engine.channels_last))
+    model.train()
+    correct = (logits.argmax(dim=1) == labels).sum()
+    ddp.all_reduce(correct)
+    return correct.item() / len(dataset)
+
+
+def plot(history: list[dict[str, float]], path: Path) -> None:
+    """Loss and test accuracy over the epochs, side by side."""
+    epochs = [row["epoch"] for row in history]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    left.plot(epochs, [row["loss"] for row in history], marker="o")
+    left.set(title="training loss", xlabel="epoch")
+    right.plot(epochs, [row["accuracy"] for row in history], marker="o", color="tab:green")
+    right.set(title="test accuracy", xlabel="epoch", ylim=(None, 1))
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--batch-size", type=int, default=48, help="samples in one step over all ranks")
+    parser.add_argument("--lr", type=float, default=1e-2, help="learning rate at the start; it falls to 0 as a cosine")
+    parser.add_argument("--out", type=Path, default=Path("out/digits"), help="folder for the curves and the checkpoint")
+    args = parser.parse_args()
+
+    ddp.init_process_group()
+    rank, world = ddp.get_rank(), ddp.get_world_size()
+    if args.batch_size % world:
+        raise ValueError(
+            f"--batch-size {args.batch_size} does not divide over {world} ranks: give a multiple of {world}"
+        )
+
+    engine.manual_seed(0)
+    train_set, test_set = load_data()
+    # Sampler and loader drop what does not fill a global batch: that rest alone would differ between world sizes.
+    sampler = DistributedSampler(train_set, seed=0, drop_last=True)
+    loader = DataLoader(train_set, batch_size=args.batch_size // world, sampler=sampler, drop_last=True)
+
+    model = DigitsNet().to(memory_format=engine.channels_last)
+    net = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = AdamW(net.parameters(), lr=args.lr, weight_decay=0.01)
+    scheduler = CosineAnnealingLR(optimizer, T_max=args.epochs * len(loader))
+
+    history: list[dict[str, float]] = []
+    speeds = []
+    started = time.perf_counter()
+    for epoch in range(1, args.epochs + 1):
+        sampler.set_epoch(epoch)
+        loss_sum = engine.zeros(())
+        epoch_started = time.perf_counter()
+        for images, labels in tqdm(loader, desc=f"epoch {epoch}", leave=False, disable=rank != 0):
+            optimizer.zero_grad()
+            logits = net(images.to(memory_format=engine.channels_last))
+            loss = F.cross_entropy(logits, labels, label_smoothing=0.1)  # without it accuracy ends near 0.986
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            loss_sum += loss.detach()
+        speeds.append(len(loader) * args.batch_size / (time.perf_counter() - epoch_started))
+
+        ddp.all_reduce(loss_sum)
+        loss_mean, accuracy = loss_sum.item() / (world * len(loader)), evaluate(model, test_set)
+        history.append({"epoch": epoch, "loss": loss_mean, "accuracy": accuracy})
+        if rank == 0:
+            print(f"epoch {epoch:2d}   loss {loss_mean:.4f}   test accuracy {accuracy:.4f}", flush=True)
+
+    if rank == 0:
+        args.out.mkdir(parents=True, exist_ok=True)
+        plot(history, args.out / "curves.png")
+        engine.save(model.state_dict(), args.out / "digits.ckpt")
+        summary = {
+            "test_accuracy": history[-1]["accuracy"],
+            "train_loss": history[-1]["loss"],
+            "world_size": world,
+            "samples_per_second": round(statistics.median(speeds), 1),
+            "seconds": round(time.perf_counter() - started, 2),
+            "epochs": args.epochs,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "curves": str(args.out / "curves.png"),
+            "checkpoint": str(args.out / "digits.ckpt"),
+        }
+        print(json.dumps(summary), flush=True)
+    ddp.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""examples/digits.py as a user runs it: by the launcher, alone and under mpirun."""
+
+import re
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+import engine
+from tests.data.reference_models import example
+from tests.examples.running import command, run, summary
+from tests.mpi_job import mpirun_command
+
+SCRIPT = "examples/digits.py"
+
+
+def test_two_ranks_learn_the_digits(tmp_path: Path) -> None:
+    """Twelve of the fifteen epochs already reach what the full run promises."""
+    done = run(command(2, SCRIPT, "--epochs", 12, "--out", tmp_path))
+    last = summary(done)
+    assert last["test_accuracy"] >= 0.975
+    assert last["world_size"] == 2
+    assert last["samples_per_second"] > 0
+
+    lines = re.findall(r"^epoch +(\d+) +loss (\d\.\d+) +test accuracy (\d\.\d+)$", done.stdout, flags=re.MULTILINE)
+    assert [int(number) for number, _, _ in lines] == list(range(1, 13)), "one line an epoch, from one rank"
+    assert float(lines[-1][1]) < float(lines[0][1])
+    assert float(lines[-1][2]) == pytest.approx(last["test_accuracy"], abs=1e-4)
+
+    # Every bar starts with its empty state: one bar an epoch means that one rank shows them, apart from the results.
+    for epoch in range(1, 13):
+        assert len(re.findall(rf"epoch {epoch}: +0%", done.stderr)) == 1
+    assert "%|" not in done.stdout
+
+    curves = matplotlib.image.imread(tmp_path / "curves.png")
+    assert curves.shape[0] > 200
+    assert curves[..., :3].std() > 0.01, "a blank picture"
+
+    digits = example("digits")
+    model = digits.DigitsNet().to(memory_format=engine.channels_last)
+    model.load_state_dict(engine.load(tmp_path / "digits.ckpt"))
+    _, test_set = digits.load_data()
+    images, labels = test_set.tensors
+    assert len(labels) == 360
+    with engine.no_grad():
+        correct = int((model(images).argmax(dim=1) == labels).sum())
+    assert correct / 360 == last["test_accuracy"]
+
+
+def test_every_world_size_takes_the_same_steps(tmp_path: Path) -> None:
+    """After one epoch nothing has grown apart yet: the mean loss of the epoch shows that batches and averages agree."""
+    losses = []
+    for ranks in (1, 2, 3):
+        last = summary(run(command(ranks, SCRIPT, "--epochs", 1, "--lr", 1e-3, "--out", tmp_path)))
+        assert last["world_size"] == ranks
+        losses.append(last["train_loss"])
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+
+
+def test_four_ranks_under_plain_mpirun(tmp_path: Path) -> None:
+    oversubscribed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    as_root = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    argv = [*mpirun_command(4), *command(1, SCRIPT, "--epochs", 1, "--out", tmp_path)]
+    last = summary(run(argv, **oversubscribed, **as_root))
+    assert last["world_size"] == 4
+
+
+def test_a_batch_that_does_not_divide_is_refused(tmp_path: Path) -> None:
+    done = run(command(2, SCRIPT, "--batch-size", 49, "--out", tmp_path))
+    assert done.returncode != 0
+    assert "--batch-size 49 does not divide over 2 ranks" in done.stderr
+    assert not any(tmp_path.iterdir())
