@@ -39,9 +39,7 @@ def default_collate(batch: list[Any]) -> Any:
 
 
 def collate(batch: list[Any], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None) -> Any:
-    """`default_collate` with functions of one's own for some types: {type or tuple of types: function(batch,
-    collate_fn_map=...)}.
-    """
+    """`default_collate` with own functions for some types: {type or types: function(batch, collate_fn_map=...)}."""
     first = batch[0]
     kind = type(first)
     for wanted, function in (collate_fn_map or {}).items():

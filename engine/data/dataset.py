@@ -12,9 +12,7 @@ from engine.tensor import Tensor
 
 
 class Dataset:
-    """Samples by index: subclasses define `__getitem__` and, as a rule, `__len__`; `__getitems__(indices)` if that is
-    faster.
-    """
+    """Samples by index: subclasses define `__getitem__`, mostly `__len__`, `__getitems__(indices)` if it is faster."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return cls  # Dataset[Sample] in annotations and base classes
@@ -27,9 +25,7 @@ class Dataset:
 
 
 class IterableDataset(Dataset, Iterable[Any]):
-    """Samples one after another: subclasses define `__iter__`. Each worker iterates its own copy; see
-    `get_worker_info`.
-    """
+    """Samples one after another: subclasses define `__iter__`. Each worker has its own copy; see `get_worker_info`."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} must implement __iter__.")

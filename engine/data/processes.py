@@ -13,7 +13,9 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -25,10 +27,18 @@ if TYPE_CHECKING:
     from engine.data.dataloader import DataLoader
 
 _MPI_VARIABLES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "MPIR_", "MPICH_", "I_MPI_")
-# one thread a worker, as in PyTorch: several workers share the cores
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_SERVER_ENVIRONMENT = {
+    # one thread a worker, as in PyTorch: several workers share the cores
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # a worker imports the script, and with it mpi4py: that must not start another MPI (1 s a worker)
+    "MPI4PY_RC_INITIALIZE": "0",
+}
 _starting_server = threading.Lock()
 _STOP_WITHIN = 5.0  # seconds for workers to leave by themselves
+# This process's ends of all pipes: a forked worker closes its copies, or other workers would not see theirs close.
+_open: "weakref.WeakSet[Connection]" = weakref.WeakSet()
 
 
 def _mpi_is_running() -> bool:
@@ -43,20 +53,31 @@ def default_context() -> Any:
     if "forkserver" not in methods:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    with _starting_server:
-        before = dict(os.environ)
-        try:
-            for name in before:
-                if name.startswith(_MPI_VARIABLES):
-                    del os.environ[name]
-            os.environ.update(_ONE_THREAD)
-            # the server imports this once, its children start at once
-            context.set_forkserver_preload(["engine.data.worker"])
-            multiprocessing.forkserver.ensure_running()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+    with _starting_server, _server_environment():
+        # the server imports this once, its children start at once
+        context.set_forkserver_preload(["engine.data.worker"])
+        multiprocessing.forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _server_environment() -> Iterator[None]:
+    """This process's environment as the fork server is to inherit it, put back at the end."""
+    changed = {name: os.environ.get(name) for name in _SERVER_ENVIRONMENT}
+    changed |= {name: value for name, value in os.environ.items() if name.startswith(_MPI_VARIABLES)}
+    try:
+        for name in changed:
+            if name in _SERVER_ENVIRONMENT:
+                os.environ[name] = _SERVER_ENVIRONMENT[name]
+            else:
+                del os.environ[name]
+        yield
+    finally:
+        for name, value in changed.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class WorkerIterator(Iterator[Any]):
@@ -82,7 +103,8 @@ class WorkerIterator(Iterator[Any]):
         forked = context.get_start_method() == "fork"
         for worker in range(loader.num_workers):
             ours, theirs = context.Pipe()
-            inherited = [*self.connections, ours] if forked else []
+            _open.add(ours)
+            inherited = list(_open) if forked else []
             process = context.Process(target=run, args=(worker, theirs, inherited, task), daemon=True)
             process.start()
             theirs.close()
@@ -92,7 +114,9 @@ class WorkerIterator(Iterator[Any]):
 
     def restart(self) -> None:
         """Begins a new epoch with the same workers."""
-        self.indices = iter([])  # an epoch that was left early gets no more tasks, its answers are waited for
+        self.indices: Iterator[Any] = iter(
+            []
+        )  # an epoch that was left early gets no more tasks, its answers are waited for
         while self.sent > self.received:
             self._receive()
         for worker in range(len(self.connections)):
@@ -100,7 +124,8 @@ class WorkerIterator(Iterator[Any]):
         self._begin()
 
     def _begin(self) -> None:
-        self.indices: Iterator[Any] = iter(self.loader.index_sampler)
+        self.indices = iter(self.loader.index_sampler)
+        self.lost: set[int] = set()
         self.turns = cycle(range(len(self.processes)))
         self.active = [True] * len(self.processes)
         self.sent = self.received = self.wanted = 0
@@ -159,7 +184,10 @@ class WorkerIterator(Iterator[Any]):
 
     def _receive(self) -> None:
         """Waits for one answer."""
-        waiting = {self.connections[worker]: worker for worker in set(self.owners.values())}
+        if self.loader.in_order and self.owners.get(self.wanted) in self.lost:
+            raise self._death_of(self.owners[self.wanted])
+        workers = set(self.owners.values()) - self.lost
+        waiting = {self.connections[worker]: worker for worker in workers}
         ready = wait(list(waiting), self.loader.timeout or None)
         if not ready:
             raise RuntimeError(f"DataLoader timed out after {self.loader.timeout} seconds")
@@ -168,6 +196,9 @@ class WorkerIterator(Iterator[Any]):
         try:
             number, answer = wire.receive(connection)
         except (EOFError, OSError) as error:
+            if self.loader.in_order and self.owners.get(self.wanted) != worker:
+                self.lost.add(worker)  # batches of other workers come before the one that is lost
+                return
             raise self._death_of(worker) from error
         self.received += 1
         self.arrived[number] = answer

@@ -1,6 +1,4 @@
-"""Objects over a pipe between processes: the memory of arrays follows the pickle as it is, without being copied into
-it.
-"""
+"""Objects over a pipe between processes: the memory of arrays follows the pickle instead of being copied into it."""
 
 import pickle
 from multiprocessing.connection import Connection

@@ -119,8 +119,6 @@ def _serve(worker: int, connection: Connection, outbox: "queue.SimpleQueue[Any]"
         broken = failure_of(error, worker)
     while True:
         message = connection.recv()
-        if message is None:
-            return
         if message == RESTART:
             fetcher, exhausted = None, False
             continue
@@ -132,9 +130,10 @@ def _serve(worker: int, connection: Connection, outbox: "queue.SimpleQueue[Any]"
             try:
                 fetcher = fetcher or Fetcher(task.dataset, task.batched, task.collate_fn, task.drop_last)
                 answer = fetcher.fetch(indices)
-            except StopIteration:
+            except StopIteration as error:
                 if fetcher is None or fetcher.samples is None:
-                    answer = failure_of(RuntimeError("the dataset raised StopIteration"), worker)
+                    # raised again as it is, it would end the caller's loop without a word
+                    answer = Failure(RuntimeError, failure_of(error, worker).message)
                 else:
                     answer, exhausted = EXHAUSTED, True
             except Exception as error:  # noqa: BLE001 - raised again in the parent

@@ -115,7 +115,8 @@ from engine.nn.pooling import (
     MaxUnpool2d,
     MaxUnpool3d,
 )
-from engine.nn.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
+from engine.nn.rnn import GRU, LSTM, RNN, RNNBase
+from engine.nn.rnn_cell import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from engine.nn.transformer import (
     Transformer,
     TransformerDecoder,

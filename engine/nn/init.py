@@ -1,12 +1,11 @@
-"""Initialisers: fill a tensor in place, unrecorded, and return it. Same names, formulas and defaults as
-`torch.nn.init`.
-"""
+"""Initialisers fill a tensor in place, unrecorded, and return it: names, formulas and defaults of `torch.nn.init`."""
 
 import math
 import warnings
 from typing import Any
 
 import engine
+from engine import backend
 from engine.autograd.modes import no_grad
 from engine.tensor import Tensor
 
@@ -70,7 +69,7 @@ def trunc_normal_(
     lower, upper = below((a - mean) / std), below((b - mean) / std)
     with no_grad():
         tensor.uniform_(2 * lower - 1, 2 * upper - 1, generator=generator)
-        tensor.erfinv_()
+        tensor.copy_(tensor.erfinv())
         tensor.mul_(std * math.sqrt(2.0))
         tensor.add_(mean)
         return tensor.clamp_(min=a, max=b)
@@ -99,9 +98,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Convolution weights (out, in / groups, ...) that pass channels through unchanged. Raises ValueError unless 3-, 4-
-    or 5-D.
-    """
+    """Weights (out, in / groups, ...) that pass channels through unchanged. Raises ValueError unless 3-, 4- or 5-D."""
     _require_dimensions(tensor, "Only tensors with 3, 4, or 5 dimensions are supported", 3, 4, 5)
     if tensor.shape[0] % groups != 0:
         raise ValueError("dim 0 must be divisible by groups")
@@ -179,11 +176,13 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
     columns = tensor.numel() // rows
     with no_grad():
         flat = engine.empty(rows, columns, dtype=tensor.dtype, device=tensor.device).normal_(0, 1, generator=generator)
-        q, r = engine.linalg.qr(flat.t() if rows < columns else flat)
+        xp = backend.array_module(tensor.device)
+        tall = flat._array.T if rows < columns else flat._array
+        q, r = xp.linalg.qr(tall)
         # the signs make the decomposition unique, and the distribution uniform: Mezzadri (2006)
-        q = q * r.diagonal().sign()
-        tensor.copy_((q.t() if rows < columns else q).reshape(tensor.shape))
-        return tensor.mul_(gain)
+        q *= xp.sign(xp.diagonal(r))
+        matrix = (q.T if rows < columns else q).reshape(tuple(tensor.shape))
+        return tensor.copy_(Tensor(matrix, backend.spec_of_array(matrix, tensor.device))).mul_(gain)
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:

@@ -5,6 +5,7 @@ from typing import Any
 
 import engine
 import engine.nn.functional as F
+from engine import ops
 from engine.nn import init
 from engine.nn.module import Module
 from engine.nn.parameter import Parameter
@@ -46,7 +47,13 @@ class Linear(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.linear(input, self.weight, self.bias)
+        # `self.weight` takes 0.5 µs: parameters are found only after ordinary look-up has failed. This takes 0.06.
+        own = self._parameters
+        try:
+            weight, bias = own["weight"], own["bias"]
+        except KeyError:  # somebody put a plain tensor or a property in the parameter's place
+            weight, bias = self.weight, self.bias
+        return ops.linear(input, weight, bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import engine
-from engine.autograd.modes import no_grad
 from engine.autograd.node import RemovableHandle
+from engine.nn import conversion, state
 from engine.nn import hooks as hooking
-from engine.nn import state
 from engine.nn.parameter import Buffer, Parameter
 from engine.tensor import Tensor
 
@@ -60,7 +59,7 @@ class Module:
     def __getattr__(self, name: str) -> Any:
         members = self.__dict__
         for kind in _MEMBER_KINDS:
-            if kind in members and name in members[kind]:
+            if name in members.get(kind, ()):
                 return members[kind][name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
@@ -324,9 +323,7 @@ class Module:
     def register_forward_pre_hook(
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """`hook(module, args) -> None or new args`, or with kwargs `hook(module, args, kwargs) -> None or (args,
-        kwargs)`.
-        """
+        """`hook(module, args) -> None or new args`, or `hook(module, args, kwargs) -> None or (args, kwargs)`."""
         self._hooked = True
         return hooking.add(
             self._forward_pre_hooks, hook, prepend=prepend, options=self._hook_options, with_kwargs=with_kwargs
@@ -394,28 +391,7 @@ class Module:
         fn(self)
         return self
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Replaces the data of every parameter and gradient, and every buffer, by `fn` of it. Parameters stay the
-        objects they are.
-        """
-        if recurse:
-            for child in self.children():
-                child._apply(fn)
-        for parameter in self._parameters.values():
-            if parameter is None:
-                continue
-            with no_grad():
-                changed = fn(parameter)
-                gradient = parameter.grad
-                changed_gradient = None if gradient is None else fn(gradient)
-            if changed is not parameter:
-                parameter.grad = None
-                parameter.data = changed
-                parameter.grad = changed_gradient
-        for name, buffer in self._buffers.items():
-            if buffer is not None:
-                self._buffers[name] = fn(buffer)
-        return self
+    _apply = conversion.apply_to_tensors
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """`to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)`, `to(memory_format=...)`, in place.
@@ -423,19 +399,7 @@ class Module:
         Only floating point members change dtype, only 4-D and 5-D ones memory format. Raises TypeError for a dtype that
         is not floating point.
         """
-        device, dtype, non_blocking, memory_format = _parse_to(*args, **kwargs)
-        if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            raise TypeError(
-                f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={dtype}"
-            )
-
-        def convert(tensor: Tensor) -> Tensor:
-            wanted = dtype if tensor.is_floating_point() or tensor.is_complex() else None
-            if memory_format is not None and tensor.dim() in (4, 5):
-                return tensor.to(device, wanted, non_blocking, memory_format=memory_format)
-            return tensor.to(device, wanted, non_blocking)
-
-        return self._apply(convert)
+        return self._apply(conversion.converter(*args, **kwargs))
 
     def _to_floating(self, dtype: Any) -> Self:
         return self._apply(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
@@ -484,36 +448,6 @@ class Module:
             return f"{self._get_name()}({extra})"
         body = "\n  ".join(own_lines + child_lines)
         return f"{self._get_name()}(\n  {body}\n)" if body else f"{self._get_name()}()"
-
-
-def _parse_to(
-    *args: Any,
-    device: Any = None,
-    dtype: Any = None,
-    non_blocking: bool = False,
-    memory_format: Any = None,
-    tensor: Tensor | None = None,
-) -> tuple[Any, Any, bool, Any]:
-    """(device, dtype, non_blocking, memory_format) from the forms `Module.to` accepts."""
-    positional = list(args)
-    if positional and isinstance(positional[0], Tensor):
-        tensor = positional.pop(0)
-    elif positional and isinstance(positional[0], engine.dtype):
-        dtype = positional.pop(0)
-    elif positional:
-        device = positional.pop(0)
-        if positional and (positional[0] is None or isinstance(positional[0], engine.dtype)):
-            dtype = positional.pop(0)
-    if tensor is not None:
-        device, dtype = tensor.device, tensor.dtype
-    if positional:
-        non_blocking = positional.pop(0)
-    if positional or not isinstance(non_blocking, bool):
-        raise TypeError(
-            "Module.to: expected (device, dtype, non_blocking), (dtype, non_blocking) or (tensor, non_blocking), "
-            f"got {args}"
-        )
-    return None if device is None else engine.device(device), dtype, non_blocking, memory_format
 
 
 def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:

@@ -11,9 +11,7 @@ Sizes = int | Sequence[int]
 
 
 class _Pad(Module):
-    """Pads the last `dims` axes by `padding`: one int, or (before, after) of the last axis, then of the one before,
-    ....
-    """
+    """Pads the last `dims` axes by `padding`: one int, or (before, after) of the last axis, then the one before."""
 
     dims: ClassVar[int]
     mode: ClassVar[str]

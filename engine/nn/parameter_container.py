@@ -1,6 +1,4 @@
-"""Containers of parameters: ParameterList and ParameterDict. Tensors put in become parameters, other values stay as
-they are.
-"""
+"""ParameterList and ParameterDict: tensors put in become parameters, other values stay as they are."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import index as as_index

@@ -1,4 +1,4 @@
-"""Recurrent layers (RNN, LSTM, GRU) and their cells, composed from matrix products and activations."""
+"""Recurrent layers: RNN, LSTM, GRU, composed from matrix products and activations."""
 
 import math
 import numbers
@@ -18,7 +18,7 @@ State = tuple[Tensor, ...]  # (h,) or (h, c)
 Step = Callable[[Tensor, State, Tensor, Tensor | None], State]
 
 
-def _simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
+def simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
     """h' = activation(x' + W h + b). Elman (1990)."""
 
     def step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
@@ -27,7 +27,7 @@ def _simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
     return step
 
 
-def _lstm_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+def lstm_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
     """c' = f c + i g, h' = o tanh(c'), gates in the order i, f, g, o. Hochreiter and Schmidhuber (1997)."""
     h, c = state
     i, f, g, o = (projected + F.linear(h, weight, bias)).chunk(4, -1)
@@ -35,7 +35,7 @@ def _lstm_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | N
     return F.sigmoid(o) * F.tanh(c), c
 
 
-def _gru_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+def gru_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
     """h' = (1 - z) n + z h with n = tanh(x_n + r (W h + b)), gates in the order r, z, n. Cho et al. (2014)."""
     (h,) = state
     x_r, x_z, x_n = projected.chunk(3, -1)
@@ -45,10 +45,11 @@ def _gru_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | No
     return (n + z * (h - n),)
 
 
-_SIMPLE_STEPS: dict[str, Step] = {"tanh": _simple_step(F.tanh), "relu": _simple_step(F.relu)}
+_SIMPLE_STEPS: dict[str, Step] = {"tanh": simple_step(F.tanh), "relu": simple_step(F.relu)}
 
 
-def _simple(nonlinearity: str) -> Step:
+def simple(nonlinearity: str) -> Step:
+    """The step of an Elman network. Raises ValueError for another nonlinearity than "tanh" and "relu"."""
     if nonlinearity not in _SIMPLE_STEPS:
         raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
     return _SIMPLE_STEPS[nonlinearity]
@@ -277,7 +278,7 @@ class RNN(RNNBase):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        _simple(nonlinearity)
+        simple(nonlinearity)
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype
         )
@@ -285,7 +286,7 @@ class RNN(RNNBase):
         self.mode = f"RNN_{nonlinearity.upper()}"
 
     def _step(self) -> Step:
-        return _simple(self.nonlinearity)
+        return simple(self.nonlinearity)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(outputs, final h)."""
@@ -317,7 +318,7 @@ class LSTM(RNNBase):
         )
 
     def _step(self) -> Step:
-        return _lstm_step
+        return lstm_step
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """(outputs, (final h, final c))."""
@@ -347,109 +348,9 @@ class GRU(RNNBase):
         )
 
     def _step(self) -> Step:
-        return _gru_step
+        return gru_step
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(outputs, final h)."""
         out, (h,) = self._run(input, None if hx is None else (hx,))
         return out, h
-
-
-class RNNCellBase(Module):
-    """One step of a recurrence: input (N, input_size) or (input_size), states (N, hidden_size) or (hidden_size)."""
-
-    gates: ClassVar[int]
-    states: ClassVar[int] = 1
-
-    def __init__(self, input_size: int, hidden_size: int, bias: bool, device: Any, dtype: Any) -> None:
-        super().__init__()
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.bias = bias
-        rows = self.gates * hidden_size
-        self.weight_ih = Parameter(engine.empty((rows, input_size), device=device, dtype=dtype))
-        self.weight_hh = Parameter(engine.empty((rows, hidden_size), device=device, dtype=dtype))
-        for name in ("bias_ih", "bias_hh"):
-            self.register_parameter(name, Parameter(engine.empty(rows, device=device, dtype=dtype)) if bias else None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
-        for weight in self.parameters():
-            init.uniform_(weight, -bound, bound)
-
-    def _run(self, input: Tensor, state: State | None, step: Step) -> State:
-        name = type(self).__name__
-        if input.dim() not in (1, 2):
-            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
-        for each in state or ():
-            if each.dim() not in (1, 2):
-                raise ValueError(f"{name}: Expected hidden to be 1D or 2D, got {each.dim()}D instead")
-        batched = input.dim() == 2
-        x = input if batched else input.unsqueeze(0)
-        if x.shape[1] != self.input_size:
-            raise RuntimeError(f"input has inconsistent input_size: got {x.shape[1]} expected {self.input_size}")
-        if state is None:
-            state = tuple(x.new_zeros(x.shape[0], self.hidden_size) for _ in range(self.states))
-        elif not batched:
-            state = tuple(each.unsqueeze(0) for each in state)
-        new = step(F.linear(x, self.weight_ih, self.bias_ih), state, self.weight_hh, self.bias_hh)
-        return new if batched else tuple(each.squeeze(0) for each in new)
-
-    def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
-        if not self.bias:
-            text += f", bias={self.bias}"
-        nonlinearity = getattr(self, "nonlinearity", "tanh")
-        return text if nonlinearity == "tanh" else f"{text}, nonlinearity={nonlinearity}"
-
-
-class RNNCell(RNNCellBase):
-    """h' = tanh(W x + b + U h + d), or ReLU in place of tanh."""
-
-    gates = 1
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        nonlinearity: str = "tanh",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-        self.nonlinearity = nonlinearity
-
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self._run(input, None if hx is None else (hx,), _simple(self.nonlinearity))[0]
-
-
-class LSTMCell(RNNCellBase):
-    """One step of an LSTM: returns (h', c')."""
-
-    gates = 4
-    states = 2
-
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-
-    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        h, c = self._run(input, hx, _lstm_step)
-        return h, c
-
-
-class GRUCell(RNNCellBase):
-    """One step of a GRU."""
-
-    gates = 3
-
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self._run(input, None if hx is None else (hx,), _gru_step)[0]

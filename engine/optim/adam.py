@@ -109,9 +109,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay: p *= 1 - lr weight_decay, then Adam without decay. Loshchilov and Hutter
-    (2019).
-    """
+    """Adam with decoupled decay: p *= 1 - lr weight_decay, then Adam without. Loshchilov and Hutter (2019)."""
 
     def __init__(
         self,

@@ -13,8 +13,9 @@ from functools import wraps
 from typing import Any, ClassVar
 
 import engine
-from engine.autograd.node import RemovableHandle
+from engine import report
 from engine.autograd.modes import enable_grad, no_grad
+from engine.autograd.node import RemovableHandle
 from engine.optim.flat import Plan
 from engine.tensor import Tensor
 
@@ -72,6 +73,8 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
                             f"{hook} must return None or a tuple of (new_args, new_kwargs), but got {replaced}."
                         )
                     args, kwargs = replaced
+            if report.untold:
+                report.tell_optimizer(param for group in self.param_groups for param in group["params"])
             result = step(self, *args, **kwargs)
             for hook in [*self._optimizer_step_post_hooks.values(), *_global_post_hooks.values()]:
                 hook(self, args, kwargs)
@@ -212,6 +215,7 @@ class Optimizer:
         param_group["params"] = params
         if names:
             param_group["param_names"] = names
+            report.name_parameters(zip(names, params, strict=True))
         for name, default in self.defaults.items():
             if default is required and name not in param_group:
                 raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")

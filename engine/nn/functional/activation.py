@@ -14,7 +14,36 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def relu_(input: Tensor) -> Tensor:
+    """`relu` in place, as are the following functions with an underscore."""
     return ops.relu_(input)
+
+
+def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    return hardtanh(input, min_val, max_val, inplace=True)
+
+
+def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
+    return _run(ops.threshold, input, True, threshold, value)
+
+
+def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    return elu(input, alpha, inplace=True)
+
+
+def selu_(input: Tensor) -> Tensor:
+    return selu(input, inplace=True)
+
+
+def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    return celu(input, alpha, inplace=True)
+
+
+def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    return leaky_relu(input, negative_slope, inplace=True)
+
+
+def rrelu_(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False) -> Tensor:
+    return rrelu(input, lower, upper, training, inplace=True)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -53,18 +82,8 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """Leaky ReLU with a learnt slope: one for all, or one a channel (dim 1). Raises RuntimeError if their numbers
-    differ.
-    """
-    if weight.numel() != 1:
-        channels = input.shape[1] if input.dim() > 1 else 1
-        if weight.dim() != 1 or weight.numel() != channels:
-            raise RuntimeError(
-                f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.numel()} and "
-                f"channel size = {channels}."
-            )
-        weight = weight.view((1, -1) + (1,) * (input.dim() - 2)) if input.dim() > 1 else weight
-    return engine.where(input > 0, input, weight * input)
+    """Leaky ReLU with a learnt slope: one for all, or one a channel (dim 1). Raises RuntimeError for other numbers."""
+    return ops.prelu(input, weight)
 
 
 def rrelu(

@@ -260,19 +260,17 @@ def gaussian_nll_loss(
     Raises: ValueError if var is negative or its shape is neither input's, nor input's without the last axis or with one
     axis of size 1.
     """
-    if not isinstance(var, Tensor):
-        if var < 0:
-            raise ValueError("var has negative entry/entries")
-        var = engine.full_like(input, var)
-    elif bool((var < 0).any()):
+    spread = var if isinstance(var, Tensor) else engine.full_like(input, var)
+    if bool((spread < 0).any()):
         raise ValueError("var has negative entry/entries")
-    if var.shape != input.shape:
-        if tuple(input.shape[:-1]) == tuple(var.shape):
-            var = var.unsqueeze(-1)
-        elif var.dim() != input.dim() or [b for a, b in zip(input.shape, var.shape, strict=True) if a != b] != [1]:
-            raise ValueError(f"var is of incorrect size: got {tuple(var.shape)} for input {tuple(input.shape)}")
+    if spread.shape != input.shape:
+        shapes = zip(input.shape, spread.shape, strict=False)
+        if tuple(input.shape[:-1]) == tuple(spread.shape):
+            spread = spread.unsqueeze(-1)
+        elif spread.dim() != input.dim() or [own for wanted, own in shapes if own != wanted] != [1]:
+            raise ValueError(f"var is of incorrect size: got {tuple(spread.shape)} for input {tuple(input.shape)}")
     # at least eps in value, the derivative that of var itself
-    raised = var + (var.detach().clamp(min=eps) - var.detach())
+    raised = spread + (spread.detach().clamp(min=eps) - spread.detach())
     loss = 0.5 * (raised.log() + (input - target) ** 2 / raised)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)

@@ -18,9 +18,7 @@ def margin_ranking_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, -t (x1 - x2) + margin) for t = 1 (x1 should be larger) or -1. Raises RuntimeError if the dimensions
-    differ.
-    """
+    """max(0, -t (x1 - x2) + margin) for t = 1 (x1 should be larger) or -1. RuntimeError if the dimensions differ."""
     if not input1.dim() == input2.dim() == target.dim():
         raise RuntimeError(
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
@@ -198,5 +196,5 @@ def triplet_margin_with_distance_loss(
     distance = pairwise_distance if distance_function is None else distance_function
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
-        far = engine.minimum(far, distance(positive, negative))
+        far = far.minimum(distance(positive, negative))
     return reduced((near - far + margin).clamp(min=0), reduction)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import engine
 from engine import ops
 from engine.nn.functional.padding import pad
 from engine.tensor import Tensor
@@ -52,25 +51,22 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Normalises each channel of each sample of (N, C, d...) by its own statistics (or the running ones)."""
-    if not use_input_stats:
-        if running_mean is None or running_var is None:
-            raise ValueError("Expected running_mean and running_var to be defined when use_input_stats=False")
-        return ops.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if not use_input_stats and (running_mean is None or running_var is None):
+        raise ValueError("Expected running_mean and running_var to be defined when use_input_stats=False")
     samples, channels = input.shape[:2]
     spatial = 1
     for size in input.shape[2:]:
         spatial *= size
-    if spatial == 1:
+    if use_input_stats and spatial == 1:
         raise ValueError(f"Expected more than 1 spatial element when training, got input size {input.shape}")
     # one batch norm in which every channel of every sample is a channel of its own
     mean = None if running_mean is None else running_mean.repeat(samples)
     var = None if running_var is None else running_var.repeat(samples)
     flat = input.reshape(1, samples * channels, *input.shape[2:])
-    out = ops.batch_norm(flat, mean, var, None, None, True, momentum, eps).reshape(input.shape)
-    if running_mean is not None and mean is not None:
-        running_mean.copy_(mean.view(samples, channels).mean(0))
-    if running_var is not None and var is not None:
-        running_var.copy_(var.view(samples, channels).mean(0))
+    out = ops.batch_norm(flat, mean, var, None, None, use_input_stats, momentum, eps).reshape(input.shape)
+    for running, moved in ((running_mean, mean), (running_var, var)):
+        if use_input_stats and running is not None and moved is not None:
+            running.copy_(moved.view(samples, channels).mean(0))
     return _affine(out, weight, bias)
 
 
@@ -97,17 +93,7 @@ def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight over the last axes; eps defaults to the dtype's. Zhang and Sennrich (2019)."""
-    shape = tuple(normalized_shape)
-    if tuple(input.shape[input.dim() - len(shape) :]) != shape:
-        raise RuntimeError(
-            f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], "
-            f"but got input of size {list(input.shape)}"
-        )
-    if eps is None:
-        eps = engine.finfo(input.dtype).eps
-    dims = tuple(range(-len(shape), 0))
-    scaled = input * (input * input).mean(dims, keepdim=True).add(eps).rsqrt()
-    return scaled if weight is None else scaled * weight
+    return ops.rms_norm(input, tuple(normalized_shape), weight, eps)
 
 
 def group_norm(
@@ -120,15 +106,9 @@ def group_norm(
     if input.dim() < 2:
         raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.dim()}")
     samples, channels = input.shape[:2]
-    if num_groups <= 0 or channels % num_groups:
-        raise RuntimeError(
-            "Expected number of channels in input to be divisible by num_groups, but got input of shape "
-            f"{list(input.shape)} and num_groups={num_groups}"
-        )
-    _check_more_than_one([samples * channels // num_groups, num_groups, *input.shape[2:]])
-    grouped = input.reshape(samples, num_groups, -1)
-    out = ops.layer_norm(grouped, (grouped.shape[2],), None, None, eps).reshape(input.shape)
-    return _affine(out, weight, bias)
+    if num_groups > 0:
+        _check_more_than_one([samples * channels // num_groups, num_groups, *input.shape[2:]])
+    return ops.group_norm(input, num_groups, weight, bias, eps)
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:

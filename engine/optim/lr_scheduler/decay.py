@@ -1,6 +1,4 @@
-"""Rates that follow a function of the epoch: LambdaLR, MultiplicativeLR, StepLR, MultiStepLR, ConstantLR, LinearLR,
-ExponentialLR, PolynomialLR.
-"""
+"""Rates that follow a function of the epoch: Lambda, Multiplicative, Step, MultiStep, Constant, Linear, and so on."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -117,9 +115,7 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """From lr · start_factor to lr · end_factor in `total_iters` epochs. Raises ValueError for factors out of (0, 1]
-    and [0, 1].
-    """
+    """From lr · start_factor to lr · end_factor in `total_iters` epochs. ValueError for factors out of (0, 1]."""
 
     def __init__(
         self,

@@ -14,9 +14,9 @@ from tests.data import nn_cases
 REFERENCE = json.loads((Path(nn_cases.__file__).parent / "nn_reference.json").read_text(encoding="utf-8"))
 # made of others, or tested where they are more than a formula
 COMPOSED = {
-    "AlphaDropout", "Buffer", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout", "Module", "ModuleDict",
-    "ModuleList", "Parameter", "ParameterDict", "ParameterList", "RNNBase", "RNNCellBase", "Sequential", "MaxUnpool3d",
-    "TransformerDecoder",
+    "AlphaDropout", "Buffer", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout", "Module",
+    "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList", "RNNBase", "RNNCellBase",
+    "Sequential", "MaxUnpool3d", "TransformerDecoder",
 }  # fmt: skip
 
 
