@@ -1,6 +1,7 @@
 """Distributed data parallel training over MPI, in torch.distributed's names.
 
-Read in this order: reference (the oracle), buckets (planning), reducer, parallel, then transport/base and transport/shared.
+Read in this order: reference (the oracle), buckets (planning), reducer, parallel, then transport/base and
+transport/shared.
 """
 
 from ddp.collectives import ReduceOp as ReduceOp

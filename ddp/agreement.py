@@ -1,7 +1,7 @@
 """Do all ranks hold the same model? Compared before anything is summed: a difference is an error, not a hang."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class TensorLayout(NamedTuple):
@@ -14,6 +14,17 @@ class TensorLayout(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} {self.shape} {self.dtype} with strides {self.stride}"
+
+
+class Replica(NamedTuple):
+    """What one rank brings to a DistributedDataParallel."""
+
+    problem: str
+    """Why this rank cannot take part; usually empty."""
+    options: dict[str, Any]
+    parameters: Sequence[TensorLayout]
+    trainable: Sequence[TensorLayout]
+    buffers: Sequence[TensorLayout]
 
 
 def find_difference(layouts: Sequence[Sequence[TensorLayout]]) -> str | None:
@@ -33,18 +44,34 @@ def find_difference(layouts: Sequence[Sequence[TensorLayout]]) -> str | None:
     return None
 
 
-def check_agreement(
-    layouts: Sequence[TensorLayout],
-    exchange: Callable[[Sequence[TensorLayout]], list[Sequence[TensorLayout]]],
-    what: str,
-) -> None:
-    """Collective: raises the same ValueError on every rank when the ranks' lists differ.
+def check_replicas(mine: Replica, exchange: Callable[[Replica], list[Replica]]) -> None:
+    """Collective: raises on every rank when the ranks' replicas are not alike, with the same words.
 
-    exchange: gives every rank's list, in rank order. what: e.g. "parameters", for the message.
+    exchange: gives every rank's replica, in rank order.
+    Raises RuntimeError when a rank has a problem of its own; ValueError when options, parameters or buffers differ.
     """
-    difference = find_difference(exchange(layouts))
-    if difference is not None:
-        raise ValueError(f"{what} differ between ranks: {difference}; build the same model on every rank")
+    replicas = exchange(mine)
+    for rank, replica in enumerate(replicas):
+        if replica.problem:
+            raise RuntimeError(f"DistributedDataParallel cannot be made: rank {rank} says: {replica.problem}")
+    for rank, replica in enumerate(replicas):
+        for name, expected in replicas[0].options.items():
+            if replica.options[name] != expected:
+                raise ValueError(
+                    f"DistributedDataParallel: {name} differs between ranks: rank {rank} has {replica.options[name]} "
+                    f"where rank 0 has {expected}"
+                )
+    for what, layouts in (
+        ("parameters", [replica.parameters for replica in replicas]),
+        ("parameters that require grad", [replica.trainable for replica in replicas]),
+        ("buffers", [replica.buffers for replica in replicas]),
+    ):
+        difference = find_difference(layouts)
+        if difference is not None:
+            raise ValueError(
+                f"DistributedDataParallel: {what} differ between ranks: {difference}; "
+                "build the same model on every rank"
+            )
 
 
 def _at(layout: Sequence[TensorLayout], position: int) -> TensorLayout | None:

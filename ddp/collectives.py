@@ -1,6 +1,9 @@
-"""Collectives on tensors and objects, in torch.distributed's names. Tensors are exchanged in logical (row-major) order, whatever their layouts.
+"""Collectives on tensors and objects, in torch.distributed's names.
 
-Every function takes part on all ranks of the group in the same order. A wrong root, shape or dtype raises before anything is sent.
+Tensors are exchanged in logical (row-major) order, whatever their layouts.
+
+Every function takes part on all ranks of the group in the same order. A wrong root, shape or dtype raises before
+anything is sent.
 """
 
 import pickle
@@ -68,7 +71,10 @@ def _array(tensor: engine.Tensor, name: str) -> np.ndarray:
 
 
 def _buffer(array: np.ndarray) -> np.ndarray:
-    """A C-contiguous array that MPI can send: the array itself where it is one, else a copy (wider for half precision, bytes for bool)."""
+    """A C-contiguous array that MPI can send: the array itself where it is one, else a copy.
+
+    The copy is wider for half precision, and bytes for bool.
+    """
     wide = _WIDER.get(array.dtype.name)
     if wide is not None:
         return array.astype(wide, order="C")
@@ -91,7 +97,9 @@ def _check_root(name: str, group: ProcessGroup, root: int) -> int:
     return group.ranks.index(root)
 
 
-def all_reduce(tensor: engine.Tensor, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
+def all_reduce(
+    tensor: engine.Tensor, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False
+) -> Work | None:
     """Combines the tensors of all ranks, in place, on every rank."""
     members = resolve(group)
     own = _array(tensor, "all_reduce")
@@ -148,7 +156,10 @@ def all_gather(tensor_list: list[engine.Tensor], tensor: engine.Tensor, group: P
         raise ValueError(f"all_gather: expected a list of {members.size()} tensors, got {len(tensor_list)}")
     for rank, found in enumerate(members.exchange((tuple(tensor.shape), str(tensor.dtype)))):
         if found != (tuple(tensor.shape), str(tensor.dtype)):
-            raise ValueError(f"all_gather: rank {rank} has {found[0]} {found[1]}, rank {members.rank} {tuple(tensor.shape)} {tensor.dtype}")
+            raise ValueError(
+                f"all_gather: rank {rank} has {found[0]} {found[1]}, "
+                f"rank {members.rank} {tuple(tensor.shape)} {tensor.dtype}"
+            )
     values = np.ascontiguousarray(_array(tensor, "all_gather"))
     gathered = np.empty((members.size(), *values.shape), values.dtype)
     if members.comm is None:
@@ -159,7 +170,12 @@ def all_gather(tensor_list: list[engine.Tensor], tensor: engine.Tensor, group: P
         _write(target, part)
 
 
-def gather(tensor: engine.Tensor, gather_list: list[engine.Tensor] | None = None, dst: int = 0, group: ProcessGroup | None = None) -> None:
+def gather(
+    tensor: engine.Tensor,
+    gather_list: list[engine.Tensor] | None = None,
+    dst: int = 0,
+    group: ProcessGroup | None = None,
+) -> None:
     """Fills `gather_list` of rank `dst` with the tensors of all ranks."""
     members = resolve(group)
     root = _check_root("gather", members, dst)
@@ -171,7 +187,12 @@ def gather(tensor: engine.Tensor, gather_list: list[engine.Tensor] | None = None
         target.copy_(source)
 
 
-def scatter(tensor: engine.Tensor, scatter_list: list[engine.Tensor] | None = None, src: int = 0, group: ProcessGroup | None = None) -> None:
+def scatter(
+    tensor: engine.Tensor,
+    scatter_list: list[engine.Tensor] | None = None,
+    src: int = 0,
+    group: ProcessGroup | None = None,
+) -> None:
     """Gives each rank its entry of the list of rank `src`."""
     members = resolve(group)
     root = _check_root("scatter", members, src)
@@ -180,11 +201,18 @@ def scatter(tensor: engine.Tensor, scatter_list: list[engine.Tensor] | None = No
     parts = None if scatter_list is None else [np.ascontiguousarray(_array(part, "scatter")) for part in scatter_list]
     received = parts[0] if members.comm is None and parts else members.comm.scatter(parts, root)  # type: ignore[union-attr]
     if received.shape != tuple(tensor.shape):
-        raise ValueError(f"scatter: rank {members.rank} expected shape {tuple(tensor.shape)}, rank {src} sent {received.shape}")
+        raise ValueError(
+            f"scatter: rank {members.rank} expected shape {tuple(tensor.shape)}, rank {src} sent {received.shape}"
+        )
     _write(tensor, received)
 
 
-def reduce_scatter(output: engine.Tensor, input_list: Sequence[engine.Tensor], op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None) -> None:
+def reduce_scatter(
+    output: engine.Tensor,
+    input_list: Sequence[engine.Tensor],
+    op: ReduceOp = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+) -> None:
     """Combines entry r of all ranks' lists into the output of rank r."""
     members = resolve(group)
     if len(input_list) != members.size():
@@ -199,7 +227,9 @@ def reduce_scatter(output: engine.Tensor, input_list: Sequence[engine.Tensor], o
 def send(tensor: engine.Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0) -> None:
     """Sends to rank `dst`."""
     members = resolve(group)
-    _needs_comm("send", members).Send(np.ascontiguousarray(_array(tensor, "send")).reshape(-1).view(np.uint8), _check_root("send", members, dst), tag)
+    _needs_comm("send", members).Send(
+        np.ascontiguousarray(_array(tensor, "send")).reshape(-1).view(np.uint8), _check_root("send", members, dst), tag
+    )
 
 
 def recv(tensor: engine.Tensor, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0) -> int:
@@ -217,7 +247,9 @@ def recv(tensor: engine.Tensor, src: int | None = None, group: ProcessGroup | No
 
 def _needs_comm(name: str, group: ProcessGroup) -> "MPI.Intracomm":
     if group.comm is None:
-        raise RuntimeError(f"{name}: this process runs without MPI, so there is nobody to talk to; start it with ddprun")
+        raise RuntimeError(
+            f"{name}: this process runs without MPI, so there is nobody to talk to; start it with ddprun"
+        )
     return group.comm
 
 

@@ -55,16 +55,22 @@ def init_process_group(
 ) -> None:
     """Enters the world of MPI ranks; a script that no launcher started is a world of one and needs no MPI.
 
-    backend, init_method, world_size and rank exist because torch.distributed has them: MPI knows the ranks by itself. A `world_size` or `rank` that
-    contradicts MPI's is an error. transport: how gradients are summed (`ddp.transport.TRANSPORTS`); chosen by itself when not given.
-    Raises: ValueError for an unknown backend or transport, contradicting numbers, or a second call; RuntimeError when MPI does not see the ranks
-    that the launcher started (an mpirun of another MPI).
+    backend, init_method, world_size and rank exist because torch.distributed has them: MPI knows the ranks by itself. A
+    `world_size` or `rank` that contradicts MPI's is an error. transport: how gradients are summed
+    (`ddp.transport.TRANSPORTS`); chosen by itself when not given. Raises: ValueError for an unknown backend or
+    transport, contradicting numbers, or a second call; RuntimeError when MPI does not see the ranks that the launcher
+    started (an mpirun of another MPI).
     """
     global _default
     if backend is not None and backend not in _BACKENDS:
-        raise ValueError(f"init_process_group: unknown backend {backend!r}; this package communicates over MPI: leave it out or pass 'mpi'")
+        raise ValueError(
+            f"init_process_group: unknown backend {backend!r}; "
+            "this package communicates over MPI: leave it out or pass 'mpi'"
+        )
     if transport is not None and transport not in TRANSPORTS:
-        raise ValueError(f"init_process_group: unknown transport {transport!r}, expected one of {', '.join(TRANSPORTS)}")
+        raise ValueError(
+            f"init_process_group: unknown transport {transport!r}, expected one of {', '.join(TRANSPORTS)}"
+        )
     if timeout is not None and timeout.total_seconds() <= 0:
         raise ValueError(f"init_process_group: expected a positive timeout, got {timeout}")
     world = bootstrap.start_world()

@@ -1,37 +1,44 @@
 """DistributedDataParallel: one model, a replica on every rank, gradients averaged during backward."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import engine
 import engine.nn as nn
-from ddp.agreement import TensorLayout, check_agreement
+from ddp import replicas
+from ddp.agreement import Replica, TensorLayout, check_replicas
 from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
-from ddp.collectives import broadcast
 from ddp.group import ProcessGroup, resolve
 from ddp.reducer import Reducer
 from engine.report import name_parameters
+
+_IGNORED = "_ddp_params_and_buffers_to_ignore"  # PyTorch's name of the attribute
 
 
 class DistributedDataParallel(nn.Module):
     """Wraps `module` so that after backward every rank holds the mean of all ranks' gradients.
 
-    At construction the ranks check that their models agree (name, shape, strides and dtype of every parameter and buffer; all ranks raise if not) and
-    take over the values of rank 0. Gradients are views into buckets with their parameters' strides; a bucket is summed as soon as it is full, while
-    backward goes on (`ddp.reducer`).
+    When it is made, the ranks check that their models agree (name, shape, strides and dtype of every parameter and
+    buffer; all ranks raise if not) and take over the values of rank 0. Gradients are views into buckets with their
+    parameters' strides; a bucket is summed as soon as it is full, while backward goes on (`ddp.reducer`, which states
+    the rule for accumulated and unused gradients). `engine.autograd.grad` does not reduce anything.
 
     Args:
-        module: the model, on its device already.
-        broadcast_buffers: before each training forward, buffers (batch norm statistics) become those of rank 0.
-        process_group: the ranks; default all.
-        bucket_cap_mb: MiB a bucket holds; by default 25, and 1 for the first, so that communication starts early.
-        gradient_as_bucket_view: with False, `.grad` is memory of its own and a copy is made in and out of the bucket (PyTorch's default; here the
-            default is True).
-        find_unused_parameters: accepted for compatibility; unused parameters never block here and are found by the bucket headers.
-        init_sync: with False the models are not compared or broadcast.
-    Raises: RuntimeError when no parameter requires grad or the module is wrapped already; ValueError when models differ between ranks, or for
-        device_ids, which have no meaning here.
+        module: the model, on its device and in its memory format already. broadcast_buffers: before each training
+        forward, buffers (batch norm statistics) become those of rank 0. init_sync: with False the values of rank 0 are
+        not taken over at the start. process_group: the ranks; default all. bucket_cap_mb: MiB of a bucket; by default
+        25, and 1 for the first, so that communication starts early. find_unused_parameters: do not wait for parameters
+        that the loss does not depend on, so that their buckets are on
+            their way early. Without it they are noticed at the end of backward; the result is the same.
+        gradient_as_bucket_view: with False, `.grad` is memory of its own and a copy is made in and out of the bucket
+            (PyTorch's default; here the default is True).
+        static_graph: every step uses the same parameters equally often, as the first one will show; allows re-entrant
+            checkpoints that use a parameter several times.
+        device_ids, output_device, dim, check_reduction: PyTorch's, of which only the defaults have a meaning here.
+
+    Raises, on every rank: RuntimeError when no parameter requires grad or a DistributedDataParallel is inside;
+    ValueError when models or options differ between ranks, and for device_ids.
     """
 
     def __init__(
@@ -45,45 +52,185 @@ class DistributedDataParallel(nn.Module):
         process_group: ProcessGroup | None = None,
         bucket_cap_mb: float | None = None,
         find_unused_parameters: bool = False,
+        check_reduction: bool = False,
         gradient_as_bucket_view: bool = True,
         static_graph: bool = False,
     ) -> None:
         super().__init__()
-        if device_ids or output_device is not None:
-            raise ValueError("DistributedDataParallel: device_ids and output_device are not supported; move the module to its device, one a rank")
-        if any(isinstance(child, DistributedDataParallel) for child in module.modules()):
-            raise RuntimeError("DistributedDataParallel: the module is, or contains, a DistributedDataParallel already; wrap it once, outermost")
-        if bucket_cap_mb is not None and bucket_cap_mb <= 0:
-            raise ValueError(f"DistributedDataParallel: expected a positive bucket_cap_mb, got {bucket_cap_mb}")
-        trainable = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        if not trainable:
-            raise RuntimeError("DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient.")
-        name_parameters(trainable)
-        self.module = module
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
         self.process_group = resolve(process_group)
+        self.module = module
         self.broadcast_buffers = broadcast_buffers
+        self.bucket_cap_mb = bucket_cap_mb
+        self.find_unused_parameters = find_unused_parameters
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.static_graph = static_graph
         self.require_backward_grad_sync = True
-        if init_sync:
-            self._synchronize_models()
-        cap = None if bucket_cap_mb is None else int(bucket_cap_mb * 1024 * 1024)
-        limits = [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES] if cap is None else [cap]
-        self.reducer = Reducer(trainable, self.process_group.transport, limits, gradient_as_bucket_view)
+        self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
+        self.reducer: Reducer | None = self._join(init_sync, self._problem(device_ids, output_device))
 
-    def _synchronize_models(self) -> None:
-        """Collective: all ranks hold the same model afterwards, or all raise."""
-        for what, tensors in (("parameters", self.module.named_parameters()), ("buffers", self.module.named_buffers())):
-            layouts = [TensorLayout(name, tuple(t.shape), tuple(t.stride()), str(t.dtype)) for name, t in tensors]
-            check_agreement(layouts, self.process_group.exchange, what)
-        if self.process_group.size() > 1:
-            for tensor in [*self.module.parameters(), *self.module.buffers()]:
-                broadcast(tensor, self.process_group.ranks[0], self.process_group)
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(
+        module: nn.Module, params_and_buffers_to_ignore: Iterable[str]
+    ) -> None:
+        """Leaves these out when `module` is wrapped: they stay as they are on each rank. Names as in `state_dict`."""
+        setattr(module, _IGNORED, list(params_and_buffers_to_ignore))
+
+    # --- making one ---------------------------------------------------------------------------------------------------
+
+    def _join(self, init_sync: bool, problem: Exception | None) -> Reducer:
+        """Collective: check that the ranks agree, take over rank 0's values if wanted, and make the Reducer."""
+        try:
+            check_replicas(self._describe(problem, init_sync), self.process_group.exchange)
+        except RuntimeError:
+            if problem is not None:
+                raise problem from None
+            raise
+        if init_sync:
+            replicas.copy_from(0, self._tensors_to_copy(), self.process_group)
+        return self._make_reducer()
+
+    def _problem(self, device_ids: Any, output_device: Any) -> Exception | None:
+        """What is wrong on this rank."""
+        name = "DistributedDataParallel"
+        if device_ids or output_device is not None:
+            return ValueError(
+                f"{name}: device_ids and output_device have no meaning here; move the module to its device instead"
+            )
+        if any(isinstance(child, DistributedDataParallel) for child in self.module.modules()):
+            return RuntimeError(f"{name}: the module is, or contains, a {name} already; wrap it once, outermost")
+        if self.bucket_cap_mb is not None and self.bucket_cap_mb <= 0:
+            return ValueError(f"{name}: expected a positive bucket_cap_mb, got {self.bucket_cap_mb}")
+        if not self._trainable():
+            return RuntimeError(
+                f"{name} is not needed when a module doesn't have any parameter that requires a gradient."
+            )
+        for parameter_name, parameter in self._trainable():
+            if parameter.device.type != "cpu":
+                return ValueError(
+                    f"{name}: gradients are summed in host memory, "
+                    f"but parameter {parameter_name} is on {parameter.device}"
+                )
+        return None
+
+    def _describe(self, problem: Exception | None, init_sync: bool) -> Replica:
+        options = {
+            name: getattr(self, name)
+            for name in ("bucket_cap_mb", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
+        }
+        return Replica(
+            str(problem or ""),
+            options | {"init_sync": init_sync},
+            _layouts(self._kept(self.module.named_parameters())),
+            _layouts(self._trainable()),
+            _layouts(self._kept(self.module.named_buffers())),
+        )
+
+    def _kept(self, named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        return [(name, tensor) for name, tensor in named if name not in self.parameters_to_ignore]
+
+    def _trainable(self) -> list[tuple[str, nn.Parameter]]:
+        named = self._kept(self.module.named_parameters())
+        return [(name, parameter) for name, parameter in named if parameter.requires_grad]
+
+    def _tensors_to_copy(self) -> list[engine.Tensor]:
+        named = [*self._kept(self.module.named_parameters()), *self._kept(self.module.named_buffers())]
+        return [tensor for _, tensor in named]
+
+    def _make_reducer(self) -> Reducer:
+        """Collective: the Reducer, and what `forward` needs to know of the module."""
+        trainable = self._trainable()
+        name_parameters(trainable)
+        self._members = [
+            (owner._parameters, name, parameter, parameter.requires_grad, path)
+            for owner, name, parameter, path in self._parameters_of_owners()
+            if path not in self.parameters_to_ignore
+        ]
+        self._owners_of_buffers = [
+            (path, owner)
+            for path, owner in self.module.named_modules()
+            if any(True for _ in owner.buffers(recurse=False))
+        ]
+        cap = self.bucket_cap_mb
+        reducer = Reducer(
+            trainable,
+            self.process_group.transport.independent(),
+            [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES] if cap is None else [int(cap * 1024 * 1024)],
+            self.gradient_as_bucket_view,
+            self.find_unused_parameters,
+            self.static_graph,
+        )
+        reducer.synchronize = self.require_backward_grad_sync
+        return reducer
+
+    def _parameters_of_owners(self) -> Iterator[tuple[nn.Module, str, nn.Parameter, str]]:
+        for path, owner in self.module.named_modules():
+            for name, parameter in owner.named_parameters(recurse=False):
+                yield owner, name, parameter, f"{path}.{name}" if path else name
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: everything but what belongs to this process."""
+        if self.process_group is not resolve(None):
+            raise RuntimeError(
+                "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
+                "when you have called init_process_group and have not passed process_group argument to DDP constructor"
+            )
+        local = ("reducer", "process_group", "_members", "_owners_of_buffers")
+        return {name: value for name, value in self.__dict__.items() if name not in local}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The ranks join at the first forward that records: one of them may have made a copy for itself."""
+        self.__dict__.update(state)
+        self.process_group = resolve(None)
+        self.reducer = None
+
+    # --- using it -----------------------------------------------------------------------------------------------------
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Runs the module."""
-        if self.broadcast_buffers and self.training and self.require_backward_grad_sync and engine.is_grad_enabled() and self.process_group.size() > 1:
-            for buffer in self.module.buffers():
-                broadcast(buffer, self.process_group.ranks[0], self.process_group)
-        return self.module(*inputs, **keywords)
+        """Runs the module.
+
+        Raises RuntimeError when a parameter was exchanged, or unfrozen, since the module was wrapped: nobody would
+        average its gradients.
+        """
+        module = self.module
+        if engine.is_grad_enabled():
+            self._prepare(module)
+        return module(*inputs, **keywords)
+
+    def _prepare(self, module: nn.Module) -> None:
+        reducer = self.reducer
+        if reducer is None:  # this wrapper was unpickled or copied
+            reducer = self.reducer = self._join(False, None)
+        if reducer.taken_over:
+            raise RuntimeError("DistributedDataParallel: the module was wrapped again since; use the later wrapper")
+        self._check_members()
+        if reducer.failed:
+            reducer.recover()
+        if self._owners_of_buffers and self.broadcast_buffers and self.require_backward_grad_sync and module.training:
+            replicas.copy_from(0, self._current_buffers(), self.process_group)
+
+    def _check_members(self) -> None:
+        for members, name, parameter, trainable, path in self._members:
+            if members.get(name) is not parameter:
+                raise RuntimeError(
+                    f"DistributedDataParallel: parameter {path} was exchanged for another one since the module was "
+                    "wrapped; wrap it again"
+                )
+            if not trainable and parameter.requires_grad:
+                raise RuntimeError(
+                    f"DistributedDataParallel: parameter {path} did not require grad when the module was wrapped, and "
+                    "does now, so nobody would average its gradient; wrap the module again"
+                )
+
+    def _current_buffers(self) -> list[engine.Tensor]:
+        """The buffers of this moment: they may have been assigned anew."""
+        named = [
+            (f"{path}.{name}" if path else name, buffer)
+            for path, owner in self._owners_of_buffers
+            for name, buffer in owner.named_buffers(recurse=False)
+        ]
+        return [buffer for _, buffer in self._kept(named)]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -92,8 +239,17 @@ class DistributedDataParallel(nn.Module):
         What counts is where backward runs (in PyTorch, where forward ran).
         """
         before = self.require_backward_grad_sync
-        self.require_backward_grad_sync = self.reducer.synchronize = False
+        self._set_sync(False)
         try:
             yield
         finally:
-            self.require_backward_grad_sync = self.reducer.synchronize = before
+            self._set_sync(before)
+
+    def _set_sync(self, synchronize: bool) -> None:
+        self.require_backward_grad_sync = synchronize
+        if self.reducer is not None:
+            self.reducer.synchronize = synchronize
+
+
+def _layouts(named: Iterable[tuple[str, engine.Tensor]]) -> list[TensorLayout]:
+    return [TensorLayout(name, tuple(t.shape), tuple(t.stride()), t.dtype.name) for name, t in named]

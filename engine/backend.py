@@ -57,14 +57,13 @@ def array_module(where: device) -> ModuleType:
 
 def empty(spec: Spec) -> Array:
     """Uninitialised memory laid out as `spec` says (None on "meta")."""
-    if spec.device is CPU:
-        if spec.contiguous and spec.numel:
-            return np.empty(spec.shape, spec.dtype.numpy)
-        xp: Any = np
-    elif spec.device.type == "meta":
+    if spec.device.type == "meta":
         return None
-    else:
-        xp = array_module(spec.device)
+    xp = array_module(spec.device)
+    if spec.dense and spec.numel:  # 0.2 µs (0.1 row-major); a strided view on flat memory takes 4
+        sizes, axes = spec.allocation
+        memory = xp.empty(sizes, spec.dtype.numpy)
+        return memory if axes is None else memory.transpose(axes)
     flat = xp.empty(layout.storage_size(spec.shape, spec.stride), spec.dtype.numpy)
     return strided_view(flat, spec, 0)
 

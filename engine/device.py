@@ -1,7 +1,8 @@
 """Devices: where a tensor's memory lives. `device("cpu")`, `device("cuda", 0)`, `device("meta")`, interned by (type,
-index).
+index). And the default one, of this thread, where factories put tensors.
 """
 
+import threading
 from typing import Any, ClassVar, Self
 
 DEVICE_TYPES = ("cpu", "cuda", "meta")
@@ -23,7 +24,8 @@ class device:
         if isinstance(type, cls):
             return type
         if isinstance(type, int):
-            type, index = "cuda", type
+            index = type
+            type = "cuda"
         if not isinstance(type, str):
             raise TypeError(f"device: expected a string, an index or a device, got {type!r}")
         name, _, suffix = type.partition(":")
@@ -61,6 +63,38 @@ class device:
     def __reduce__(self) -> tuple[Any, ...]:
         return (device, (self.type, self.index))
 
+    def __enter__(self) -> Self:
+        """`with device("meta"):` makes it the default inside the block."""
+        default.before.append(default.device)
+        default.device = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        default.device = default.before.pop()
+
 
 CPU = device("cpu")
 META = device("meta")
+
+
+class _Default(threading.local):
+    device = CPU
+
+    def __init__(self) -> None:
+        self.before: list[device] = []  # what the open `with` blocks will restore
+
+
+default = _Default()
+
+
+def set_default_device(device: Any) -> None:
+    """Where this thread's factories put tensors when no device is given; None for host memory."""
+    default.device = CPU if device is None else _device(device)
+
+
+def get_default_device() -> device:
+    """Where this thread's factories put tensors when no device is given."""
+    return default.device
+
+
+_device = device  # for functions with an argument of that name

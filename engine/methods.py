@@ -9,9 +9,11 @@ import numpy as np
 
 from engine import dtypes, ops
 from engine.device import CPU
-from engine.dispatch import OPERATORS, Operator, apply_binary, apply_unary
+from engine.dtypes import INTEGER_CATEGORY
+from engine.dispatch import OPERATORS, Operator, apply_binary, apply_unary, binary_method
 from engine.ops import copy, factories, index, inplace, pointwise, random, views
 from engine.ops.common import operand
+from engine.ops.view_history import become_view
 from engine.tensor import Tensor
 
 # Functions of engine.ops whose first argument is the tensor they are called on.
@@ -96,16 +98,10 @@ _NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
 
 
 def _binary(operator: Operator) -> Callable[[Tensor, Any], Any]:
-    name = operator.name
+    def number(other: Any) -> Any:
+        return operand(other, operator.name) if isinstance(other, _NUMBERS) else NotImplemented
 
-    def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, Tensor):
-            if not isinstance(other, _NUMBERS):
-                return NotImplemented
-            other = operand(other, name)
-        return apply_binary(operator, self, other)
-
-    return method
+    return binary_method(operator, number)
 
 
 def _reflected(operator: Operator) -> Callable[[Tensor, Any], Any]:
@@ -122,6 +118,15 @@ def _inplace_operator(operator: Operator) -> Callable[[Tensor, Any], Tensor]:
         return inplace.inplace(operator, self, (operand(other, f"{operator.name}_"),))
 
     return method
+
+
+def _invert(self: Tensor) -> Tensor:
+    if self.dtype.category > INTEGER_CATEGORY:
+        raise TypeError(
+            f"~ (operator.invert) is only implemented on integer and Boolean-type tensors, got {self.dtype}; compare "
+            "first, as in ~(x > 0)"
+        )
+    return ops.bitwise_not(self)
 
 
 def _attach_operators() -> None:
@@ -144,7 +149,7 @@ def _attach_operators() -> None:
         setattr(Tensor, f"__{symbol}__", _binary(OPERATORS[name]))
     Tensor.__matmul__ = ops.matmul  # type: ignore[method-assign]
     Tensor.__neg__ = lambda self: apply_unary(OPERATORS["neg"], self)  # type: ignore[method-assign]
-    for symbol, function in {"pos": lambda self: self, "abs": ops.abs, "invert": ops.bitwise_not}.items():
+    for symbol, function in {"pos": lambda self: self, "abs": ops.abs, "invert": _invert}.items():
         setattr(Tensor, f"__{symbol}__", function)
     Tensor.__getitem__ = index.getitem  # type: ignore[method-assign]
     Tensor.__setitem__ = index.setitem  # type: ignore[method-assign]
@@ -210,11 +215,7 @@ def method(function: Method) -> Method:
 @method
 def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """In-place clamp."""
-    from engine.operands import UNDEFINED
-
-    low = UNDEFINED if min is None else operand(min, "clamp_")
-    high = UNDEFINED if max is None else operand(max, "clamp_")
-    return inplace.inplace(pointwise.CLAMP, self, (low, high))
+    return inplace.inplace(pointwise.CLAMP, self, pointwise.clamp_bounds(self, min, max))
 
 
 @method
@@ -335,7 +336,7 @@ def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 @method
 def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
     """In-place masked_fill."""
-    return inplace.copy_(self, index.masked_fill(self, mask, value))
+    return inplace.become(self, index.masked_fill(self, mask, value), "masked_fill_")
 
 
 @method
@@ -365,47 +366,37 @@ def index_put_(self: Tensor, indices: tuple[Tensor, ...], values: Tensor, accumu
 @method
 def scatter_(self: Tensor, dim: int, index_: Tensor, src: Any) -> Tensor:
     """In-place scatter."""
-    return inplace.copy_(self, index.scatter(self, dim, index_, src))
+    return inplace.become(self, index.scatter(self, dim, index_, src), "scatter_")
 
 
 @method
 def scatter_add_(self: Tensor, dim: int, index_: Tensor, src: Tensor) -> Tensor:
     """In-place scatter_add."""
-    return inplace.copy_(self, index.scatter_add(self, dim, index_, src))
-
-
-def _become(self: Tensor, changed: Tensor) -> Tensor:
-    self._array, self._spec, self._base, self._counter = changed._array, changed._spec, changed._base, changed._counter
-    if changed._base is not None:
-        self._view_version = changed._view_version
-    self._requires_grad, self._grad_fn = changed._requires_grad, changed._grad_fn
-    if changed._grad_fn is not None:
-        self._output_nr = changed._output_nr
-    return self
+    return inplace.become(self, index.scatter_add(self, dim, index_, src), "scatter_add_")
 
 
 @method
 def squeeze_(self: Tensor, dim: Any = None) -> Tensor:
     """This very tensor without axes of size 1."""
-    return _become(self, views.squeeze(self, dim))
+    return become_view(self, views.squeeze, dim)
 
 
 @method
 def unsqueeze_(self: Tensor, dim: int) -> Tensor:
     """This very tensor with one more axis."""
-    return _become(self, views.unsqueeze(self, dim))
+    return become_view(self, views.unsqueeze, dim)
 
 
 @method
 def transpose_(self: Tensor, dim0: int, dim1: int) -> Tensor:
     """This very tensor with two axes exchanged."""
-    return _become(self, views.transpose(self, dim0, dim1))
+    return become_view(self, views.transpose, dim0, dim1)
 
 
 @method
 def t_(self: Tensor) -> Tensor:
     """This very matrix transposed."""
-    return _become(self, views.t(self))
+    return become_view(self, views.t)
 
 
 @method

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import SupportsIndex, overload
 
-from engine import layout
+from engine import iterator, layout
 from engine.device import CPU, device
 from engine.dtypes import dtype
 from engine.promotion import DIMENSIONED, ZERO_DIM
@@ -56,14 +56,14 @@ class Spec:
         self.ndim = len(shape)
         self.numel = prod(shape)
         self.contiguous = layout.is_contiguous(shape, stride)
-        # What the fastest path of dispatch asks of equal operands: row-major floats in host memory, with axes and
-        # elements.
+        # What the fastest path of dispatch asks of equal operands: floats in host memory, with axes and elements, that
+        # lie so that a result laid out alike is what the rule says and what NumPy gives.
         self.plain = (
             dtype.category == 2
             and device is CPU
             and self.ndim > 0
             and self.numel > 0
-            and stride == layout.contiguous_strides(shape)
+            and stride == iterator.plan(((shape, stride),)).stride
         )
         # Promotion treats 0-dim tensors and Python numbers apart (spec section 6.5).
         self.category = layout_category(self.ndim)
@@ -85,6 +85,16 @@ class Spec:
         """Strides in bytes, as NumPy and CuPy count them."""
         size = self.dtype.itemsize
         return tuple(step * size for step in self.stride)
+
+    @cached_property
+    def allocation(self) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """How a dense Spec's memory is made: sizes from the slowest axis to the fastest, and the transposition from there
+        to the shape (None if there is nothing to transpose).
+        """
+        if self.contiguous:
+            return tuple(self.shape), None
+        order = sorted(range(self.ndim), key=lambda axis: (-self.stride[axis], axis))
+        return tuple(self.shape[axis] for axis in order), tuple(order.index(axis) for axis in range(self.ndim))
 
     @cached_property
     def operand(self) -> tuple[Size, tuple[int, ...]]:

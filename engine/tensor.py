@@ -4,6 +4,7 @@ Operators are not here: `engine.methods` attaches them from `engine.ops`. A view
 counter.
 """
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from engine import backend, layout
+from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node, RemovableHandle
 from engine.autograd.saved import SavedTensor, VersionCounter, save
 from engine.device import CPU, device
@@ -21,6 +23,9 @@ from engine.layout import MemoryFormat, contiguous_format
 from engine.spec import Size, Spec
 
 
+_creation = threading.Lock()  # two threads may use one leaf for the first time at once
+
+
 class AutogradMeta:
     """What only some tensors have: a gradient, hooks, the sink node of a leaf."""
 
@@ -28,9 +33,10 @@ class AutogradMeta:
         "accumulator",
         "breach",
         "destination",
+        "destination_of",
         "grad",
         "inference",
-        "listeners",
+        "listener",
         "name",
         "post_accumulate",
         "retains_grad",
@@ -45,7 +51,8 @@ class AutogradMeta:
         # For whoever reduces gradients (`engine.autograd.graph`): where the first gradient is to be written, and who is
         # told that one was accumulated.
         self.destination: Tensor | None = None
-        self.listeners: OrderedDict[int, Callable[[], None]] | None = None
+        self.destination_of: Spec | None = None  # what this tensor was when it was given the destination
+        self.listener: Callable[[bool, Tensor | None], None] | None = None
         # For the layout report (`engine.report`).
         self.breach: Any = None
         self.name: str | None = None
@@ -88,6 +95,8 @@ class Tensor:
         "_spec",
         "_view_version",
     )
+    _output_nr: int  # set where there is a _grad_fn
+    _view_version: int  # set where there is a _base (`engine.autograd.versions`)
 
     def __init__(self, array: Any, spec: Spec) -> None:
         self._array = array
@@ -210,14 +219,17 @@ class Tensor:
         """Whether there is a shape and no memory."""
         return self._spec.device.type == "meta"
 
-    is_sparse = False
+    is_sparse = is_quantized = is_nested = is_mps = is_xpu = False
 
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _autograd_meta(self) -> AutogradMeta:
         meta = self._meta
         if meta is None:
-            meta = self._meta = AutogradMeta()
+            with _creation:
+                meta = self._meta
+                if meta is None:
+                    meta = self._meta = AutogradMeta()
         return meta
 
     @property
@@ -225,7 +237,7 @@ class Tensor:
         """Whether operations on this tensor are recorded. Only a leaf of floating point or complex dtype can be
         switched.
         """
-        return self._requires_grad or (self._base is not None and self.grad_fn is not None)
+        return self._requires_grad or (self._base is not None and self._base._requires_grad)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -246,10 +258,9 @@ class Tensor:
             raise RuntimeError(
                 f"only Tensors of floating point and complex dtype can require gradients, got {self.dtype}"
             )
-        if requires_grad and self.is_inference():
+        if requires_grad and self.is_inference() and not state.inference:
             raise RuntimeError(
-                "setting requires_grad=True on an inference tensor is not allowed outside inference_mode; clone it "
-                "first"
+                "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed; clone it first"
             )
         self._requires_grad = bool(requires_grad)
         return self
@@ -261,13 +272,10 @@ class Tensor:
         A view whose base was written in place takes its history from the base anew.
         """
         base = self._base
-        # type: ignore[union-attr]
-        if base is not None and self._view_version >= 0 and self._view_version != self._counter.value:
-            self._view_version = self._counter.value  # type: ignore[union-attr]
-            if base.requires_grad:
-                from engine.ops.views import replay_view
+        if base is not None and self._view_version != self._counter.value:  # type: ignore[union-attr]
+            from engine.ops.view_history import refresh
 
-                replay_view(base, self)
+            refresh(self, base)
         return self._grad_fn
 
     @property
@@ -292,7 +300,10 @@ class Tensor:
         if edge is None:
             from engine.autograd.accumulate import AccumulateGrad
 
-            edge = meta.accumulator = (AccumulateGrad(self), 0)
+            with _creation:
+                edge = meta.accumulator
+                if edge is None:
+                    edge = meta.accumulator = (AccumulateGrad(self), 0)
         return edge
 
     def _set_gradient_edge(self, edge: Edge) -> None:
@@ -384,7 +395,7 @@ class Tensor:
             tensor = itself()
             if tensor is not None:
                 kept = tensor._autograd_meta()
-                kept.grad = gradient.clone() if kept.grad is None else kept.grad + gradient
+                kept.grad = gradient.clone(memory_format=contiguous_format) if kept.grad is None else kept.grad + gradient
 
         fn.hooks_of(self._output_nr).retain = keep
 
@@ -476,8 +487,8 @@ class Tensor:
         """
         if force:
             return self.detach().cpu().numpy()
-        if self.requires_grad:
-            raise RuntimeError("can't call numpy() on Tensor that requires grad; use tensor.detach().numpy() instead")
+        if self.requires_grad and state.grad_enabled:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad; use tensor.detach().numpy() instead")
         if self._spec.device is not CPU:
             raise TypeError(
                 f"can't convert {self.device} tensor to numpy; use tensor.cpu() to copy it to host memory first"
@@ -528,7 +539,7 @@ class Tensor:
     def __len__(self) -> int:
         if not self._spec.ndim:
             raise TypeError("len() of a 0-d tensor")
-        return self._spec.shape[0]  # type: ignore[return-value]
+        return self._spec.shape[0]
 
     def __hash__(self) -> int:
         return id(self)
@@ -639,6 +650,12 @@ class Tensor:
         def __le__(self, other: Any) -> "Tensor": ...
         def __gt__(self, other: Any) -> "Tensor": ...
         def __ge__(self, other: Any) -> "Tensor": ...
+        def __eq__(self, other: object) -> "Tensor": ...  # type: ignore[override]
+        def __ne__(self, other: object) -> "Tensor": ...  # type: ignore[override]
+        def __and__(self, other: Any) -> "Tensor": ...
+        def __or__(self, other: Any) -> "Tensor": ...
+        def __xor__(self, other: Any) -> "Tensor": ...
+        def __invert__(self) -> "Tensor": ...
 
 
 def _warn_non_leaf_grad() -> None:

@@ -96,13 +96,13 @@ class trace:  # noqa: N801 - used as a function
         self._wrapper = dispatch.plan_wrapper
         keep, backward = self._keep, self._backward
 
-        def timed_backward(node: OperatorNode, gradients: list[Any], recorded: bool) -> Sequence[Any]:
+        def timed_backward(node: OperatorNode, gradients: list[Any], recorded: bool, edges: Any = None) -> Sequence[Any]:
             began = perf_counter()
-            results = backward(node, gradients, recorded)
+            results = backward(node, gradients, recorded, edges)
             keep(node.name(), "Autograd", node.output_specs, node.input_specs, began)
             return results
 
-        OperatorNode.apply = timed_backward  # type: ignore[method-assign]
+        OperatorNode.apply = timed_backward  # type: ignore[method-assign, assignment]
         dispatch.plan_wrapper = lambda plan: _TimedPlan(plan, keep)  # type: ignore[assignment, return-value]
         for operator in OPERATORS.values():
             operator.direct = None

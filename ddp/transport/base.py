@@ -10,11 +10,12 @@ The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cas
   part, nor on arrival time, nor on the transport. float16 and bfloat16 are summed and divided in float32.
   `ddp/transport/summing.py` is the only place that knows the order.
 * **Header.** A few float64 that are summed with the buffer, in rank order, and never divided: exact for integers up to
-  2**53.
+  2**53. Its sum is known before the first element is divided, so a divisor can travel in it (`divisor=None`).
 * **Rounds.** `start` says that this rank has filled the buffer; from then until `wait` returns nobody but the transport
   touches it. Every rank starts the same buffers in the same order. `poll` makes progress and never blocks; `wait`
   blocks until the result is there and meanwhile makes progress on every buffer that was started, so ranks may wait in
-  different orders.
+  different orders. Two users of one group whose starts may interleave differently on different ranks (two wrapped
+  modules in one graph) each take an `independent` transport, and wait in the same order.
 * **Threads.** One thread at a time (`MPI_THREAD_SERIALIZED`): a transport takes no lock of its own.
 * **Errors.** A misuse raises at once on the rank that commits it; a rank that dies is the launcher's business, which
   ends the job.
@@ -63,9 +64,10 @@ class Transport(Protocol):
         """Collective: a zeroed buffer of `count` elements and `header` float64. TypeError: `dtype` is not summed."""
         ...
 
-    def start(self, buffer: Any, divisor: float = 1.0) -> None:
+    def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         """This rank has filled `buffer`: sum it and divide by `divisor`. Returns at once.
 
+        divisor: alike on every rank; None for the sum of the ranks' `header[0]` (the weights of a weighted mean).
         RuntimeError if the buffer is in flight; TypeError if integers are to be divided.
         """
         ...
@@ -78,8 +80,15 @@ class Transport(Protocol):
         """Block until `buffer.array` and `buffer.header` hold the result. RuntimeError if it was not started."""
         ...
 
+    def independent(self) -> "Transport":
+        """Collective: a transport of the same ranks; no order among its buffers and this one's is needed."""
+        ...
+
     def close(self) -> None:
-        """Collective: give back communicators and windows. Arrays already handed out stay valid."""
+        """Collective: give back communicators and windows. Arrays already handed out stay valid.
+
+        Where a buffer is in flight, because an exception came in between, they are left to the end of MPI.
+        """
         ...
 
 
@@ -91,11 +100,12 @@ def accumulator_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(ACCUMULATORS[name])
 
 
-def check_divisor(dtype: np.dtype[Any], divisor: float) -> None:
+def check_divisor(dtype: np.dtype[Any], divisor: float | None) -> None:
     """Raises TypeError when a sum of integers is to be divided."""
     if divisor != 1 and dtype.kind in "iu":
+        by = "a sum of weights" if divisor is None else divisor
         raise TypeError(
-            f"transport: a sum of {dtype.name} cannot be divided by {divisor}; use a floating dtype or divisor=1"
+            f"transport: a sum of {dtype.name} cannot be divided by {by}; use a floating dtype or divisor=1"
         )
 
 

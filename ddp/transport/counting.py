@@ -25,7 +25,7 @@ class CountingTransport:
         self.allocated.append(buffer.array.nbytes)
         return buffer
 
-    def start(self, buffer: Any, divisor: float = 1.0) -> None:
+    def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         self.started.append(buffer.array.nbytes)
         self.inner.start(buffer, divisor)
 
@@ -36,6 +36,10 @@ class CountingTransport:
     def wait(self, buffer: Any) -> None:
         self.waits += 1
         self.inner.wait(buffer)
+
+    def independent(self) -> "CountingTransport":
+        inner = self.inner.independent()
+        return self if inner is self.inner else CountingTransport(inner)
 
     def close(self) -> None:
         self.inner.close()

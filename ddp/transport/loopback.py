@@ -32,11 +32,13 @@ class LoopbackTransport:
         accumulator_dtype(dtype)
         return LoopbackBuffer(aligned_zeros(count, dtype), np.zeros(header))
 
-    def start(self, buffer: LoopbackBuffer, divisor: float = 1.0) -> None:
+    def start(self, buffer: LoopbackBuffer, divisor: float | None = 1.0) -> None:
         if buffer.in_flight:
             raise RuntimeError("transport loopback: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
         buffer.in_flight = True
+        if divisor is None:
+            divisor = float(buffer.header[0])
         if divisor != 1:
             buffer.summation.run(divisor)
 
@@ -47,6 +49,9 @@ class LoopbackTransport:
         if not buffer.in_flight:
             raise RuntimeError("transport loopback: wait for a buffer that was not started")
         buffer.in_flight = False
+
+    def independent(self) -> "LoopbackTransport":
+        return self
 
     def close(self) -> None:
         """Nothing was opened."""

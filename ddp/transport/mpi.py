@@ -55,7 +55,7 @@ class MpiBuffer:
         self.header = np.zeros(header)
         self.headers = np.zeros((size, header))
         self.chunks = (_HEADER,) * bool(header) + tuple(_chunks(array, size, rank))
-        self.divisor = 1.0
+        self.divisor: float | None = 1.0
         self.remaining = 0  # chunks of this round that are not complete
         self.started = False
 
@@ -92,7 +92,7 @@ class MpiTransport:
         accumulator_dtype(dtype)
         return MpiBuffer(aligned_zeros(count, dtype), header, self.size, self.rank)
 
-    def start(self, buffer: MpiBuffer, divisor: float = 1.0) -> None:
+    def start(self, buffer: MpiBuffer, divisor: float | None = 1.0) -> None:
         if buffer.started:
             raise RuntimeError("transport mpi: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
@@ -125,8 +125,12 @@ class MpiTransport:
             self.poll()
         buffer.started = False
 
+    def independent(self) -> "MpiTransport":
+        return MpiTransport(self._scatter_comm)
+
     def close(self) -> None:
-        assert not any((self._queue, self._scattering, self._gathering))
+        if self._queue or self._scattering or self._gathering:
+            return
         self._scatter_comm.Free()
         self._gather_comm.Free()
 
@@ -148,7 +152,9 @@ class MpiTransport:
         (counts, places), dtype = chunk.slices, buffer.array.dtype
         mine, at = counts[self.rank], places[self.rank]
         received = [scratch[begin : begin + mine].view(dtype) for begin in chunk.receive[1]]
-        Summation(received, [chunk.array[at : at + mine].view(dtype)]).run(buffer.divisor)
+        # The header went ahead of the first chunk, so its sum is there.
+        divisor = float(buffer.header[0]) if buffer.divisor is None else buffer.divisor
+        Summation(received, [chunk.array[at : at + mine].view(dtype)]).run(divisor)
         self._scratch.append(scratch)
         request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.array, chunk.slices])
         self._gathering.append((request, buffer))

@@ -1,13 +1,21 @@
 """Automatic differentiation: `backward`, `grad`, modes, hooks, `Function`.
 
-Read in this order: graph (nodes, saved tensors), accumulate (the leaf), executor (the walk), function, modes.
+Read in this order: node, saved (what is recorded), accumulate (the leaf), executor (the walk) with gradients and hooks,
+api, function; then graph (the user's view of it all), functional, gradcheck.
 """
 
+# ruff: noqa: F401
+
+from engine.autograd import function as function
+from engine.autograd import functional as functional
 from engine.autograd import graph as graph
 from engine.autograd.api import backward as backward
 from engine.autograd.api import grad as grad
+from engine.autograd.executor import is_checkpoint_valid as _is_checkpoint_valid
 from engine.autograd.function import Function as Function
 from engine.autograd.function import once_differentiable as once_differentiable
+from engine.autograd.gradcheck import gradcheck as gradcheck
+from engine.autograd.gradcheck import gradgradcheck as gradgradcheck
 from engine.autograd.modes import detect_anomaly as detect_anomaly
 from engine.autograd.modes import enable_grad as enable_grad
 from engine.autograd.modes import inference_mode as inference_mode
@@ -16,3 +24,5 @@ from engine.autograd.modes import is_grad_enabled as is_grad_enabled
 from engine.autograd.modes import no_grad as no_grad
 from engine.autograd.modes import set_detect_anomaly as set_detect_anomaly
 from engine.autograd.modes import set_grad_enabled as set_grad_enabled
+from engine.autograd.modes import set_layout_contract as set_layout_contract
+from engine.autograd.variable import Variable as Variable

@@ -21,10 +21,13 @@ def backward(
     create_graph: bool = False,
     inputs: Root | Sequence[Root] | None = None,
 ) -> None:
-    """Accumulates the gradients of `tensors` in the leaves they depend on (or in `inputs` only), as torch.autograd.backward.
+    """Accumulates the gradients of `tensors` in the leaves they depend on (or in `inputs` only), as
+    torch.autograd.backward.
 
-    Args: grad_tensors: one gradient a tensor; None for a tensor of one element. retain_graph: whether backward can run again (as create_graph by default).
-    Raises: RuntimeError for a root without history, a non-scalar root without gradient, a mismatched gradient, an empty `inputs`, or a graph whose
+    Args: grad_tensors: one gradient a tensor; None for a tensor of one element. retain_graph: whether backward can run
+    again (as create_graph by default).
+    Raises: RuntimeError for a root without history, a non-scalar root without gradient, a mismatched gradient, an empty
+    `inputs`, or a graph whose
         saved tensors were freed by an earlier backward; TypeError for what is no tensor.
     """
     outputs = _as_tuple(tensors)
@@ -40,8 +43,10 @@ def backward(
                 tensor.retain_grad()
     if create_graph:
         warnings.warn(
-            "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a memory "
-            "leak. Use autograd.grad when creating the graph to avoid this, or reset the .grad fields to None after use.",
+            "Using backward() with create_graph=True will create a reference cycle between the parameter and its "
+            "gradient which can cause a memory "
+            "leak. Use autograd.grad when creating the graph to avoid this, or reset the .grad fields to None after "
+            "use.",
             UserWarning,
             stacklevel=3,
         )
@@ -63,7 +68,8 @@ def grad(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `outputs` with respect to `inputs`, without touching any `.grad`, as torch.autograd.grad.
 
-    Raises: RuntimeError for an input that does not require grad or (unless allow_unused) was not used; ValueError for contradictory arguments.
+    Raises: RuntimeError for an input that does not require grad or (unless allow_unused) was not used; ValueError for
+    contradictory arguments.
     """
     if is_grads_batched:
         raise NotImplementedError(
@@ -72,12 +78,14 @@ def grad(
     if materialize_grads:
         if allow_unused is False:
             raise ValueError(
-                "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
+                "Expected allow_unused to be True or not passed when materialize_grads=True, but got: "
+                "allow_unused=False."
             )
         allow_unused = True
     if not only_inputs:
         warnings.warn(
-            "only_inputs argument is deprecated and is ignored now (defaults to True). To accumulate gradient for other "
+            "only_inputs argument is deprecated and is ignored now (defaults to True). To accumulate gradient for "
+            "other "
             "parts of the graph, please use autograd.backward.",
             FutureWarning,
             stacklevel=2,
@@ -144,7 +152,8 @@ def _root_gradient(position: int, output: Any, gradient: Any, create_graph: bool
     if isinstance(output, Tensor):
         if not output.requires_grad:
             raise RuntimeError(
-                f"element {position} of tensors does not require grad and does not have a grad_fn: nothing in its history requires grad, "
+                f"element {position} of tensors does not require grad and does not have a grad_fn: nothing in its "
+                f"history requires grad, "
                 "or it was made under no_grad or by detach()"
             )
     elif not isinstance(output, GradientEdge):
@@ -171,7 +180,8 @@ def _root_gradient(position: int, output: Any, gradient: Any, create_graph: bool
     if gradient.is_complex() != spec.dtype.is_complex:
         raise RuntimeError(
             "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
-            f"grad_output[{position}] has a dtype of {gradient.dtype} and output[{position}] has a dtype of {spec.dtype}."
+            f"grad_output[{position}] has a dtype of {gradient.dtype} and output[{position}] has a dtype of "
+            f"{spec.dtype}."
         )
     if gradient.dtype is not spec.dtype:
         gradient = gradient.to(spec.dtype)

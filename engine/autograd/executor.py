@@ -1,10 +1,12 @@
 """Backward: GraphTask (the state of one run), dependency counts, and the ready queue.
 
-A node runs when every gradient that will ever reach it has arrived. Among ready nodes the one recorded last runs first, and AccumulateGrad before all
-others, so a leaf's gradient is final, and can be reduced, as early as possible. `engine.autograd.api` has the public calls.
+A node runs when every gradient that will ever reach it has arrived. Among ready nodes the one recorded last runs first,
+and AccumulateGrad before all others, so a leaf's gradient is final, and can be reduced, as early as possible.
+`engine.autograd.api` has the public calls.
 
-A backward started inside another one (in a hook or a Function) is a GraphTask of its own, run to its end at once: deeper tasks go first. Nothing
-here recurses over the graph, and a run inside many others moves to a fresh thread, so neither long nor deep graphs meet Python's recursion limit.
+A backward started inside another one (in a hook or a Function) is a GraphTask of its own, run to its end at once:
+deeper tasks go first. Nothing here recurses over the graph, and a run inside many others moves to a fresh thread, so
+neither long nor deep graphs meet Python's recursion limit.
 """
 
 import threading
@@ -37,6 +39,7 @@ class GraphTask:
         "needed",
         "node",
         "not_ready",
+        "on_error",
         "producer",
         "recorded",
         "roots",
@@ -51,15 +54,20 @@ class GraphTask:
         self.dependencies: dict[Node, int] = {}
         self.not_ready: dict[Node, list[Any]] = {}
         self.needed: set[Node] | None = None  # the nodes to run where certain inputs were asked for; None: all
-        self.captures: dict[Node, list[tuple[int, int]]] = {}  # node -> (gradient slot, position among the requested inputs)
+        self.captures: dict[
+            Node, list[tuple[int, int]]
+        ] = {}  # node -> (gradient slot, position among the requested inputs)
         self.captured: dict[int, Any] = {}
         self.callbacks: list[Callable[[], None]] = []
+        self.on_error: list[Callable[[], None]] = []
         self.node: Node | None = None  # the one that is running
         self.producer: Node | None = None  # the one whose gradients reach leaves at the moment
         self.scratch: dict[Any, Any] = {}  # what hooks remember for the length of this run
 
     def count_dependencies(self, lowest: int) -> None:
-        """How many gradients each node waits for. What lies beyond nodes at `lowest` or nearer to the leaves is not visited."""
+        """How many gradients each node waits for. What lies beyond nodes at `lowest` or nearer to the leaves is not
+        visited.
+        """
         dependencies = self.dependencies
         stack = list(self.roots)
         while stack:
@@ -82,7 +90,8 @@ class GraphTask:
         if not accumulate:
             for position, (node, slot) in enumerate(inputs):
                 self.captures.setdefault(node, []).append((slot, position))
-        # A node is needed iff one of its edges leads to a requested node or to a needed one; post-order, without recursion.
+        # A node is needed iff one of its edges leads to a requested node or to a needed one; post-order, without
+        # recursion.
         needed: set[Node] = set()
         seen: set[Node] = set()
         stack = [(node, False) for node in self.roots]
@@ -148,18 +157,40 @@ def current_node() -> Node | None:
 
 
 def is_checkpoint_valid() -> bool:
-    """Whether no backward that this thread is inside of is restricted to certain inputs (which re-entrant checkpoints cannot obey)."""
+    """Whether no backward that this thread is inside of is restricted to certain inputs (which re-entrant checkpoints
+    cannot obey).
+    """
     return all(task.needed is None for task in state.tasks)
 
 
-def queue_callback(callback: Callable[[], None]) -> None:
-    """Runs `callback` at the end of the backward that is running on this thread.
+def queue_callback(
+    callback: Callable[[], None], outermost: bool = False, on_error: Callable[[], None] | None = None
+) -> None:
+    """Runs `callback` at the end of the backward that is running on this thread, or `on_error` when an exception ends
+    it.
+
+    outermost: of a backward inside a backward (re-entrant checkpoints), take the outer one's end.
 
     Raises: RuntimeError outside a backward pass.
     """
     if not state.tasks:
         raise RuntimeError("Final callbacks can only be installed during backward pass.")
-    state.tasks[-1].callbacks.append(callback)
+    task = state.tasks[0 if outermost else -1]
+    task.callbacks.append(callback)
+    if on_error is not None:
+        task.on_error.append(on_error)
+
+
+def are_reached(nodes: Iterable[Node]) -> list[bool]:
+    """For each node, whether the outermost backward that is running on this thread leads to it.
+
+    Raises: RuntimeError outside a backward pass.
+    """
+    if not state.tasks:
+        raise RuntimeError("which nodes backward leads to is known during a backward pass only")
+    task = state.tasks[0]
+    reached = task.dependencies if task.needed is None else task.needed
+    return [node in reached for node in nodes]
 
 
 def run_backward(
@@ -230,8 +261,11 @@ def _run(
         task.node = None
         for callback in task.callbacks:  # a callback may queue further ones
             callback()
-    except Exception as error:
-        name_the_node(error, task.node)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            name_the_node(error, task.node)
+        for callback in task.on_error:
+            callback()
         raise
     finally:
         state.grad_enabled = before
@@ -263,6 +297,8 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
                 task.node = leaf
                 if plain and leaf.extras is None:
                     leaf.apply(buffer, recorded)
+                    if leaf.extras is not None:
+                        _run_late_hooks(leaf, (), recorded)
                 else:
                     _evaluate(task, leaf, buffer)
             leaves.clear()
@@ -271,13 +307,16 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
         _, node, buffer = heappop(queue)
         task.node = node
         if plain and node.extras is None:
-            results: Sequence[Any] | None = node.apply(buffer, recorded)
+            results = node.apply(buffer, recorded)
+            if node.extras is not None:
+                results = _run_late_hooks(node, results, recorded)
             if release:
                 node.release()
         else:
-            results = _evaluate(task, node, buffer)
-            if results is None:
+            evaluated = _evaluate(task, node, buffer)
+            if evaluated is None:
                 continue
+            results, evaluated = evaluated, None
         position = -1
         for edge, gradient, spec in zip(node.next_edges, results, node.input_specs, strict=False):
             position += 1
@@ -287,7 +326,9 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
             remaining = dependencies.get(following)
             if remaining is None:
                 continue  # not on the way to a requested input
-            if gradient is not None and (recorded or gradient.shape != spec.shape or gradient.dtype is not spec.dtype.numpy):
+            if gradient is not None and (
+                recorded or gradient.shape != spec.shape or gradient.dtype is not spec.dtype.numpy
+            ):
                 gradient = fit(node, position, gradient, spec, recorded)
             buffer = not_ready.get(following)  # type: ignore[assignment]
             if buffer is None:
@@ -313,7 +354,9 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
 
 
 def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:
-    """Runs a node where somebody registered hooks, asked for certain inputs only, or switched anomaly mode on. None: it need not run."""
+    """Runs a node where somebody registered hooks, asked for certain inputs only, or switched anomaly mode on. None: it
+    need not run.
+    """
     recorded, extras = task.recorded, node.extras
     captures = task.captures.get(node)
     runs = task.needed is None or node in task.needed
@@ -338,6 +381,12 @@ def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] |
     if state.anomaly and state.check_nan:
         check_nan(node, results)
     return results
+
+
+def _run_late_hooks(node: Node, results: Sequence[Any], recorded: bool) -> Sequence[Any]:
+    """Post-hooks that were registered while the node was running; what it was given is gone by now."""
+    extras = node.extras
+    return results if extras is None or not extras.post_hooks else run_post_hooks(extras, node, results, (), recorded)
 
 
 def _capture(task: GraphTask, captures: list[tuple[int, int]], buffer: list[Any]) -> None:

@@ -23,13 +23,15 @@ def as_tensor(value: Any, like: Spec) -> Tensor | None:
     return Tensor(value, backend.spec_of_array(value, like.device))
 
 
-# --- made to fit --------------------------------------------------------------------------------------------------------------
+# --- made to fit
+# --------------------------------------------------------------------------------------------------------------
 
 
 def fit(node: Node, position: int, gradient: Any, spec: Spec, recorded: bool) -> Any:
     """A gradient that looks like the input it belongs to: broadcasting undone, dtype cast. The only place that does so.
 
-    Raises: RuntimeError naming the node when the input's shape does not broadcast to the gradient's; TypeError for what is no gradient.
+    Raises: RuntimeError naming the node when the input's shape does not broadcast to the gradient's; TypeError for what
+    is no gradient.
     """
     if recorded:
         return _fit_tensor(node, position, gradient, spec)
@@ -47,7 +49,8 @@ def fit(node: Node, position: int, gradient: Any, spec: Spec, recorded: bool) ->
 def _fit_tensor(node: Node, position: int, gradient: Any, spec: Spec) -> Tensor:
     if not isinstance(gradient, Tensor):
         raise TypeError(
-            f"Function {node.name()} returned a gradient of type {type(gradient).__name__} at index {position}; expected a Tensor or None"
+            f"Function {node.name()} returned a gradient of type {type(gradient).__name__} at index {position}; "
+            f"expected a Tensor or None"
         )
     if gradient.shape != spec.shape:
         gradient = gradient.sum(_axes_to_sum(node, position, gradient.shape, spec.shape), True).reshape(spec.shape)
@@ -62,7 +65,9 @@ def _axes_to_sum(node: Node, position: int, given: tuple[int, ...], expected: tu
     """The axes of `given` to sum so that it becomes `expected`: leading ones, and those of size 1 in `expected`."""
     extra = len(given) - len(expected)
     kept = tuple(
-        extra + axis for axis, size in enumerate(expected) if size == 1 and extra + axis >= 0 and given[extra + axis] != 1
+        extra + axis
+        for axis, size in enumerate(expected)
+        if size == 1 and extra + axis >= 0 and given[extra + axis] != 1
     )
     if extra < 0 or any(size != given[extra + axis] and extra + axis not in kept for axis, size in enumerate(expected)):
         raise RuntimeError(
@@ -72,11 +77,14 @@ def _axes_to_sum(node: Node, position: int, given: tuple[int, ...], expected: tu
     return (*range(extra), *kept)
 
 
-# --- summed -------------------------------------------------------------------------------------------------------------------
+# --- summed
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def add_into(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> None:
-    """Adds a gradient to the one that waits in the buffer: in its memory where nobody else can see that, else in new memory."""
+    """Adds a gradient to the one that waits in the buffer: in its memory where nobody else can see that, else in new
+    memory.
+    """
     held = buffer[slot]
     if not recorded and type(held) is np.ndarray and sys.getrefcount(held) <= _UNSHARED and owns_memory(held):
         np.add(held, gradient, out=held)

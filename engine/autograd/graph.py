@@ -1,15 +1,15 @@
-"""What users may look at and change in the recorded graph, as torch.autograd.graph: nodes, gradient edges, hooks on saved tensors and on several gradients.
+"""What users may look at and change in the recorded graph, as torch.autograd.graph: nodes, gradient edges, hooks on
+saved tensors and on several gradients.
 
 The last part is for packages that reduce gradients (ddp).
 """
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from engine.autograd import executor
 from engine.autograd.modes import state
@@ -20,7 +20,8 @@ from engine.autograd.saved import Pack, Unpack
 from engine.device import CPU, device
 from engine.tensor import Tensor
 
-# --- gradient edges -----------------------------------------------------------------------------------------------------------
+# --- gradient edges
+# -----------------------------------------------------------------------------------------------------------
 
 
 class GradientEdge(NamedTuple):
@@ -40,22 +41,27 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     """
     if not tensor.requires_grad:
         raise RuntimeError(
-            "It is not possible to get the gradient edge for a Tensor that does not require gradients; call requires_grad_() on it first"
+            "It is not possible to get the gradient edge for a Tensor that does not require gradients; call "
+            "requires_grad_() on it first"
         )
     return GradientEdge(*tensor.gradient_edge())
 
 
 def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
-    """Counts an in-place write that the engine did not see (through `tensor.numpy()`, say), so that the check of saved tensors notices it."""
+    """Counts an in-place write that the engine did not see (through `tensor.numpy()`, say), so that the check of saved
+    tensors notices it.
+    """
     for written in (tensor,) if isinstance(tensor, Tensor) else tensor:
         written._bump_version("increment_version")
 
 
-# --- hooks on saved tensors ---------------------------------------------------------------------------------------------------
+# --- hooks on saved tensors
+# ---------------------------------------------------------------------------------------------------
 
 
-class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
-    """Context manager: what operations inside save for backward is given to `pack_hook(tensor)`, and only its result is kept.
+class saved_tensors_hooks:
+    """Context manager: what operations inside save for backward is given to `pack_hook(tensor)`, and only its result is
+    kept.
 
     Backward calls `unpack_hook(packed)`, which must return a Tensor with the same values. The innermost pair counts.
 
@@ -65,7 +71,8 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
     def __init__(self, pack_hook: Pack, unpack_hook: Unpack) -> None:
         if not callable(pack_hook) or not callable(unpack_hook):
             raise TypeError(
-                f"saved_tensors_hooks: expected two functions, got {type(pack_hook).__name__} and {type(unpack_hook).__name__}"
+                f"saved_tensors_hooks: expected two functions, got {type(pack_hook).__name__} and "
+                f"{type(unpack_hook).__name__}"
             )
         self.pack_hook = pack_hook
         self.unpack_hook = unpack_hook
@@ -79,7 +86,7 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
         state.saved_tensor_hooks = state.saved_tensor_hooks[:-1]
 
 
-class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
+class save_on_cpu(saved_tensors_hooks):
     """Context manager: saved tensors wait for backward in host memory, and return to their device when it needs them.
 
     Raises: NotImplementedError for `pin_memory=True`.
@@ -88,7 +95,8 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         if pin_memory:
             raise NotImplementedError(
-                "save_on_cpu: page-locked memory is not supported, so pin_memory=True could not do what it says; leave it out"
+                "save_on_cpu: page-locked memory is not supported, so pin_memory=True could not do what it says; leave "
+                "it out"
             )
 
         def pack(tensor: Tensor) -> tuple[device, Tensor]:
@@ -116,7 +124,8 @@ def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
         state.saved_tensor_hooks_disabled = before
 
 
-# --- hooks on several gradients -----------------------------------------------------------------------------------------------
+# --- hooks on several gradients
+# -----------------------------------------------------------------------------------------------
 
 
 class _Handles(RemovableHandle):
@@ -134,9 +143,11 @@ class _Handles(RemovableHandle):
 def register_multi_grad_hook(
     tensors: Sequence[Tensor], fn: Callable[..., None], *, mode: Literal["all", "any"] = "all"
 ) -> RemovableHandle:
-    """Runs `fn` once a backward: with "all" when the gradients of all `tensors` that this backward computes are there, with "any" at the first.
+    """Runs `fn` once a backward: with "all" when the gradients of all `tensors` that this backward computes are there,
+    with "any" at the first.
 
-    With "all", `fn(gradients)` gets a list with one entry a tensor, None for those this backward does not reach; with "any", `fn(gradient)`.
+    With "all", `fn(gradients)` gets a list with one entry a tensor, None for those this backward does not reach; with
+    "any", `fn(gradient)`.
     Raises: ValueError for another mode; RuntimeError when a tensor does not require grad ("all").
     """
     if mode not in ("all", "any"):
@@ -161,9 +172,13 @@ def _first_of(fn: Callable[[Tensor], None], lock: threading.Lock) -> Callable[[T
 
 
 class _Gather:
-    """Collects the gradients of one backward and calls `fn` with the last. It refers to nodes weakly, since they hold it as their hook."""
+    """Collects the gradients of one backward and calls `fn` with the last. It refers to nodes weakly, since they hold
+    it as their hook.
+    """
 
-    def __init__(self, tensors: Sequence[Tensor], fn: Callable[[list[Tensor | None]], None], lock: threading.Lock) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], fn: Callable[[list[Tensor | None]], None], lock: threading.Lock
+    ) -> None:
         self.nodes = [weakref.ref(get_gradient_edge(tensor).node) for tensor in tensors]
         self.fn = fn
         self.lock = lock
@@ -183,38 +198,46 @@ class _Gather:
             self.fn(progress[1])
 
 
-# --- for packages that reduce gradients (ddp) ---------------------------------------------------------------------------------
+# --- for packages that reduce gradients (ddp)
+# ---------------------------------------------------------------------------------
 
 
-def register_gradient_listener(variable: Tensor, listener: Callable[[], None]) -> RemovableHandle:
-    """`listener()` runs whenever backward has reached a leaf: after accumulation and the user's post-accumulate hooks, also without a gradient.
+def listen_to_gradients(
+    variable: Tensor, listener: Callable[[bool, Tensor | None], None] | None, destination: Tensor | None
+) -> None:
+    """`listener(arrived, grad)` runs whenever backward has reached a leaf: after accumulation and the user's hooks on
+    it.
 
-    Raises: RuntimeError unless `variable` is a leaf that requires grad.
-    """
-    meta = _meta_of_leaf(variable)
-    if meta.listeners is None:
-        meta.listeners = OrderedDict()
-    return RemovableHandle(meta.listeners, listener)
-
-
-def set_gradient_destination(variable: Tensor, destination: Tensor | None) -> None:
-    """The next first gradient of a leaf is written into `destination`, which becomes its `.grad` (None: as usual again).
+    arrived: whether there was a gradient. grad: the leaf's `.grad` now. A leaf has one listener; a later one takes its
+    place. destination: where the first gradient is written, which thereby becomes `.grad`; None: it stays where it
+    comes.
 
     Raises: RuntimeError unless `variable` is a leaf that requires grad and `destination` has its shape and dtype.
     """
-    meta = _meta_of_leaf(variable)
+    if not variable.requires_grad or not variable.is_leaf:
+        raise RuntimeError("listen_to_gradients: expected a leaf that requires grad, got a tensor that is none")
     if destination is not None and (destination.shape != variable.shape or destination.dtype is not variable.dtype):
         raise RuntimeError(
-            f"set_gradient_destination: expected {list(variable.shape)} {variable.dtype}, "
+            f"listen_to_gradients: expected a destination {list(variable.shape)} {variable.dtype}, "
             f"got {list(destination.shape)} {destination.dtype}"
         )
-    meta.destination = destination
+    meta = variable._autograd_meta()
+    meta.listener, meta.destination, meta.destination_of = listener, destination, variable._spec
 
 
-def _meta_of_leaf(variable: Tensor) -> Any:
-    if not variable.requires_grad or not variable.is_leaf:
-        raise RuntimeError("expected a leaf that requires grad, got a tensor that is none")
-    return variable._autograd_meta()
+def stop_listening(variable: Tensor, listener: Callable[[bool, Tensor | None], None]) -> None:
+    """Undoes `listen_to_gradients`, unless another listener has taken over."""
+    meta = variable._meta
+    if meta is not None and meta.listener is listener:
+        meta.listener = meta.destination = meta.destination_of = None
+
+
+def are_reached(variables: Iterable[Tensor]) -> list[bool]:
+    """For each leaf, whether the backward that is running on this thread (the outermost, where they nest) leads to it.
+
+    Raises: RuntimeError outside a backward pass.
+    """
+    return executor.are_reached([variable.gradient_edge()[0] for variable in variables])
 
 
 queue_callback = executor.queue_callback

@@ -1,4 +1,5 @@
-"""What runs around a node when somebody asked for it: hooks before and after, notes on errors, the NaN check of anomaly mode.
+"""What runs around a node when somebody asked for it: hooks before and after, notes on errors, the NaN check of anomaly
+mode.
 
 Order of one node: tensor hooks in order of registration, retain_grad, node pre-hooks, the node, node post-hooks.
 """
@@ -29,8 +30,12 @@ def run_pre_hooks(extras: NodeExtras, node: Node, buffer: list[Any], recorded: b
     return gradients if recorded else [None if tensor is None else raw(tensor) for tensor in gradients]
 
 
-def run_post_hooks(extras: NodeExtras, node: Node, results: Sequence[Any], kept: Sequence[Any], recorded: bool) -> Sequence[Any]:
-    """The results as the hooks leave them. `kept` are the gradients the node was given (empty where the hook came too late)."""
+def run_post_hooks(
+    extras: NodeExtras, node: Node, results: Sequence[Any], kept: Sequence[Any], recorded: bool
+) -> Sequence[Any]:
+    """The results as the hooks leave them. `kept` are the gradients the node was given (empty where the hook came too
+    late).
+    """
     outputs = tuple(as_tensor(value, spec) for value, spec in zip(kept, node.output_specs, strict=False))
     inputs: Sequence[Any] = [as_tensor(value, spec) for value, spec in zip(results, node.input_specs, strict=False)]
     for hook in tuple(extras.post_hooks.values()):
@@ -41,7 +46,9 @@ def run_post_hooks(extras: NodeExtras, node: Node, results: Sequence[Any], kept:
 
 
 def raw(tensor: Tensor) -> Any:
-    """The array with the very strides the Tensor shows (they may differ on axes of size 1, which a stolen gradient keeps)."""
+    """The array with the very strides the Tensor shows (they may differ on axes of size 1, which a stolen gradient
+    keeps).
+    """
     array, spec = tensor._array, tensor._spec
     if array.strides != spec.byte_strides and spec.numel:
         from engine import backend
@@ -72,7 +79,9 @@ def _checked(hook: Callable[..., Any], new: Any, old: Tensor | None) -> Tensor:
     if old is None:
         raise RuntimeError(f"can't replace a None gradient with a non-None value (hook {_label(hook)})")
     if new.shape != old.shape:
-        raise RuntimeError(f"hook {_label(hook)} has changed the size of value (was {list(old.shape)} got {list(new.shape)})")
+        raise RuntimeError(
+            f"hook {_label(hook)} has changed the size of value (was {list(old.shape)} got {list(new.shape)})"
+        )
     if new.dtype is not old.dtype:
         raise RuntimeError(f"hook {_label(hook)} has changed the type of value (was {old.dtype} got {new.dtype})")
     if new.device is not old.device:
@@ -81,7 +90,9 @@ def _checked(hook: Callable[..., Any], new: Any, old: Tensor | None) -> Tensor:
 
 
 def name_the_node(error: BaseException, node: Node | None) -> None:
-    """Notes on an exception which node raised it and, in anomaly mode, where forward made that node; type and text stay."""
+    """Notes on an exception which node raised it and, in anomaly mode, where forward made that node; type and text
+    stay.
+    """
     if node is None or getattr(error, "_engine_named", False):
         return
     error.add_note(f"Error detected in {node.name()} during backward.")

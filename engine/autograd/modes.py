@@ -4,6 +4,7 @@ Every context manager here also works as a decorator and restores what it found,
 """
 
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from typing import Any, Self
@@ -17,11 +18,32 @@ class _State(threading.local):
     inference = False
     anomaly = False
     check_nan = True
+    layout_contract = True  # whether AccumulateGrad stores first gradients by the gradient layout contract
     saved_tensor_hooks: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
     saved_tensor_hooks_disabled: str | None = None  # the error message while `disable_saved_tensors_hooks` is active
 
 
 state = _State()
+
+
+class _InferenceBlocks:
+    """How many `inference_mode(True)` blocks are open, on all threads together.
+
+    Fast paths look here before they ask the thread-local state, which takes 40 ns and more.
+    """
+
+    __slots__ = ("lock", "open")
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.lock = threading.Lock()
+
+    def count(self, change: int) -> None:
+        with self.lock:
+            self.open += change
+
+
+inference_blocks = _InferenceBlocks()
 
 
 class _Switch(ContextDecorator):
@@ -76,7 +98,7 @@ class set_grad_enabled(_Switch):
             state.grad_enabled, self._called_with_before = self._called_with_before, None
         return super().__enter__()
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Any) -> Any:
         if self._called_with_before is not None:  # used as a decorator: the call itself must not switch anything
             state.grad_enabled, self._called_with_before = self._called_with_before, None
         return super().__call__(function)
@@ -91,19 +113,53 @@ class inference_mode(_Switch):
     def __new__(cls, mode: bool | Callable[..., Any] = True) -> Any:
         return cls()(mode) if callable(mode) else super().__new__(cls)
 
+    def __enter__(self) -> Self:
+        if self._fields["inference"]:
+            inference_blocks.count(1)
+        return super().__enter__()
 
-class set_detect_anomaly(_Switch):
-    """Forward stacks are kept for error messages and every gradient is checked for NaN. Slow."""
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        if self._fields["inference"]:
+            inference_blocks.count(-1)
+
+
+class set_detect_anomaly:
+    """Keeps forward stacks for error messages and, with `check_nan`, checks every gradient for NaN. Slow.
+
+    Switches at once when called; as a context manager it restores on exit what it found.
+    """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        super().__init__(anomaly=bool(mode), check_nan=check_nan)
+        self._before = (state.anomaly, state.check_nan)
+        state.anomaly, state.check_nan = bool(mode), check_nan
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        state.anomaly, state.check_nan = self._before
 
 
-class detect_anomaly(set_detect_anomaly):
-    """`set_detect_anomaly(True)` as a context manager."""
+class detect_anomaly(_Switch):
+    """`set_detect_anomaly(True)` inside a context."""
 
     def __init__(self, check_nan: bool = True) -> None:
-        super().__init__(True, check_nan)
+        warnings.warn(
+            "Anomaly Detection has been enabled. This mode will increase the runtime and should only be enabled for "
+            "debugging.",
+            stacklevel=2,
+        )
+        super().__init__(anomaly=True, check_nan=check_nan)
+
+
+class set_layout_contract(_Switch):
+    """Whether first gradients obey the gradient layout contract; with False they become `.grad` in whatever layout they
+    come, and whoever needs another one copies. There to measure what the contract saves.
+    """
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(layout_contract=bool(mode))
 
 
 def is_grad_enabled() -> bool:

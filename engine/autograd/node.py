@@ -1,7 +1,8 @@
 """`Node`: one step of backward, with its edges and its hooks.
 
-A Node is made by `engine.dispatch` for operators, by `engine.autograd.function` for user Functions and by `engine.autograd.accumulate` for leaves.
-`engine.autograd.executor` walks them. What users see of all this is `engine.autograd.graph`.
+A Node is made by `engine.dispatch` for operators, by `engine.autograd.function` for user Functions and by
+`engine.autograd.accumulate` for leaves. `engine.autograd.executor` walks them. What users see of all this is
+`engine.autograd.graph`.
 """
 
 import os
@@ -26,14 +27,17 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 class Node:
     """One step of backward: takes the gradients of an operation's outputs, gives those of its inputs.
 
-    Subclasses implement `apply(gradients, recorded)`, where gradients is one entry per output (None where undefined). With `recorded` false
-    they are raw arrays and so are the results; with `recorded` true (create_graph) they are Tensors and the computation is itself recorded.
+    Subclasses implement `apply(gradients, recorded)`, where gradients is one entry per output (None where undefined).
+    With `recorded` false they are raw arrays and so are the results; with `recorded` true (create_graph) they are
+    Tensors and the computation is itself recorded.
 
-    Attributes: next_edges (one per input: an Edge, or None where no gradient is needed); input_specs (what each produced gradient must look
-    like); output_specs (one per gradient slot); sequence (later nodes run earlier); topological (longest distance to a leaf).
+    Attributes: next_edges (one per input: an Edge, or None where no gradient is needed); input_specs (what each
+    produced gradient must look like); output_specs (one per gradient slot); sequence (later nodes run earlier);
+    topological (longest distance to a leaf).
     """
 
     __slots__ = ("__weakref__", "extras", "input_specs", "next_edges", "output_specs", "sequence", "topological")
+    topological: int
 
     def __init__(
         self, next_edges: Sequence[Edge | None], input_specs: "Sequence[Spec]", output_specs: "Sequence[Spec]"
@@ -55,7 +59,9 @@ class Node:
         return type(self).__name__
 
     def apply(self, gradients: list[Any], recorded: bool, edges: Sequence[Edge | None] | None = None) -> Sequence[Any]:
-        """Gradients of the inputs, one per edge (None where undefined); `edges` without those that need not be computed this time."""
+        """Gradients of the inputs, one per edge (None where undefined); `edges` without those that need not be computed
+        this time.
+        """
         raise TypeError(f"{type(self).__name__} does not implement apply")
 
     def release(self) -> None:
@@ -113,7 +119,9 @@ class NodeExtras:
 
 
 class ForwardCall:
-    """Where a node comes from (anomaly mode): the Python stack of the operation, and the node that backward was running at the time, if any."""
+    """Where a node comes from (anomaly mode): the Python stack of the operation, and the node that backward was running
+    at the time, if any.
+    """
 
     __slots__ = ("parent", "stack")
 

@@ -1,7 +1,7 @@
 """Saved tensors: values kept for backward, with a check that nobody wrote into them since.
 
-Three kinds: an input is kept whole, an output as memory without its history, and under `saved_tensors_hooks` whatever the pack function made of it.
-All answer to `array(node)` and `tensor(node)`.
+Three kinds: an input is kept whole, an output as memory without its history, and under `saved_tensors_hooks` whatever
+the pack function made of it. All answer to `array(node)` and `tensor(node)`.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.autograd.modes import no_grad, state
 from engine.autograd.node import Edge, Node
+from engine.autograd.versions import VersionCounter
 
 if TYPE_CHECKING:
     from engine.spec import Spec
@@ -18,18 +19,10 @@ Pack = Callable[["Tensor"], Any]
 Unpack = Callable[[Any], "Tensor"]
 
 
-class VersionCounter:
-    """How often a piece of memory was written in place; shared by a tensor, its views and its detached aliases."""
-
-    __slots__ = ("last_writer", "value")
-
-    def __init__(self) -> None:
-        self.value = 0
-        self.last_writer = ""  # name of the operator that wrote last, for the error message
-
-
 class SavedInput:
-    """An input: the tensor itself and the version it had. `array` and `tensor` check that the version is still the same."""
+    """An input: the tensor itself and the version it had. `array` and `tensor` check that the version is still the
+    same.
+    """
 
     __slots__ = ("_tensor", "_version")
 
@@ -43,8 +36,12 @@ class SavedInput:
         tensor = self._tensor
         counter = tensor._counter
         if counter is not None and counter.value != self._version:
-            made_by = "" if tensor._grad_fn is None else f", which is output {tensor._output_nr} of {tensor._grad_fn.name()}"
-            raise modified_in_place(f"saved as an input of {node.name()}{made_by}", tensor._spec, counter, self._version)
+            made_by = (
+                "" if tensor._grad_fn is None else f", which is output {tensor._output_nr} of {tensor._grad_fn.name()}"
+            )
+            raise modified_in_place(
+                f"saved as an input of {node.name()}{made_by}", tensor._spec, counter, self._version
+            )
         return tensor._array
 
     def tensor(self, node: Node) -> "Tensor":
@@ -60,7 +57,8 @@ class SavedInput:
 class SavedOutput:
     """An output, as memory and metadata; it gets its history back from its node when it is unpacked.
 
-    Keeping the tensor itself would close a reference cycle (out -> grad_fn -> saved out) that only the garbage collector could free.
+    Keeping the tensor itself would close a reference cycle (out -> grad_fn -> saved out) that only the garbage
+    collector could free.
     """
 
     __slots__ = ("_array", "_counter", "_output_nr", "_spec", "_version")
@@ -111,7 +109,8 @@ class SavedPacked:
         if tensor._version != before:
             raise RuntimeError(
                 "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook can "
-                "not be modified by in-place operations as this can lead to unexpected side-effects. Please clone it there first."
+                "not be modified by in-place operations as this can lead to unexpected side-effects. Please clone it "
+                "there first."
             )
         self._edge: Edge | None = tensor.gradient_edge() if tensor.requires_grad and output_nr < 0 else None
 
@@ -155,8 +154,10 @@ def save(tensor: "Tensor", output_nr: int = -1) -> SavedTensor:
     """
     if tensor._meta is not None and tensor._meta.inference:
         raise RuntimeError(
-            "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation tracked by "
-            "autograd. To work around this, clone it outside inference_mode, or use engine.no_grad() instead of engine.inference_mode()."
+            "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
+            "computation tracked by "
+            "autograd. To work around this, clone it outside inference_mode, or use engine.no_grad() instead of "
+            "engine.inference_mode()."
         )
     if state.saved_tensor_hooks:
         return SavedPacked(tensor, output_nr, *state.saved_tensor_hooks[-1])
@@ -167,17 +168,21 @@ def modified_in_place(what: str, spec: "Spec", counter: VersionCounter, expected
     """The error for a saved tensor that was written since."""
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{spec.dtype} {list(spec.shape)}], {what}, is at version {counter.value}; expected version {expected} instead. "
+        f"[{spec.dtype} {list(spec.shape)}], {what}, is at version {counter.value}; expected version {expected} "
+        f"instead. "
         f"The last in-place operation on it was {counter.last_writer or 'unknown'}. "
-        "Write out of place there, or clone before. Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
+        "Write out of place there, or clone before. Hint: enable anomaly detection to find the operation that failed "
+        "to compute its gradient, "
         "with engine.autograd.set_detect_anomaly(True)."
     )
 
 
 FREED = (
-    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). "
     "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
-    "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+    "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved "
+    "tensors after calling backward."
 )
 
 
@@ -209,7 +214,8 @@ class RawSavedTensor:
 
 
 def saved_attribute(node: Any, inputs: tuple[str, ...], name: str) -> Any:
-    """`node.<name>` for `_saved_<input>` and `_saved_result` (the Tensor), and the same with `_raw_saved_` (a RawSavedTensor).
+    """`node.<name>` for `_saved_<input>` and `_saved_result` (the Tensor), and the same with `_raw_saved_` (a
+    RawSavedTensor).
 
     Raises: AttributeError for any other name; RuntimeError when the saved tensors were freed.
     """
@@ -230,7 +236,9 @@ def saved_attribute(node: Any, inputs: tuple[str, ...], name: str) -> Any:
 
 
 def refuse_detached(node: Node, values: list[Any]) -> None:
-    """Raises RuntimeError where a saved input lost its history to `detach_()` since, so that a recorded backward would lose its gradient."""
+    """Raises RuntimeError where a saved input lost its history to `detach_()` since, so that a recorded backward would
+    lose its gradient.
+    """
     for edge, value in zip(node.next_edges, values, strict=False):
         if edge is not None and edge[0].topological and value is not None and not value.requires_grad:
             raise RuntimeError(

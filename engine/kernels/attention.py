@@ -1,8 +1,8 @@
 """The row-wise middle of attention, in place on a block of scores: masked softmax, and its backward.
 
-scores (M, S) C-contiguous, M = slices x length: row r belongs to query ``first + r % length``. With ``causal`` it attends
-keys 0 ... query only, and nothing right of that is computed. 32 heads of 128 x 128 floats, causal: 0.25 ms, four NumPy
-passes 1.9 ms.
+scores (M, S) C-contiguous, M = slices x length: row r belongs to query ``first + r % length``. With ``causal`` it
+attends keys 0 ... query only, and nothing right of that is computed. 32 heads of 128 x 128 floats, causal: 0.25 ms,
+four NumPy passes 1.9 ms.
 """
 
 from typing import Any
@@ -45,7 +45,9 @@ def _width(row: int, columns: int, length: int, causal: bool, first: int) -> int
 
 @helper
 def _padded(width: int, columns: int) -> int:
-    """`width` rounded up. Trip counts that change from row to row are mispredicted: 128 keys take 0.41 ms in steps of 32, 0.27 in one."""
+    """`width` rounded up. Trip counts that change from row to row are mispredicted: 128 keys take 0.41 ms in steps of
+    32, 0.27 in one.
+    """
     return min(columns, (width + 127) // 128 * 128)
 
 

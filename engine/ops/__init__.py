@@ -3,6 +3,8 @@
 Read in this order: pointwise, reduce, view, copy, matmul; then the rest.
 """
 
+# ruff: noqa: I001 - one group a family
+
 from typing import TYPE_CHECKING, Any
 
 from engine.ops import index as _index
@@ -18,6 +20,7 @@ from engine.ops.activation import (
     leaky_relu as leaky_relu,
     logsigmoid as logsigmoid,
     mish as mish,
+    prelu as prelu,
     relu6 as relu6,
     relu_ as relu_,
     selu as selu,
@@ -26,11 +29,17 @@ from engine.ops.activation import (
     softshrink as softshrink,
     threshold as threshold,
 )
+from engine.ops.as_strided import (
+    as_strided as as_strided,
+    as_strided_backward as as_strided_backward,
+    as_strided_gather as as_strided_gather,
+)
 from engine.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from engine.ops.avg_pool import (
     avg_pool as avg_pool,
     avg_pool_gradient as avg_pool_gradient,
 )
+from engine.ops.batch_norm import batch_norm as batch_norm
 from engine.ops.combine import (
     broadcast_tensors as broadcast_tensors,
     cat as cat,
@@ -69,9 +78,57 @@ from engine.ops.copy import (
     lay_out as lay_out,
     to as to,
 )
+from engine.ops.cumulative import (
+    cummax as cummax,
+    cummin as cummin,
+    cumulative_trapezoid as cumulative_trapezoid,
+    diff as diff,
+    logcumsumexp as logcumsumexp,
+    trapezoid as trapezoid,
+    trapz as trapz,
+)
 from engine.ops.dropout import (
     dropout as dropout,
     masked_scale as masked_scale,
+)
+from engine.ops.einsum import (
+    addbmm as addbmm,
+    addmv as addmv,
+    addr as addr,
+    cdist as cdist,
+    chain_matmul as chain_matmul,
+    cross as cross,
+    einsum as einsum,
+    ger as ger,
+    inner as inner,
+    kron as kron,
+    pdist as pdist,
+    tensordot as tensordot,
+    vdot as vdot,
+)
+from engine.ops.elementwise import (
+    addcdiv as addcdiv,
+    addcmul as addcmul,
+    clamp_max as clamp_max,
+    clamp_min as clamp_min,
+    deg2rad as deg2rad,
+    dist as dist,
+    divide as divide,
+    float_power as float_power,
+    frac as frac,
+    isclose as isclose,
+    isin as isin,
+    isneginf as isneginf,
+    isposinf as isposinf,
+    isreal as isreal,
+    ldexp as ldexp,
+    logit as logit,
+    masked_scatter as masked_scatter,
+    nan_to_num as nan_to_num,
+    rad2deg as rad2deg,
+    rsub as rsub,
+    subtract as subtract,
+    true_divide as true_divide,
 )
 from engine.ops.embedding import (
     embedding as embedding,
@@ -97,6 +154,11 @@ from engine.ops.factories import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
+from engine.ops.group_norm import group_norm as group_norm
+from engine.ops.im2col import (
+    col2im as col2im,
+    im2col as im2col,
+)
 from engine.ops.index import (
     gather as gather,
     index_select as index_select,
@@ -108,6 +170,10 @@ from engine.ops.index import (
     scatter_add_zeros as scatter_add_zeros,
     take as take,
     take_along_dim as take_along_dim,
+)
+from engine.ops.layer_norm import (
+    layer_norm as layer_norm,
+    rms_norm as rms_norm,
 )
 from engine.ops.loss import (
     cross_entropy as cross_entropy,
@@ -131,12 +197,13 @@ from engine.ops.max_pool import (
     pool_gather as pool_gather,
     pool_scatter as pool_scatter,
 )
-from engine.ops.normalization import (
-    batch_norm as batch_norm,
-    layer_norm as layer_norm,
+from engine.ops.norms import (
+    norm as norm,
+    vector_norm as vector_norm,
 )
 from engine.ops.padding import (
     constant_pad_nd as constant_pad_nd,
+    pad as pad,
 )
 from engine.ops.pointwise import (
     add as add,
@@ -179,17 +246,16 @@ from engine.ops.random import (
     randperm as randperm,
 )
 from engine.ops.reduce import (
-    argmax as argmax,
-    argmin as argmin,
     all as all,
     amax as amax,
     amin as amin,
     any as any,
+    argmax as argmax,
+    argmin as argmin,
     logsumexp as logsumexp,
     max as max,
     mean as mean,
     min as min,
-    norm as norm,
     prod as prod,
     scatter_zeros as scatter_zeros,
     std as std,
@@ -199,14 +265,85 @@ from engine.ops.reduce import (
     var_mean as var_mean,
 )
 from engine.ops.resample import resample as resample
+from engine.ops.sets import (
+    bincount as bincount,
+    bucketize as bucketize,
+    histc as histc,
+    searchsorted as searchsorted,
+    unique as unique,
+    unique_consecutive as unique_consecutive,
+)
+from engine.ops.shapes import (
+    argwhere as argwhere,
+    atleast_1d as atleast_1d,
+    atleast_2d as atleast_2d,
+    atleast_3d as atleast_3d,
+    block_diag as block_diag,
+    broadcast_shapes as broadcast_shapes,
+    cartesian_prod as cartesian_prod,
+    column_stack as column_stack,
+    combinations as combinations,
+    diag as diag,
+    diag_embed as diag_embed,
+    diagflat as diagflat,
+    diagonal_scatter as diagonal_scatter,
+    dsplit as dsplit,
+    dstack as dstack,
+    fliplr as fliplr,
+    flipud as flipud,
+    hsplit as hsplit,
+    index_add as index_add,
+    index_copy as index_copy,
+    index_fill as index_fill,
+    index_put as index_put,
+    ravel as ravel,
+    rot90 as rot90,
+    row_stack as row_stack,
+    select_scatter as select_scatter,
+    slice_scatter as slice_scatter,
+    split_with_sizes as split_with_sizes,
+    tril_indices as tril_indices,
+    triu_indices as triu_indices,
+    unravel_index as unravel_index,
+    vander as vander,
+    vsplit as vsplit,
+)
 from engine.ops.softmax import (
     log_softmax as log_softmax,
     softmax as softmax,
 )
-from engine.ops.special import polygamma as polygamma
+from engine.ops.solving import (
+    linalg_inv as linalg_inv,
+    linalg_solve as linalg_solve,
+)
+from engine.ops.sorting import (
+    argsort as argsort,
+    kthvalue as kthvalue,
+    median as median,
+    mode as mode,
+    msort as msort,
+    nanmedian as nanmedian,
+    nanquantile as nanquantile,
+    quantile as quantile,
+    sort as sort,
+    topk as topk,
+)
+from engine.ops.special_functions import polygamma as polygamma
+from engine.ops.statistics import (
+    aminmax as aminmax,
+    corrcoef as corrcoef,
+    count_nonzero as count_nonzero,
+    cov as cov,
+    nanmean as nanmean,
+    nansum as nansum,
+    renorm as renorm,
+)
+from engine.ops.upsampling import (
+    pixel_shuffle as pixel_shuffle,
+    pixel_unshuffle as pixel_unshuffle,
+    upsample as upsample,
+)
 from engine.ops.views import (
-    as_strided as as_strided,
-    as_strided_backward as as_strided_backward,
     broadcast_to as broadcast_to,
     chunk as chunk,
     diagonal as diagonal,
@@ -240,4 +377,10 @@ if TYPE_CHECKING:
 
 
 # One public function a row of the pointwise table; the wrappers above (add, sub, div, where, clamp) take precedence.
-globals().update({name: function for name, function in (_pointwise.FUNCTIONS | _index.INDEX_FUNCTIONS).items() if name not in globals()})
+globals().update(
+    {
+        name: function
+        for name, function in (_pointwise.FUNCTIONS | _index.INDEX_FUNCTIONS).items()
+        if name not in globals()
+    }
+)

@@ -1,6 +1,8 @@
-"""Activations with parameters of their own: one pass forward, and one derivative rule that arrays and Tensors both answer to.
+"""Activations with parameters of their own: one pass forward, and one derivative rule that arrays and Tensors both
+answer to.
 
-gelu and silu have compiled CPU kernels. Formulas: torch.nn.functional's documentation. relu, sigmoid and tanh are rows of `engine.ops.pointwise`.
+gelu and silu have compiled CPU kernels. Formulas: torch.nn.functional's documentation. relu, sigmoid and tanh are rows
+of `engine.ops.pointwise`.
 """
 
 from collections.abc import Callable
@@ -12,9 +14,10 @@ import numpy as np
 from engine import iterator
 from engine.dispatch import OPERATORS, Operator, apply, define
 from engine.kernels import activation as kernels
-from engine.ops.precision import in_single_precision, require_real
 from engine.ops.inplace import inplace
-from engine.ops.special import erf_array
+from engine.ops.pointwise import where
+from engine.ops.precision import in_single_precision, require_real
+from engine.ops.special_functions import erf_array
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -32,7 +35,7 @@ def _activation(name: str, forward: Callable[..., Any], slope: Callable[..., Any
     return define(name, rule=rule, forward=computed, backward=(slope,), attributes=attributes)
 
 
-# --- gelu -----------------------------------------------------------------------------------------------------------------------------------------------
+# --- gelu -------------------------------------------------------------------------------------------------------------
 
 _SQRT_HALF, _DENSITY, _TWO_OVER_PI = 0.7071067811865476, 0.3989422804014327, 0.7978845608028654
 
@@ -60,7 +63,9 @@ GELU = _activation("gelu", _gelu, _gelu_slope, "approximate")
 
 
 def _flat(*arrays: Any) -> list[Any] | None:
-    """The memory of dense arrays of one layout and one dtype (float32 or float64) as vectors; None where they are not that."""
+    """The memory of dense arrays of one layout and one dtype (float32 or float64) as vectors; None where they are not
+    that.
+    """
     first = arrays[0]
     if not isinstance(first, np.ndarray) or first.dtype.char not in "fd":
         return None
@@ -100,7 +105,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return apply(GELU, (input,), (approximate,))
 
 
-# --- silu -----------------------------------------------------------------------------------------------------------------------------------------------
+# --- silu -------------------------------------------------------------------------------------------------------------
 
 
 def _sigmoid(xp: ModuleType, input: Any) -> Any:
@@ -125,7 +130,7 @@ def silu(input: Tensor) -> Tensor:
     return apply(SILU, (input,))
 
 
-# --- piecewise ------------------------------------------------------------------------------------------------------------------------------------------
+# --- piecewise --------------------------------------------------------------------------------------------------------
 
 LEAKY_RELU = _activation(
     "leaky_relu",
@@ -135,9 +140,12 @@ LEAKY_RELU = _activation(
 )
 ELU = _activation(
     "elu",
-    lambda xp, input, alpha, scale, input_scale: xp.where(input > 0, input * scale, xp.expm1(xp.minimum(input, 0) * input_scale) * (alpha * scale)),
-    lambda g, nd, input, alpha, scale, input_scale: g
-    * nd.where(input > 0, scale, nd.exp(nd.minimum(input, 0) * input_scale) * (alpha * scale * input_scale)),
+    lambda xp, input, alpha, scale, input_scale: xp.where(
+        input > 0, input * scale, xp.expm1(xp.minimum(input, 0) * input_scale) * (alpha * scale)
+    ),
+    lambda g, nd, input, alpha, scale, input_scale: (
+        g * nd.where(input > 0, scale, nd.exp(nd.minimum(input, 0) * input_scale) * (alpha * scale * input_scale))
+    ),
     "alpha scale input_scale",
 )
 HARDTANH = _activation(
@@ -198,6 +206,21 @@ def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
     return elu(input, alpha, 1.0, 1 / alpha)
 
 
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Leaky ReLU with a learnt slope: one for all, or one a channel (axis 1). Raises RuntimeError if their numbers
+    differ.
+    """
+    if weight.numel() != 1:
+        channels = input.shape[1] if input.ndim > 1 else 1
+        if weight.ndim != 1 or weight.numel() != channels:
+            raise RuntimeError(
+                "Mismatch of parameter numbers and input channel size. "
+                f"Found parameter numbers = {weight.numel()} and channel size = {channels}."
+            )
+        weight = weight.reshape((1, -1) + (1,) * (input.ndim - 2)) if input.ndim > 1 else weight
+    return where(input > 0, input, weight * input)
+
+
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """x limited to [min_val, max_val]; no gradient at and beyond the bounds. Raises ValueError if min_val > max_val."""
     if min_val > max_val:
@@ -242,7 +265,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return apply(SOFTSHRINK, (input,), (float(lambd),))
 
 
-# --- smooth ---------------------------------------------------------------------------------------------------------------------------------------------
+# --- smooth -----------------------------------------------------------------------------------------------------------
 
 
 def _softplus(xp: ModuleType, scaled: Any) -> Any:

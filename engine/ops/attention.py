@@ -1,44 +1,52 @@
-"""scaled_dot_product_attention as one operator: products by BLAS on the operands as they lie, softmax in place on blocks that stay in cache.
+"""scaled_dot_product_attention as one operator: products by BLAS on the operands as they lie, softmax in place on
+blocks that stay in cache.
 
-Leading axes broadcast, so grouped queries and shared keys need no copies. Source of the semantics (causal mask from the top left, rows without a key
-give zeros, a boolean mask marks what may be attended): torch.nn.functional.scaled_dot_product_attention.
+Leading axes broadcast, so grouped queries and shared keys need no copies. Source of the semantics (causal mask from the
+top left, rows without a key give zeros, a boolean mask marks what may be attended):
+torch.nn.functional.scaled_dot_product_attention.
 """
 
 import math
-from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from engine import backend, layout
-from engine.autograd.modes import state
+from engine import layout
 from engine.dispatch import apply, define
 from engine.dtypes import bool_
-from engine.kernels import attention as kernels
+from engine.ops.attention_blocks import attention_by_blocks, fits_blocks, slopes_by_blocks
 from engine.ops.common import optional
-from engine.ops.precision import in_single_precision, require_real
 from engine.ops.dropout import keep_mask
+from engine.ops.precision import in_single_precision, require_real
 from engine.ops.softmax import softmax
-from engine.spec import Spec, spec_of
+from engine.spec import Spec
 from engine.tensor import Tensor
 
-_BLOCK_BYTES = 1 << 20  # of scores at a time: what a core's second-level cache holds
-_QUERIES = 64  # of a causal block: keys right of it are skipped
-_KEPT_BYTES = 1 << 26  # probabilities up to this size are kept for backward; beyond, the log-sum-exp is, and they are computed again
 
-
-def _rule(query: Spec, key: Spec, value: Spec, mask: Spec | None, kept: Spec | None, causal: bool, scale: float, kept_scale: float) -> Spec:
+def _rule(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    mask: Spec | None,
+    kept: Spec | None,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+) -> Spec:
     name = "scaled_dot_product_attention"
     shapes = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
     require_real(name, query)
     if query.dtype is not key.dtype or query.dtype is not value.dtype:
         raise RuntimeError(
-            f"{name}: Expected query, key, and value to have the same dtype, but got query.dtype: {query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+            f"{name}: Expected query, key, and value to have the same dtype, but got query.dtype: {query.dtype} "
+            f"key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
         )
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise RuntimeError(
-            f"{name}: Expected query, key, and value to all be at least 2 dimensional, but got query.dim: {query.ndim} key.dim: {key.ndim} and value.dim: {value.ndim} instead."
+            f"{name}: Expected query, key, and value to all be at least 2 dimensional, but got query.dim: "
+            f"{query.ndim} key.dim: {key.ndim} and value.dim: {value.ndim} instead."
         )
     if query.shape[-1] != key.shape[-1]:
         raise RuntimeError(f"{name}: the last size of query and key must agree, got {shapes}")
@@ -48,18 +56,23 @@ def _rule(query: Spec, key: Spec, value: Spec, mask: Spec | None, kept: Spec | N
     rows = (query.shape[-2], key.shape[-2])
     if mask is not None:
         if mask.dtype is not bool_ and mask.dtype is not query.dtype:
-            raise RuntimeError(f"{name}: Expected attn_mask dtype to be bool or to match query dtype, but got attn_mask.dtype: {mask.dtype} and query.dtype: {query.dtype} instead.")
+            raise RuntimeError(
+                f"{name}: Expected attn_mask dtype to be bool or to match query dtype, but got attn_mask.dtype: "
+                f"{mask.dtype} and query.dtype: {query.dtype} instead."
+            )
         if causal:
             raise RuntimeError(f"{name}: Explicit attn_mask should not be set when is_causal=True")
         if layout.broadcast_shapes((*batch, *rows), tuple(mask.shape)) != (*batch, *rows):
-            raise RuntimeError(f"{name}: attn_mask of shape {list(mask.shape)} does not broadcast to the scores' {[*batch, *rows]}")
+            raise RuntimeError(
+                f"{name}: attn_mask of shape {list(mask.shape)} does not broadcast to the scores' {[*batch, *rows]}"
+            )
     shape = (*batch, query.shape[-2], value.shape[-1])
     # PyTorch's CPU kernel for 4-D inputs gives the result the memory order of the query; its other paths are row-major.
     as_query = query.ndim == 4 and kept is None and query.shape == shape and query.stride[-1] == 1
     return query.like(shape=shape, stride=layout.preserve_strides(query.shape, query.stride) if as_query else None)
 
 
-# --- any array module: the formulas ----------------------------------------------------------------------------------------------------------------------
+# --- any array module: the formulas -----------------------------------------------------------------------------------
 
 
 def _probabilities(xp: ModuleType, query: Any, key: Any, mask: Any, causal: bool, scale: float) -> tuple[Any, Any]:
@@ -77,7 +90,17 @@ def _probabilities(xp: ModuleType, query: Any, key: Any, mask: Any, causal: bool
     return powers / xp.where(total == 0, 1, total), (largest + xp.log(total))[..., 0]
 
 
-def _attention(xp: ModuleType, query: Any, key: Any, value: Any, mask: Any, kept: Any, causal: bool, scale: float, kept_scale: float) -> Any:
+def _attention(
+    xp: ModuleType,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    kept: Any,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+) -> Any:
     kind = query.dtype
     query, key, value = (in_single_precision(array) for array in (query, key, value))
     probabilities, log_sums = _probabilities(xp, query, key, mask, causal, scale)
@@ -86,13 +109,25 @@ def _attention(xp: ModuleType, query: Any, key: Any, value: Any, mask: Any, kept
 
 
 def _slopes(
-    g: Any, nd: Any, needs: Any, query: Any, key: Any, value: Any, mask: Any, kept: Any, causal: bool, scale: float, kept_scale: float, log_sums: Any, blocks: Any
+    g: Any,
+    nd: Any,
+    needs: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    kept: Any,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+    log_sums: Any,
+    blocks: Any,
 ) -> list[Any]:
     if nd.records:
         return _recorded_slopes(g, query, key, value, mask, kept, causal, scale, kept_scale)
     xp = nd.xp
-    if not needs[3] and _fits_blocks(xp, query, key, value):
-        return _slopes_by_blocks(g, query, key, value, mask, kept, causal, scale, kept_scale, log_sums, blocks)
+    if not needs[3] and fits_blocks(xp, query, key, value):
+        return slopes_by_blocks(g, query, key, value, mask, kept, causal, scale, kept_scale, log_sums, blocks)
     query, key, value, g = (in_single_precision(array) for array in (query, key, value, g))
     probabilities, _ = _probabilities(xp, query, key, mask, causal, scale)
     of_dropped = xp.matmul(g, value.swapaxes(-1, -2))
@@ -106,7 +141,15 @@ def _slopes(
 
 
 def _recorded_slopes(
-    g: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, kept: Tensor | None, causal: bool, scale: float, kept_scale: float
+    g: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    kept: Tensor | None,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
 ) -> list[Any]:
     """The same on Tensors, so that it can be differentiated again."""
     scores = query @ key.transpose(-1, -2) * scale
@@ -123,7 +166,13 @@ def _recorded_slopes(
         of_dropped, dropped = of_dropped * factors, probabilities * factors
     of_scores = probabilities * (of_dropped - (of_dropped * probabilities).sum(-1, True))
     wants_mask = mask is not None and mask.requires_grad
-    return [of_scores @ key * scale, of_scores.transpose(-1, -2) @ query * scale, dropped.transpose(-1, -2) @ g, of_scores if wants_mask else None, None]
+    return [
+        of_scores @ key * scale,
+        of_scores.transpose(-1, -2) @ query * scale,
+        dropped.transpose(-1, -2) @ g,
+        of_scores if wants_mask else None,
+        None,
+    ]
 
 
 ATTENTION = define(
@@ -137,131 +186,13 @@ ATTENTION = define(
 )
 
 
-# --- the CPU, by blocks ------------------------------------------------------------------------------------------------------------------------------------
-
-
-def _fits_blocks(xp: ModuleType, *arrays: Any) -> bool:
-    return xp is np and all(array.dtype.char in "fd" and array.size for array in arrays)
-
-
-def _spread(batch: tuple[int, ...], rows: tuple[int, int], operands: tuple[Any, ...], masks: tuple[Any, ...]) -> list[Any]:
-    """Operands with the leading axes of the result, and masks in the shape of the scores (stride 0 where they are shared)."""
-    spread = [array if array.shape[:-2] == batch else np.broadcast_to(array, (*batch, *array.shape[-2:])) for array in operands]
-    return spread + [None if mask is None else np.broadcast_to(mask, (*batch, *rows)) for mask in masks]
-
-
-def _blocks(batch: tuple[int, ...], queries: int, keys: int, causal: bool, itemsize: int) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
-    """(leading index, first query, end of queries, end of keys) of each block of scores; within one index the last queries come first."""
-    rows = min(queries, _QUERIES) if causal else min(queries, max(1, _BLOCK_BYTES // (keys * itemsize)))
-    leading = 0  # axes that are looped over; np.matmul walks the others
-    while leading < len(batch) and math.prod(batch[leading:]) * rows * keys * itemsize > _BLOCK_BYTES:
-        leading += 1
-    firsts = range((queries - 1) // rows * rows, -1, -rows)
-    for index in np.ndindex(*batch[:leading]):
-        for first in firsts:
-            end = min(first + rows, queries)
-            yield index, first, end, min(keys, end) if causal else keys
-
-
-def _scores(block: tuple[Any, ...], query: Any, keys_turned: Any, mask: Any, scale: float) -> tuple[Any, float]:
-    """Scores of a block, and the scale that is still to be applied."""
-    index, first, end, width = block
-    scores = np.matmul(query[index][..., first:end, :], keys_turned[index][..., :width])
-    if mask is None:
-        return scores, scale
-    mask = mask[index][..., first:end, :width]
-    if mask.dtype == bool:
-        np.copyto(scores, -math.inf if scale > 0 else math.inf, where=~mask)
-        return scores, scale
-    scores *= scale
-    scores += mask
-    return scores, 1.0
-
-
 @ATTENTION.kernel("cpu")
-def _attention_cpu(xp: ModuleType, query: Any, key: Any, value: Any, mask: Any, kept: Any, causal: bool, scale: float, kept_scale: float) -> Any:
-    if not _fits_blocks(np, query, key, value):
-        return _attention(xp, query, key, value, mask, kept, causal, scale, kept_scale)
-    batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    out = _like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
-    queries, keys = query.shape[-2], value.shape[-2]
-    query, turned, value, mask, kept = _spread(batch, (queries, keys), (query, key.swapaxes(-1, -2), value), (mask, kept))
-    log_sums = np.empty((*batch, queries), query.dtype)
-    keep_blocks = state.grad_enabled and math.prod(batch) * queries * keys * query.itemsize <= _KEPT_BYTES
-    blocks: list[Any] | None = [] if keep_blocks else None
-    for block in _blocks(batch, queries, keys, causal, query.itemsize):
-        index, first, end, width = block
-        scores, factor = _scores(block, query, turned, mask, scale)
-        sums = np.empty(scores.shape[:-1], scores.dtype)
-        kernels.softmax_rows(scores.reshape(-1, width), sums.reshape(-1), length=end - first, scale=factor, causal=causal, first=first)
-        log_sums[index][..., first:end] = sums
-        if blocks is not None:
-            blocks.append(scores)
-        dropped = scores if kept is None else scores * kept[index][..., first:end, :width] * scores.dtype.type(kept_scale)
-        np.matmul(dropped, value[index][..., :width, :], out=out[index][..., first:end, :])
-    return out, log_sums, blocks
+def _attention_cpu(xp: ModuleType, query: Any, key: Any, value: Any, *masks_and_attributes: Any) -> Any:
+    run = attention_by_blocks if fits_blocks(np, query, key, value) else partial(_attention, xp)
+    return run(query, key, value, *masks_and_attributes)
 
 
-def _like_query(query: Any, shape: tuple[int, ...], kept: Any) -> Any:
-    """Memory for the result in the layout of the rule."""
-    if query.ndim != 4 or kept is not None or query.shape != shape:
-        return np.empty(shape, query.dtype)
-    spec = backend.spec_of_array(query)
-    return backend.empty(spec_of(shape, layout.preserve_strides(spec.shape, spec.stride) if spec.stride[-1] == 1 else None, spec.dtype))
-
-
-def _slopes_by_blocks(
-    g: Any, query: Any, key: Any, value: Any, mask: Any, kept: Any, causal: bool, scale: float, kept_scale: float, log_sums: Any, blocks: Any
-) -> list[Any]:
-    batch = g.shape[:-2]
-    queries, keys = query.shape[-2], key.shape[-2]
-    query, key, value, mask, kept = _spread(batch, (queries, keys), (query, key, value), (mask, kept))
-    turned, value_turned = key.swapaxes(-1, -2), value.swapaxes(-1, -2)
-    of_query, of_key, of_value = (_positions_first(array) for array in (query, key, value))
-    kept_blocks = iter(blocks) if blocks is not None else None
-    for block in _blocks(batch, queries, keys, causal, query.itemsize):
-        index, first, end, width = block
-        if kept_blocks is not None:
-            probabilities, factor = next(kept_blocks), scale
-        else:
-            probabilities, factor = _scores(block, query, turned, mask, scale)
-            sums = np.ascontiguousarray(log_sums[index][..., first:end])
-            kernels.softmax_rows_again(probabilities.reshape(-1, width), sums.reshape(-1), length=end - first, scale=factor, causal=causal, first=first)
-        g_block = g[index][..., first:end, :]
-        of_scores = np.matmul(g_block, value_turned[index][..., :width])
-        dropped = probabilities
-        if kept is not None:
-            factors = kept[index][..., first:end, :width] * of_scores.dtype.type(kept_scale)
-            of_scores *= factors
-            dropped = probabilities * factors
-        kernels.softmax_rows_backward(
-            of_scores.reshape(-1, width), probabilities.reshape(-1, width), length=end - first, scale=scale, causal=causal, first=first
-        )
-        np.matmul(of_scores, key[index][..., :width, :], out=of_query[index][..., first:end, :])
-        whole = end == queries  # the first block of an index: it writes, the others add
-        _accumulate(of_key[index], of_scores, query[index][..., first:end, :], width, whole)
-        _accumulate(of_value[index], dropped, g_block, width, whole)
-    return [of_query, of_key, of_value, None, None]
-
-
-def _accumulate(target: Any, of_rows: Any, rows: Any, width: int, whole: bool) -> None:
-    """target[:width] becomes, or grows by, of_rowsᵀ rows."""
-    if whole:
-        if width < target.shape[-2]:
-            target[..., width:, :] = 0
-        np.matmul(of_rows.swapaxes(-1, -2), rows, out=target[..., :width, :])
-    else:
-        target[..., :width, :] += np.matmul(of_rows.swapaxes(-1, -2), rows)
-
-
-def _positions_first(array: Any) -> Any:
-    """Memory for the gradient of a (..., heads, positions, width) operand: positions outside heads, as PyTorch lays it out."""
-    if array.ndim < 3:
-        return np.empty(array.shape, array.dtype)
-    return np.empty((*array.shape[:-3], array.shape[-2], array.shape[-3], array.shape[-1]), array.dtype).swapaxes(-2, -3)
-
-
-# --- public ----------------------------------------------------------------------------------------------------------------------------------------------
+# --- public -----------------------------------------------------------------------------------------------------------
 
 
 def scaled_dot_product_attention(
@@ -276,8 +207,9 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(q kᵀ · scale + mask) v over the last two axes: (..., L, E), (..., S, E), (..., S, V) -> (..., L, V).
 
-    A boolean mask marks what may be attended, a floating one is added; `scale` defaults to 1 / sqrt(E). With `enable_gqa` the third axis from the
-    end of key and value (heads) may be a divisor of the query's. Raises: RuntimeError naming the shapes or dtypes that do not fit.
+    A boolean mask marks what may be attended, a floating one is added; `scale` defaults to 1 / sqrt(E). With
+    `enable_gqa` the third axis from the end of key and value (heads) may be a divisor of the query's. Raises:
+    RuntimeError naming the shapes or dtypes that do not fit.
     """
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1]) if query.ndim and query.shape[-1] else 1.0
@@ -290,20 +222,31 @@ def scaled_dot_product_attention(
         batch = layout.broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2]), tuple(value.shape[:-2]))
         kept = keep_mask((*batch, query.shape[-2], key.shape[-2]), 1 - dropout_p, query.device)
         kept_scale = 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
-    return apply(ATTENTION, (query, key, value, optional(attn_mask), optional(kept)), (is_causal, float(scale), kept_scale))
+    return apply(
+        ATTENTION, (query, key, value, optional(attn_mask), optional(kept)), (is_causal, float(scale), kept_scale)
+    )
 
 
-def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, causal: bool, scale: float) -> Tensor:
+def _grouped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, causal: bool, scale: float
+) -> Tensor:
     """Grouped queries: heads become (groups, heads of a group), and key and value broadcast along the second."""
     heads, groups = query.shape[-3], key.shape[-3]
     if value.shape[-3] != groups or not groups or heads % groups:
         raise RuntimeError(
-            f"scaled_dot_product_attention: with enable_gqa the heads of key and value must agree and divide those of the query, "
+            "scaled_dot_product_attention: with enable_gqa the heads of key and value must agree and divide those of "
+            "the query, "
             f"got query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
         )
     if mask is not None and mask.ndim >= 3:
         mask = mask.unflatten(-3, (groups, heads // groups)) if mask.shape[-3] != 1 else mask.unsqueeze(-3)
     out = scaled_dot_product_attention(
-        query.unflatten(-3, (groups, heads // groups)), key.unsqueeze(-3), value.unsqueeze(-3), mask, dropout_p, causal, scale
+        query.unflatten(-3, (groups, heads // groups)),
+        key.unsqueeze(-3),
+        value.unsqueeze(-3),
+        mask,
+        dropout_p,
+        causal,
+        scale,
     )
     return out.flatten(-4, -3)

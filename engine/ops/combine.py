@@ -8,6 +8,7 @@ from engine import layout
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
 from engine.ops.common import common_dtype
+from engine.ops.out import deliver
 from engine.ops.views import unsqueeze
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -75,16 +76,16 @@ def _cat_operator(count: int) -> Any:
     return operator
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """Joins tensors along an axis; channels-last inputs give a channels-last result. One-dimensional empty tensors are
     skipped, as in PyTorch.
+
+    Raises: RuntimeError for no tensors, and sizes that differ on another axis; TypeError for what is no Tensor.
     """
-    given = tuple(tensors)
-    if not given:
-        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+    if out is not None:
+        return deliver(out, cat, tensors, dim, same_dtype=False, overlap="any", cast_error=TypeError)
+    given = _tensor_list("cat", tensors)
     for position, tensor in enumerate(given):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"cat: expected Tensors, got {type(tensor).__name__} at position {position}")
         if not tensor.ndim:
             raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
     kept = tuple(tensor for tensor in given if tensor.shape != (0,)) or given[:1]
@@ -94,11 +95,67 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 concat = concatenate = cat
 
 
-def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Joins tensors of one shape along a new axis."""
+def _tensor_list(name: str, tensors: Any) -> tuple[Tensor, ...]:
+    if isinstance(tensors, Tensor):
+        raise TypeError(f"{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor; use [tensor]")
     given = tuple(tensors)
     if not given:
-        raise RuntimeError("stack expects a non-empty TensorList")
+        raise RuntimeError(f"{name}(): expected a non-empty list of Tensors")
+    for position, tensor in enumerate(given):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"{name}(): expected Tensor as element {position} in argument 0, but got {type(tensor).__name__}"
+            )
+    return given
+
+
+_stacks: dict[int, Any] = {}
+
+
+def _stack_rule(*rest: Any) -> Spec:
+    *specs, dim = rest
+    joined = _cat_rule(*rest)
+    shape = (*joined.shape[:dim], len(specs), specs[0].shape[dim], *joined.shape[dim + 1 :])
+    stride = layout.view_strides(tuple(joined.shape), joined.stride, shape)
+    assert stride is not None, "an axis can always be split"
+    return joined.like(shape=shape, stride=stride)
+
+
+def _stack(xp: ModuleType, *rest: Any) -> Any:
+    *arrays, dim = rest
+    joined = xp.concatenate(arrays, axis=dim)
+    return joined.reshape((*joined.shape[:dim], len(arrays), arrays[0].shape[dim], *joined.shape[dim + 1 :]))
+
+
+def _stack_operator(count: int) -> Any:
+    """The stack of `count` tensors along a new axis before an old one: their cat along that, split (as in PyTorch)."""
+    operator = _stacks.get(count)
+    if operator is None:
+
+        def slopes(g: Any, nd: Any, needs: Any, dim: int) -> list[Any]:
+            before = (slice(None),) * dim
+            return [g[(*before, place)] if needed else None for place, needed in enumerate(needs)]
+
+        operator = _stacks[count] = define(
+            "stack" if count == 1 else f"stack{count}",
+            rule=_stack_rule,
+            forward=_stack,
+            backward=slopes,
+            inputs=" ".join(f"tensor{i}" for i in range(count)),
+            attributes="dim",
+        )
+        operator.node_name = "StackBackward0"
+    return operator
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
+    """Joins tensors of one shape along a new axis.
+
+    Raises: RuntimeError for no tensors, and shapes that differ; TypeError for what is no Tensor.
+    """
+    if out is not None:
+        return deliver(out, stack, tensors, dim, same_dtype=False, overlap="any", cast_error=TypeError)
+    given = _tensor_list("stack", tensors)
     dim = wrap_dim(dim, given[0].ndim + 1, "stack")
     for position, tensor in enumerate(given):
         if tensor.shape != given[0].shape:
@@ -106,17 +163,21 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
                 f"stack expects each tensor to be equal size, but got {list(given[0].shape)} at entry 0 and "
                 f"{list(tensor.shape)} at entry {position}"
             )
-    return cat([unsqueeze(tensor, dim) for tensor in given], dim)
+    if dim == given[0].ndim:
+        return cat([unsqueeze(tensor, dim) for tensor in given], dim)
+    return apply(_stack_operator(len(given)), given, (dim,))
 
 
-def hstack(tensors: Sequence[Tensor]) -> Tensor:
+def hstack(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
     """Joins along the second axis (vectors: the first)."""
-    return cat(tensors, 0 if tensors[0].ndim == 1 else 1)
+    given = [tensor if tensor.ndim else tensor.reshape(1) for tensor in _tensor_list("hstack", tensors)]
+    return cat(given, 0 if given[0].ndim == 1 else 1, out=out)
 
 
-def vstack(tensors: Sequence[Tensor]) -> Tensor:
+def vstack(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
     """Joins along the first axis; vectors become rows."""
-    return cat([tensor.unsqueeze(0) if tensor.ndim == 1 else tensor for tensor in tensors], 0)
+    given = _tensor_list("vstack", tensors)
+    return cat([tensor.reshape(1, -1) if tensor.ndim < 2 else tensor for tensor in given], 0, out=out)
 
 
 FLIP = define(
@@ -204,9 +265,13 @@ def _triangle(name: str) -> Any:
         attributes="diagonal",
     )
 
-    def function(input: Tensor, diagonal: int = 0) -> Tensor:
+    def function(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tensor:
+        if out is not None:
+            return deliver(out, function, input, diagonal)
         if input.ndim < 2:
-            raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
+            raise RuntimeError(
+                f"{name}: input tensor must have at least 2 dimensions, got shape {list(input.shape)}; unsqueeze(0) adds one"
+            )
         return apply(operator, (input,), (int(diagonal),))
 
     function.__name__ = function.__qualname__ = name
@@ -238,9 +303,11 @@ def _cumulative(name: str) -> Any:
         attributes="dim kind",
     )
 
-    def function(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    def function(input: Tensor, dim: int, dtype: Any = None, *, out: Tensor | None = None) -> Tensor:
         from engine.dtypes import int64, require_dtype
 
+        if out is not None:
+            return deliver(out, function, input, dim, dtype=dtype or getattr(out, "dtype", None))
         kind = require_dtype(dtype) if dtype is not None else input.dtype if input.dtype.category >= 2 else int64
         if not input.ndim:
             return input.to(kind).clone()

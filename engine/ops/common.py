@@ -7,6 +7,7 @@ import numpy as np
 from engine import promotion
 from engine.dtypes import BOOL_CATEGORY, FLOATING_CATEGORY, dtype, get_default_dtype
 from engine.operands import UNDEFINED, Scalar
+from engine.ops.scalars import parsed
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -19,9 +20,9 @@ def operand(value: Any, name: str) -> Any:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool | int | float | complex):
-        return Scalar(value)
+        return Scalar(parsed(name, value))
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
-        return Scalar(value.item())
+        return Scalar(parsed(name, value.item()))
     raise TypeError(f"{name}: expected a Tensor or a number, got {type(value).__name__}; make a Tensor with engine.tensor(...)")
 
 
@@ -51,15 +52,27 @@ def require_floating(name: str, spec: Spec) -> None:
         raise RuntimeError(f"{name}: expected a floating point or complex input, got {spec.dtype}; convert it with .float()")
 
 
+_CATEGORIES = ("bool", "integer", "float", "complex")
+_PLAIN_ERRORS = frozenset({"neg", "sub", "positive", "maximum", "minimum", "fmax", "fmin", "heaviside"})  # of PyTorch's operators
+
+
 def refuse_dtypes(name: str, refused: str, specs: tuple[Spec, ...]) -> None:
-    """Raises RuntimeError for operands of the refused categories ("bool", "complex") among tensors, as PyTorch does."""
-    for spec in specs:
-        if spec.number is not None:
-            continue
-        if "bool" in refused and spec.dtype.category == BOOL_CATEGORY:
-            raise RuntimeError(f"{name}: not supported for bool tensors; use a logical operator (^, |, ~) or convert with .int()")
-        if "complex" in refused and spec.dtype.is_complex:
-            raise RuntimeError(f"{name}: not supported for complex tensors, which have no order; use .abs() or .real")
+    """Raises for operands that meet in a dtype of a refused category ("bool integer float complex").
+
+    NotImplementedError, which is a RuntimeError, where PyTorch's kernels say so; else RuntimeError.
+    """
+    kind = common_dtype(*specs)
+    if name == "sub":  # bool operands are refused whatever they meet
+        kind = next((spec.dtype for spec in specs if spec.number is None and not spec.dtype.category), kind)
+    if _CATEGORIES[kind.category] in refused.split():
+        expected = " or ".join(category for category in _CATEGORIES if category not in refused.split())
+        advice = "; convert it with .to()"
+        if kind.category == BOOL_CATEGORY:
+            advice = "; use a logical operator (^, |, ~) or convert with .int()"
+        elif kind.is_complex and "float" not in refused:
+            advice = "; complex numbers have no order, use .abs() or .real"
+        error = RuntimeError if name in _PLAIN_ERRORS else NotImplementedError
+        raise error(f'{name}: "{name}" not implemented for {kind}: expected {expected} tensors{advice}')
 
 
 def require_real(name: str, spec: Spec) -> None:

@@ -1,8 +1,8 @@
-"""Convolution on raw arrays, any number of spatial axes: the three bilinear maps as matrix products over window columns.
+"""Convolution on raw arrays, any number of spatial axes: three bilinear maps as matrix products over window columns.
 
-Images are channels-last inside, (N, d..., C), and columns one matrix a group, (G, windows, kernel... * C / G), ordered as a
-channels-last weight lies in memory; a channels-last weight is then a matrix operand without a copy. Works for NumPy and
-CuPy, any dtype; `engine.ops.conv_cpu` is the fast path.
+Images are channels-last inside, (N, d..., C), and columns one matrix a group, (G, windows, kernel... * C / G), ordered
+as a channels-last weight lies in memory; a channels-last weight is then a matrix operand without a copy. Works for
+NumPy and CuPy, any real dtype; `engine.ops.conv_cpu` is the fast path.
 """
 
 from math import prod
@@ -12,92 +12,80 @@ from typing import Any
 import numpy as np
 
 from engine.layout import MemoryFormat, contiguous_format
-from engine.ops.windows import channels_first, channels_last, padded, patches
+from engine.ops.windows import Axes, ConvWindow, channels_first, channels_last, padded, patches
 
 Array = Any
-Axes = tuple[int, ...]
+
+_HALF = frozenset({"float16", "bfloat16"})
 
 
 def convolve(
-    xp: ModuleType,
-    input: Array,
-    weight: Array,
-    bias: Array,
-    stride: Axes,
-    padding: Axes,
-    dilation: Axes,
-    groups: int,
-    out: Axes,
-    memory_format: MemoryFormat,
+    xp: ModuleType, input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat
 ) -> Array:
-    """The convolution (N, O, out...) of input (N, C, d...) and weight (O, C / groups, kernel...), laid out in memory_format."""
-    image, matrix = channels_last(input), weight_matrix(weight, groups)
-    rows = columns(xp, image, weight.shape[2:], stride, padding, dilation, groups, out)
-    result = xp.empty((input.shape[0], *out, weight.shape[0]), input.dtype)
-    product(xp, rows, matrix.swapaxes(-1, -2), result.reshape(-1, weight.shape[0]))
+    """(N, O, out...) in memory_format from input (N, C, d...) and weight (O, C / groups, kernel...)."""
+    kind = input.dtype
+    input, weight, bias = _widened(xp, input, weight, bias)
+    out = window.positions(input.shape[2:], weight.shape[2:])
+    rows = columns(xp, channels_last(input), weight.shape[2:], window, out)
+    products = xp.matmul(rows, weight_matrices(weight, window.groups).swapaxes(-1, -2))
+    result = products.swapaxes(0, 1).reshape(input.shape[0], *out, weight.shape[0])
     if bias is not None:
-        result += bias
-    return laid_out(xp, result, memory_format)
+        result = result + bias
+    return laid_out(xp, result, memory_format).astype(kind, copy=False)
 
 
 def convolve_transposed(
     xp: ModuleType,
-    gradient: Array,
+    input: Array,
     weight: Array,
     bias: Array,
-    stride: Axes,
-    padding: Axes,
-    dilation: Axes,
-    groups: int,
     size: Axes,
+    window: ConvWindow,
     memory_format: MemoryFormat,
 ) -> Array:
-    """The adjoint of `convolve` in its input: (N, C, size...) from gradient (N, O, out...) and weight (O, C / groups, kernel...)."""
-    rows = channels_last(gradient)
-    matrix = weight_matrix(weight, groups)
-    channels = weight.shape[1] * groups
-    columns_gradient = grouped(rows.reshape(-1, weight.shape[0]), groups) @ matrix
-    shape = (gradient.shape[0], *size, channels)
-    result = gather_columns(xp, columns_gradient, shape, weight.shape[2:], stride, padding, dilation, gradient.shape[2:])
+    """The adjoint of `convolve` in its input: (N, C, size...) from (N, O, out...) and the same weight."""
+    kind = input.dtype
+    input, weight, bias = _widened(xp, input, weight, bias)
+    rows = grouped(channels_last(input).reshape(-1, weight.shape[0]), window.groups)
+    shape = (input.shape[0], *size, weight.shape[1] * window.groups)
+    matrices = rows @ weight_matrices(weight, window.groups)
+    result = gather_columns(xp, matrices, shape, weight.shape[2:], window, input.shape[2:])
     if bias is not None:
         result += bias
-    return laid_out(xp, result, memory_format)
+    return laid_out(xp, result, memory_format).astype(kind, copy=False)
 
 
 def weight_gradient(
-    xp: ModuleType,
-    gradient: Array,
-    input: Array,
-    stride: Axes,
-    padding: Axes,
-    dilation: Axes,
-    groups: int,
-    size: Axes,
+    xp: ModuleType, gradient: Array, input: Array, window: ConvWindow, size: Axes, weight_stride: Axes
 ) -> Array:
-    """The adjoint of `convolve` in its weight: `size` (O, C / groups, kernel...), channels-last in memory."""
+    """The adjoint of `convolve` in its weight: `size` (O, C / groups, kernel...), channels-last in memory.
+
+    `weight_stride` is what the operator's rule promises; whoever needs it lays the result out.
+    """
+    kind = input.dtype
+    gradient, input = _widened(xp, gradient, input)
     kernel = size[2:]
-    rows = columns(xp, channels_last(input), kernel, stride, padding, dilation, groups, gradient.shape[2:])
-    per_group = grouped(channels_last(gradient).reshape(-1, size[0]), groups)
-    matrix = per_group.swapaxes(-1, -2) @ rows  # (G, O / G, kernel... * C / G)
-    return channels_first(matrix.reshape(size[0], *kernel, size[1]))
+    rows = columns(xp, channels_last(input), kernel, window, gradient.shape[2:])
+    per_group = grouped(channels_last(gradient).reshape(-1, size[0]), window.groups)
+    matrices = per_group.swapaxes(-1, -2) @ rows  # (G, O / G, kernel... * C / G)
+    return channels_first(matrices.reshape(size[0], *kernel, size[1])).astype(kind, copy=False)
 
 
-def weight_matrix(weight: Array, groups: int) -> Array:
-    """Weight (O, C / G, kernel...) as (G, O / G, kernel... * C / G)."""
+def _widened(xp: ModuleType, *arrays: Array) -> Any:
+    """Half precision operands as float32: sums are taken there, as PyTorch does."""
+    if arrays[0].dtype.name in _HALF:
+        return tuple(None if array is None else array.astype(xp.float32) for array in arrays)
+    return arrays
+
+
+def weight_matrices(weight: Array, groups: int) -> Array:
+    """Weight (O, C / G, kernel...) as (G, O / G, kernel... * C / G); a view of a channels-last weight."""
     return channels_last(weight).reshape(groups, weight.shape[0] // groups, -1)
 
 
 def grouped(rows: Array, groups: int) -> Array:
     """Rows (M, G * K) as (G, M, K)."""
-    return rows.reshape(rows.shape[0], groups, -1).swapaxes(0, 1)
-
-
-def product(xp: ModuleType, rows: Array, matrices: Array, out: Array) -> None:
-    """out (M, G * K) = rows (G, M, J) @ matrices (G, J, K), group by group."""
-    if len(rows) == 1:
-        xp.matmul(rows[0], matrices[0], out=out)
-    else:
-        grouped(out, len(rows))[...] = xp.matmul(rows, matrices)
+    return rows.reshape(rows.shape[0], groups, rows.shape[1] // groups).swapaxes(0, 1)
 
 
 def laid_out(xp: ModuleType, image: Array, memory_format: MemoryFormat) -> Array:
@@ -106,61 +94,46 @@ def laid_out(xp: ModuleType, image: Array, memory_format: MemoryFormat) -> Array
     return xp.ascontiguousarray(result) if memory_format is contiguous_format else result
 
 
-def columns(
-    xp: ModuleType,
-    image: Array,
-    kernel: Axes,
-    stride: Axes,
-    padding: Axes,
-    dilation: Axes,
-    groups: int,
-    out: Axes,
-) -> Array:
+def _extent(size: Axes, kernel: Axes, window: ConvWindow, out: Axes) -> Axes:
+    """The padded image that `out` windows cover; more than the symmetric padding where output_padding added windows."""
+    return tuple(
+        max(old + 2 * before, (positions - 1) * step + reach)
+        for old, before, positions, step, reach in zip(
+            size, window.padding, out, window.stride, window.spread(kernel), strict=True
+        )
+    )
+
+
+def columns(xp: ModuleType, image: Array, kernel: Axes, window: ConvWindow, out: Axes) -> Array:
     """Columns (G, N * out..., kernel... * C / G) of an image (N, d..., C)."""
-    batch, channels = image.shape[0], image.shape[-1]
-    if not any(padding) and prod(kernel) == prod(stride) == 1 and out == image.shape[1:-1]:
-        return grouped(image.reshape(-1, channels), groups)
+    batch, size, channels = image.shape[0], image.shape[1:-1], image.shape[-1]
+    groups = window.groups
+    if not any(window.padding) and prod(kernel) == prod(window.stride) == 1 and out == size:
+        return grouped(image.reshape(batch * prod(size), channels), groups)
     after = tuple(
-        max((positions - 1) * step + by * (window - 1) + 1 - size - before, 0)
-        for positions, step, by, window, size, before in zip(
-            out, stride, dilation, kernel, image.shape[1:-1], padding, strict=True
-        )
+        all_of - old - before
+        for all_of, old, before in zip(_extent(size, kernel, window, out), size, window.padding, strict=True)
     )
-    view = patches(xp, padded(xp, image, padding, after), kernel, stride, dilation, out)
-    split = view.reshape(*view.shape[:-1], groups, channels // groups) if groups > 1 else view[..., None, :]
+    view = patches(xp, padded(xp, image, window.padding, after), kernel, window.stride, window.dilation, out)
+    split = view.reshape(*view.shape[:-1], groups, channels // groups)
     at = split.ndim - 2
-    return split.transpose(at, *range(at), at + 1).reshape(groups, batch * prod(out), -1)
+    width = prod(kernel) * (channels // groups)
+    return split.transpose(at, *range(at), at + 1).reshape(groups, batch * prod(out), width)
 
 
-def gather_columns(
-    xp: ModuleType,
-    matrix: Array,
-    shape: Axes,
-    kernel: Axes,
-    stride: Axes,
-    padding: Axes,
-    dilation: Axes,
-    out: Axes,
-) -> Array:
+def gather_columns(xp: ModuleType, matrices: Array, shape: Axes, kernel: Axes, window: ConvWindow, out: Axes) -> Array:
     """The adjoint of `columns`: an image of `shape` (N, d..., C), every pixel the sum of its copies."""
-    batch, channels = shape[0], shape[-1]
-    groups = len(matrix)
-    spatial = tuple(
-        max(size + 2 * before, (positions - 1) * step + by * (window - 1) + 1)
-        for size, before, positions, step, by, window in zip(
-            shape[1:-1], padding, out, stride, dilation, kernel, strict=True
-        )
-    )
-    total = xp.zeros((batch, *spatial, channels), matrix.dtype)
-    parts = matrix.reshape(groups, batch, *out, *kernel, channels // groups)
-    width = channels // groups
+    groups, batch, size = len(matrices), shape[0], shape[1:-1]
+    width = shape[-1] // groups
+    total = xp.zeros((batch, *_extent(size, kernel, window, out), shape[-1]), matrices.dtype)
+    parts = matrices.reshape(groups, batch, *out, *kernel, width)
     for tap in np.ndindex(*kernel):
         where = tuple(
             slice(at * by, at * by + (positions - 1) * step + 1, step)
-            for at, by, positions, step in zip(tap, dilation, out, stride, strict=True)
+            for at, by, positions, step in zip(tap, window.dilation, out, window.stride, strict=True)
         )
         for group in range(groups):
             target = total[(slice(None), *where, slice(group * width, (group + 1) * width))]
             target += parts[(group, slice(None), *(slice(None),) * len(out), *tap)]
-    inside = tuple(slice(before, before + size) for before, size in zip(padding, shape[1:-1], strict=True))
+    inside = tuple(slice(before, before + old) for before, old in zip(window.padding, size, strict=True))
     return xp.ascontiguousarray(total[(slice(None), *inside)])

@@ -1,11 +1,14 @@
-"""The public convolutions: arguments in canonical form, unbatched inputs, padding by name, the memory format of the result."""
+"""The public convolutions.
+
+Arguments in canonical form, unbatched inputs, padding by name, the memory format of the result.
+"""
 
 from typing import Any
 
 from engine.layout import MemoryFormat, contiguous_format
 from engine.ops.conv import conv, conv_transposed
 from engine.ops.padding import constant_pad_nd
-from engine.ops.windows import Sizes, sizes, suggested_format
+from engine.ops.windows import ConvWindow, Sizes, sizes, suggested_format
 from engine.tensor import Tensor
 
 
@@ -23,20 +26,26 @@ def _batched(name: str, input: Tensor, weight: Tensor, dims: int) -> Tensor:
     ndim = input.ndim
     if ndim not in (dims + 1, dims + 2):
         raise RuntimeError(
-            f"{name}: Expected {dims + 1}D (unbatched) or {dims + 2}D (batched) input to {name}, but got input of size: "
+            f"{name}: Expected {dims + 1}D (unbatched) or {dims + 2}D (batched) input to {name}, but got input of "
+            "size: "
             f"{list(input.shape)}"
         )
     if weight.ndim != dims + 2:
         raise RuntimeError(
-            f"{name}: expected a {dims + 2}-dimensional weight (outputs, inputs / groups, kernel...), got size {list(weight.shape)}"
+            f"{name}: expected a {dims + 2}-dimensional weight (outputs, inputs / groups, kernel...), got size "
+            f"{list(weight.shape)}"
         )
     return input if ndim == dims + 2 else input.unsqueeze(0)
 
 
-def _same_padding(name: str, input: Tensor, weight: Tensor, stride: Any, dilation: Any) -> tuple[Tensor, tuple[int, ...]]:
+def _same_padding(
+    name: str, input: Tensor, weight: Tensor, stride: Any, dilation: Any
+) -> tuple[Tensor, tuple[int, ...]]:
     """The input, padded by one more where the total is odd, and the symmetric rest (aten convolution_same)."""
     if any(step != 1 for step in stride):
-        raise RuntimeError(f"{name}: padding='same' is not supported for strided convolutions, got stride {list(stride)}")
+        raise RuntimeError(
+            f"{name}: padding='same' is not supported for strided convolutions, got stride {list(stride)}"
+        )
     totals = [by * (size - 1) for by, size in zip(dilation, weight.shape[2:], strict=True)]
     if any(total % 2 for total in totals):
         input = constant_pad_nd(input, tuple(side for total in reversed(totals) for side in (0, total % 2)), 0.0)
@@ -66,14 +75,16 @@ def _convolution(dims: int) -> Any:
                 raise RuntimeError(f"{name}: Invalid padding string: '{padding}'; expected 'same' or 'valid'")
         else:
             margin = sizes(name, "padding", padding, dims)
-        result = conv(image, weight, bias, steps, margin, spread, groups, _memory_format(image, weight, dims))
+        result = conv(
+            image, weight, bias, ConvWindow(steps, margin, spread, groups), _memory_format(image, weight, dims)
+        )
         return result if input.ndim == dims + 2 else result.squeeze(0)
 
     convolution.__name__ = convolution.__qualname__ = name
     convolution.__doc__ = f"""Convolution over {dims} spatial axes.
 
-    Shapes: input (N, C, d...) or (C, d...), weight (O, C / groups, kernel...), bias (O,). `padding` is a number, one an axis,
-    "valid" (none) or "same" (as many outputs as inputs). The result is channels-last if input or weight is.
+    Shapes: input (N, C, d...) or (C, d...), weight (O, C / groups, kernel...), bias (O,). `padding` is a number, one an
+    axis, "valid" (none) or "same" (as many outputs as inputs). The result is channels-last if input or weight is.
     Raises: RuntimeError naming the shapes for operands that do not fit. Source: torch.nn.functional.{name}.
     """
     return convolution
@@ -108,14 +119,16 @@ def _transposed(dims: int) -> Any:
                 image.shape[2:], steps, margin, spread, weight.shape[2:], extra, strict=True
             )
         )
-        result = conv_transposed(image, weight, bias, size, steps, margin, spread, groups, _memory_format(image, weight, dims))
+        window = ConvWindow(steps, margin, spread, groups)
+        result = conv_transposed(image, weight, bias, size, window, _memory_format(image, weight, dims))
         return result if input.ndim == dims + 2 else result.squeeze(0)
 
     convolution.__name__ = convolution.__qualname__ = name
     convolution.__doc__ = f"""The transpose (gradient in the input) of `conv{dims}d`.
 
-    Shapes: input (N, C, d...) or (C, d...), weight (C, O / groups, kernel...), bias (O,). `output_padding` enlarges the result
-    on one side. Raises: RuntimeError naming the shapes for operands that do not fit. Source: torch.nn.functional.{name}.
+    Shapes: input (N, C, d...) or (C, d...), weight (C, O / groups, kernel...), bias (O,). `output_padding` enlarges the
+    result on one side. Raises: RuntimeError naming the shapes for operands that do not fit.
+    Source: torch.nn.functional.{name}.
     """
     return convolution
 

@@ -20,6 +20,8 @@ def _forward(xp: ModuleType, input: Any, stride: tuple[int, ...], kind: dtype, w
     if not isinstance(input, xp.ndarray):  # a NumPy scalar that a rule was given
         input = xp.asarray(input)
     copy = backend.empty(spec_of(input.shape, stride, kind, where))
+    if copy is None:  # meta
+        return None
     if where is CPU and xp is not backend.np:
         input = input.get()
     elif where is not CPU and xp is backend.np:

@@ -1,4 +1,6 @@
-"""Dropout: a mask drawn from a Generator, and the operator that applies it. The mask is an input, so every derivative uses the same draw."""
+"""Dropout: a mask drawn from a Generator, and the operator that applies it. The mask is an input, so every derivative
+uses the same draw.
+"""
 
 from types import ModuleType
 from typing import Any
@@ -21,7 +23,9 @@ def _rule(input: Spec, mask: Spec, scale: float) -> Spec:
         raise RuntimeError(f"masked_scale: expected a bool mask, got {mask.dtype}")
     planned = iterator.plan((input.operand, converted_operand(mask)))
     if planned.shape != input.shape:
-        raise RuntimeError(f"masked_scale: a mask of shape {list(mask.shape)} does not broadcast to the input's {list(input.shape)}")
+        raise RuntimeError(
+            f"masked_scale: a mask of shape {list(mask.shape)} does not broadcast to the input's {list(input.shape)}"
+        )
     return input.like(stride=iterator.plan((input.operand,)).stride)
 
 
@@ -48,13 +52,16 @@ def masked_scale(input: Tensor, mask: Tensor, scale: float) -> Tensor:
 
 
 def keep_mask(shape: tuple[int, ...], keep: float, device: Any = CPU, generator: Generator | None = None) -> Tensor:
-    """A bool mask, true with probability `keep`, drawn in row-major order so that the layout of the data does not change it."""
+    """A bool mask, true with probability `keep`, drawn in row-major order so that the layout of the data does not
+    change it.
+    """
     draws = (generator or default_generator).numpy.random(shape, dtype=np.float32)
     return wrap_array(np.asarray(draws < keep), device)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, mask_shape: tuple[int, ...] | None = None) -> Tensor:
-    """Zeroes elements with probability p and divides the others by 1 - p. `mask_shape` (broadcasting) drops whole slices at once.
+    """Zeroes elements with probability p and divides the others by 1 - p. `mask_shape` (broadcasting) drops whole
+    slices at once.
 
     Raises: ValueError unless 0 <= p <= 1.
     """
@@ -64,4 +71,6 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, mask_shape: tu
         return input
     if p == 1:
         return input * 0.0
-    return masked_scale(input, keep_mask(tuple(input.shape) if mask_shape is None else mask_shape, 1 - p, input.device), 1 / (1 - p))
+    return masked_scale(
+        input, keep_mask(tuple(input.shape) if mask_shape is None else mask_shape, 1 - p, input.device), 1 / (1 - p)
+    )

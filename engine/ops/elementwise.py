@@ -1,0 +1,251 @@
+"""Elementwise functions beyond the core: rows like those of `engine.ops.pointwise`, and compositions of them."""
+
+import math
+from typing import Any
+
+from engine import iterator
+from engine.dispatch import apply, define
+from engine.dtypes import FLOATING_CATEGORY, bool_, float64
+from engine.ops.common import operand
+from engine.ops.out import deliver
+from engine.ops.pointwise import FUNCTIONS, clamp, div, floating, pointwise, scaled, sub, where
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _sinc_slope(g: Any, nd: Any, input: Any) -> Any:
+    at = nd.where(input == 0, 1, input)
+    angle = at * math.pi
+    return nd.where(input == 0, 0, g * (nd.cos(angle) * angle - nd.sin(angle)) / (angle * at))
+
+
+def _xlogy_slope(g: Any, nd: Any, input: Any, other: Any) -> Any:
+    none = (input == 0) & (other <= 0)
+    return g * nd.where(none, 0, nd.log(nd.where(none, 1, other)))
+
+
+floating("sinc", "sinc", (_sinc_slope,))
+floating(
+    "xlogy",
+    lambda xp, input, other: xp.where(
+        xp.isnan(other), math.nan, xp.where(input == 0, 0, input * xp.log(xp.where(input == 0, 1, other)))
+    ),
+    (_xlogy_slope, lambda g, input, other: g * input / other),
+    refused="complex",
+)
+floating(
+    "logaddexp2",
+    "logaddexp2",
+    (lambda g, nd, input, out: g * nd.exp2(input - out), lambda g, nd, other, out: g * nd.exp2(other - out)),
+    refused="bool integer complex",
+)
+floating(
+    "copysign",
+    "copysign",
+    (
+        lambda g, nd, input, other: g * nd.sign(input) * nd.where(nd.signbit(other), -1.0, 1.0),
+        lambda g: g * 0,
+    ),
+    refused="complex",
+)
+pointwise("nextafter", "nextafter", (None, None), refused="bool integer complex")
+pointwise("gcd", "gcd", (None, None), refused="bool float complex")
+pointwise("lcm", "lcm", (None, None), refused="bool float complex")
+pointwise(
+    "heaviside",
+    lambda xp, input, other: xp.heaviside(input, other).astype(input.dtype),
+    (None, None),
+    refused="complex",
+)
+
+
+def _nan_to_num_rule(input: Spec, nan: float, posinf: float | None, neginf: float | None) -> Spec:
+    return input.like(stride=iterator.plan((input.operand,)).stride)
+
+
+def _nan_to_num(xp: Any, input: Any, nan: float, posinf: float | None, neginf: float | None) -> Any:
+    return xp.nan_to_num(input, nan=nan, posinf=posinf, neginf=neginf)
+
+
+NAN_TO_NUM = define(
+    "nan_to_num",
+    rule=_nan_to_num_rule,
+    forward=_nan_to_num,
+    backward=(lambda g, nd, input: nd.where(nd.isfinite(input), g, 0),),
+    attributes="nan posinf neginf",
+)
+
+
+def nan_to_num(
+    input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """NaN replaced by `nan` (0), infinities by the given numbers (the dtype's largest and smallest)."""
+    if input.dtype.category < FLOATING_CATEGORY:
+        return input.clone()
+    return apply(NAN_TO_NUM, (input,), (0.0 if nan is None else float(nan), posinf, neginf))
+
+
+# --- compositions -----------------------------------------------------------------------------------------------------
+
+
+def addcmul(
+    input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """input + value * tensor1 * tensor2."""
+    if out is not None:
+        return deliver(out, addcmul, input, tensor1, tensor2, value=value, same_dtype=False, overlap="partial")
+    product = tensor1 * tensor2
+    return input + (product if value == 1 else product * value)
+
+
+def addcdiv(
+    input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """input + value * tensor1 / tensor2."""
+    if out is not None:
+        return deliver(out, addcdiv, input, tensor1, tensor2, value=value, same_dtype=False, overlap="partial")
+    if all(tensor.dtype.category < FLOATING_CATEGORY for tensor in (tensor1, tensor2)):
+        raise RuntimeError("Integer division with addcdiv is no longer supported; convert the operands with .float()")
+    quotient = tensor1 / tensor2
+    return input + (quotient if value == 1 else quotient * value)
+
+
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+    """Where |input - other| <= atol + rtol * |other|; equal infinities are close, NaN only with `equal_nan`."""
+    if input.dtype is not other.dtype:
+        raise RuntimeError(f"isclose: {input.dtype} did not match {other.dtype}; convert one with .to()")
+    input, other = input.detach(), other.detach()
+    close = input == other
+    if equal_nan and input.dtype.category >= FLOATING_CATEGORY:
+        close = close | (FUNCTIONS["isnan"](input) & FUNCTIONS["isnan"](other))
+    if input.dtype is bool_:
+        return close
+    distance = (input - other).abs()
+    return close | ((distance <= atol + (other * rtol).abs()) & FUNCTIONS["isfinite"](distance))
+
+
+def frac(input: Tensor) -> Tensor:
+    """The part after the point, with the sign of the number."""
+    return input - input.trunc()
+
+
+def deg2rad(input: Tensor) -> Tensor:
+    """Degrees to radians."""
+    return input * (math.pi / 180)
+
+
+def rad2deg(input: Tensor) -> Tensor:
+    """Radians to degrees."""
+    return input * (180 / math.pi)
+
+
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """Values of at least `min`."""
+    return clamp(input, min, None)
+
+
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """Values of at most `max`."""
+    return clamp(input, None, max)
+
+
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)); with `eps`, of x limited to [eps, 1 - eps]."""
+    x = input if eps is None else clamp(input, eps, 1 - eps)
+    return (x / (1 - x)).log()
+
+
+def float_power(input: Any, exponent: Any) -> Tensor:
+    """input ** exponent in float64."""
+    base, power = operand(input, "float_power"), operand(exponent, "float_power")
+    base = base.to(float64) if isinstance(base, Tensor) else base
+    power = power.to(float64) if isinstance(power, Tensor) else power
+    return FUNCTIONS["pow"](
+        base if isinstance(base, Tensor) else input, power if isinstance(power, Tensor) else exponent
+    )
+
+
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """input * 2 ** other."""
+    return input * FUNCTIONS["pow"](2.0, other)
+
+
+def isposinf(input: Tensor) -> Tensor:
+    """Where the element is plus infinity."""
+    return input.detach() == math.inf
+
+
+def isneginf(input: Tensor) -> Tensor:
+    """Where the element is minus infinity."""
+    return input.detach() == -math.inf
+
+
+def isreal(input: Tensor) -> Tensor:
+    """Where the imaginary part is 0."""
+    return input.detach().imag == 0 if input.is_complex() else input.detach().new_ones(input.shape, dtype=bool_)
+
+
+def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    """other - alpha * input."""
+    return FUNCTIONS["sub"](other, input if alpha == 1 else scaled("rsub", other, input, alpha))
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Where an element is one of `test_elements`."""
+    like = elements if isinstance(elements, Tensor) else test_elements
+    values = elements if isinstance(elements, Tensor) else like.new_tensor(elements)
+    tested = test_elements if isinstance(test_elements, Tensor) else like.new_tensor(test_elements)
+    found = (values.detach().unsqueeze(-1) == tested.detach().reshape(-1)).any(-1)
+    return ~found if invert else found
+
+
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of input - other."""
+    return (input - other).norm(p)
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """`input` with the elements of `source`, in order, where the mask is true.
+
+    Raises: RuntimeError if the mask is not bool or asks for more elements than `source` has.
+    """
+    if mask.dtype is not bool_:
+        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+    mask = mask.detach().expand(input.shape)
+    count = int(mask.sum().item())
+    if count > source.numel():
+        raise RuntimeError(
+            f"masked_scatter: expected self and source to have the same number of elements where the mask is true: "
+            f"{count} elements are asked for, source has {source.numel()}"
+        )
+    if not count:
+        return input.clone()
+    order = (mask.reshape(-1).cumsum(0) - 1).clamp(min=0).reshape(input.shape)
+    return where(mask, source.reshape(-1)[order], input)
+
+
+ALIASES = {
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "not_equal": "ne",
+    "multiply": "mul",
+    "negative": "neg",
+    "fix": "trunc",
+    "absolute": "abs",
+}
+"""Second names that PyTorch has for rows of the pointwise table."""
+
+FUNCTIONS.update({alias: FUNCTIONS[name] for alias, name in ALIASES.items()})
+
+subtract, divide, true_divide = sub, div, div

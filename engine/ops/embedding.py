@@ -13,7 +13,10 @@ from engine.tensor import Tensor
 
 def _rule(input: Spec, weight: Spec, padding_idx: int, scale_grad_by_freq: bool) -> Spec:
     if input.dtype.name not in ("int64", "int32"):
-        raise RuntimeError(f"embedding: Expected tensor for argument 'indices' to have one of the scalar types int64, int32; but got {input.dtype}")
+        raise RuntimeError(
+            "embedding: Expected tensor for argument 'indices' to have one of the scalar types int64, int32; but got "
+            f"{input.dtype}"
+        )
     if weight.ndim != 2:
         raise RuntimeError(f"embedding: 'weight' must be 2-D, got shape {list(weight.shape)}")
     return weight.like(shape=(*input.shape, weight.shape[1]))
@@ -41,7 +44,9 @@ EMBEDDING = define(
     forward=_embedding,
     backward=(
         None,
-        lambda g, nd, input, weight_spec, padding_idx, scale_grad_by_freq: nd.embedding_backward(g, input, weight_spec.shape[0], padding_idx, scale_grad_by_freq),
+        lambda g, nd, input, weight_spec, padding_idx, scale_grad_by_freq: nd.embedding_backward(
+            g, input, weight_spec.shape[0], padding_idx, scale_grad_by_freq
+        ),
     ),
     inputs="input weight",
     attributes="padding_idx scale_grad_by_freq",
@@ -49,7 +54,9 @@ EMBEDDING = define(
 
 
 def _row_factors(xp: ModuleType, index: Any, count: int, padding_idx: int, scale_grad_by_freq: bool, kind: Any) -> Any:
-    """What the gradient of every looked-up row is multiplied by: 0 for padding, 1 / (how often its index occurs) if asked for."""
+    """What the gradient of every looked-up row is multiplied by: 0 for padding, 1 / (how often its index occurs) if
+    asked for.
+    """
     factors = xp.ones(index.shape, kind)
     if scale_grad_by_freq:
         factors /= xp.bincount(index, minlength=count)[index]
@@ -57,7 +64,9 @@ def _row_factors(xp: ModuleType, index: Any, count: int, padding_idx: int, scale
     return factors
 
 
-def _embedding_backward(xp: ModuleType, gradient: Any, index: Any, count: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+def _embedding_backward(
+    xp: ModuleType, gradient: Any, index: Any, count: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Any:
     flat = index.reshape(-1)
     rows = gradient.reshape(-1, gradient.shape[-1])
     if padding_idx >= 0 or scale_grad_by_freq:
@@ -73,14 +82,23 @@ def _again(g: Any, nd: Any, index: Any, count: int, padding_idx: int, scale_grad
         return looked_up
     raw = index._array if nd.records else index
     xp = np if isinstance(raw, np.ndarray) else nd.xp
-    factors = _row_factors(xp, raw.reshape(-1), count, padding_idx, scale_grad_by_freq, looked_up.dtype.numpy if nd.records else looked_up.dtype)
+    factors = _row_factors(
+        xp,
+        raw.reshape(-1),
+        count,
+        padding_idx,
+        scale_grad_by_freq,
+        looked_up.dtype.numpy if nd.records else looked_up.dtype,
+    )
     factors = factors.reshape((*raw.shape, 1))
     return looked_up * (looked_up.new_tensor(factors) if nd.records else factors)
 
 
 EMBEDDING_BACKWARD = define(
     "embedding_backward",
-    rule=lambda gradient, index, count, padding_idx, scale_grad_by_freq: gradient.like(shape=(count, gradient.shape[-1])),
+    rule=lambda gradient, index, count, padding_idx, scale_grad_by_freq: gradient.like(
+        shape=(count, gradient.shape[-1])
+    ),
     forward=_embedding_backward,
     backward=(_again, None),
     inputs="gradient index",
@@ -89,23 +107,37 @@ EMBEDDING_BACKWARD = define(
 
 
 @EMBEDDING_BACKWARD.kernel("cpu")
-def _embedding_backward_cpu(xp: ModuleType, gradient: Any, index: Any, count: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+def _embedding_backward_cpu(
+    xp: ModuleType, gradient: Any, index: Any, count: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Any:
     if gradient.dtype.char not in "fd":
         return _embedding_backward(xp, gradient, index, count, padding_idx, scale_grad_by_freq)
     # 1024 rows of 128 floats into 256: 16 µs, np.add.at 420
-    rows = np.ascontiguousarray(gradient).reshape(-1, gradient.shape[-1]) if gradient.size else np.empty((0, gradient.shape[-1]), gradient.dtype)
+    rows = (
+        np.ascontiguousarray(gradient).reshape(-1, gradient.shape[-1])
+        if gradient.size
+        else np.empty((0, gradient.shape[-1]), gradient.dtype)
+    )
     flat = np.ascontiguousarray(index).reshape(-1).astype(np.int64, copy=False)
     return kernels.embedding_backward(rows, flat, count, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq)
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, scale_grad_by_freq: bool = False) -> Tensor:
-    """Rows of `weight` (V, D) at the indices `input` (int64 or int32, any shape): (..., D). The row `padding_idx` gets no gradient.
+def embedding(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, scale_grad_by_freq: bool = False
+) -> Tensor:
+    """Rows of `weight` (V, D) at the indices `input` (int64 or int32, any shape): (..., D). The row `padding_idx` gets
+    no gradient.
 
-    Raises: IndexError for an index outside the table; RuntimeError for other dtypes of indices or a table that is not 2-D.
+    Raises: IndexError for an index outside the table; RuntimeError for other dtypes of indices or a table that is not
+    2-D.
     """
-    return apply(EMBEDDING, (input, weight), (-1 if padding_idx is None else int(padding_idx), bool(scale_grad_by_freq)))
+    return apply(
+        EMBEDDING, (input, weight), (-1 if padding_idx is None else int(padding_idx), bool(scale_grad_by_freq))
+    )
 
 
-def embedding_backward(gradient: Tensor, index: Tensor, count: int, padding_idx: int = -1, scale_grad_by_freq: bool = False) -> Tensor:
+def embedding_backward(
+    gradient: Tensor, index: Tensor, count: int, padding_idx: int = -1, scale_grad_by_freq: bool = False
+) -> Tensor:
     """The adjoint of `embedding`: a table of `count` rows to which the rows of `gradient` are added at `index`."""
     return apply(EMBEDDING_BACKWARD, (gradient, index), (count, padding_idx, scale_grad_by_freq))

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from engine import backend, layout
-from engine.device import CPU, device
+from engine.autograd.modes import state
+from engine.device import CPU, default, device
 from engine.dtypes import (
+    FLOATING_CATEGORY,
+    INTEGER_CATEGORY,
     bool_,
     complex64,
     complex128,
@@ -21,10 +24,9 @@ from engine.dtypes import (
 )
 from engine.layout import MemoryFormat, contiguous_format, preserve_format
 from engine.ops.copy import strides_in_format
+from engine.ops.scalars import checked
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
-
-default_device = CPU
 
 
 def shape_from(size: tuple[Any, ...], name: str) -> tuple[int, ...]:
@@ -47,13 +49,15 @@ def _new(spec: Spec, requires_grad: bool) -> Tensor:
     if spec.device.type == "cuda":
         backend.require_cupy()
     made = Tensor(backend.empty(spec), spec)
+    if state.inference:
+        made._mark_inference()
     return made.requires_grad_() if requires_grad else made
 
 
 def _spec(shape: tuple[int, ...], kind: Any, where: Any, memory_format: MemoryFormat = contiguous_format) -> Spec:
     kind = get_default_dtype() if kind is None else require_dtype(kind)
     return spec_of(
-        shape, layout.strides_for_format(shape, memory_format), kind, default_device if where is None else device(where)
+        shape, layout.strides_for_format(shape, memory_format), kind, default.device if where is None else device(where)
     )
 
 
@@ -80,27 +84,62 @@ def empty_strided(
     return _new(made.like(stride=tuple(int(step) for step in stride)), requires_grad)
 
 
-def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Every element `fill_value`, whose type decides the dtype unless given."""
+def _into(out: Any, function: Any, *arguments: Any, dtype: Any, warn: bool = False) -> Tensor:
+    """`out=` of a factory: in its dtype, on its device."""
+    from engine.ops.out import deliver
+
+    return deliver(
+        out,
+        function,
+        *arguments,
+        dtype=dtype or getattr(out, "dtype", None),
+        device=getattr(out, "device", None),
+        warn=warn,
+    )
+
+
+def full(
+    size: Any,
+    fill_value: Any,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Every element `fill_value`, whose type decides the dtype unless given.
+
+    Raises: RuntimeError for a number that the dtype does not hold.
+    """
+    if out is not None:
+        return _into(out, full, size, fill_value, dtype=dtype)
     if dtype is None:
         dtype = bool_ if isinstance(fill_value, bool) else int64 if isinstance(fill_value, int) else get_default_dtype()
         if isinstance(fill_value, complex):
             dtype = complex128 if get_default_dtype() is float64 else complex64
     made = empty(size, dtype=dtype, device=device)
     if made._array is not None:
-        made._array.fill(fill_value.item() if isinstance(fill_value, Tensor) else fill_value)
+        made._array.fill(checked("full", fill_value.item() if isinstance(fill_value, Tensor) else fill_value, made.dtype))
     return made.requires_grad_() if requires_grad else made
 
 
-def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def zeros(
+    *size: Any, out: Tensor | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Every element 0."""
+    if out is not None:
+        return _into(out, zeros, *size, dtype=dtype)
     return full(
         shape_from(size, "zeros"), 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad
     )
 
 
-def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def ones(
+    *size: Any, out: Tensor | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Every element 1."""
+    if out is not None:
+        return _into(out, ones, *size, dtype=dtype)
     return full(
         shape_from(size, "ones"), 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad
     )
@@ -131,7 +170,9 @@ def full_like(input: Tensor, fill_value: Any, **options: Any) -> Tensor:
     requires_grad = options.pop("requires_grad", False)
     made = empty_like(input, **options)
     if made._array is not None:
-        made._array.fill(fill_value)
+        made._array.fill(
+            checked("full_like", fill_value.item() if isinstance(fill_value, Tensor) else fill_value, made.dtype)
+        )
     return made.requires_grad_() if requires_grad else made
 
 
@@ -146,9 +187,18 @@ def ones_like(input: Tensor, **options: Any) -> Tensor:
 
 
 def arange(
-    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """start, start + step, ... below `end`."""
+    if out is not None:
+        return _into(out, arange, start, end, step, dtype=dtype, warn=True)
     if end is None:
         start, end = 0, start
     start, end, step = (value.item() if isinstance(value, Tensor) else value for value in (start, end, step))
@@ -167,11 +217,34 @@ def arange(
 
 
 def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    start: float,
+    end: float,
+    steps: int,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """`steps` evenly spaced values, both ends included."""
+    if out is not None:
+        return _into(out, linspace, start, end, steps, dtype=dtype)
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
-    return wrap_array(np.linspace(start, end, steps).astype(kind.numpy), device, requires_grad)
+    if steps < 0:
+        raise RuntimeError(f"linspace: number of steps must be non-negative, got {steps}")
+    return wrap_array(_evenly_spaced(start, end, steps, kind), device, requires_grad)
+
+
+def _evenly_spaced(start: float, end: float, steps: int, kind: dtype) -> np.ndarray:
+    """Counted from both ends in the precision of the dtype, as PyTorch's kernel does."""
+    if kind.category < FLOATING_CATEGORY or kind.itemsize < 4:
+        return np.linspace(start, end, steps).astype(kind.numpy)
+    places = np.arange(steps).astype(kind.numpy)
+    step = (kind.numpy.type(end) - kind.numpy.type(start)) / kind.numpy.type(max(steps - 1, 1))
+    from_end = end - step * (steps - 1 - places)
+    if steps == 1:
+        from_end = places + start
+    return np.where(np.arange(steps) < steps // 2, start + step * places, from_end).astype(kind.numpy)
 
 
 def logspace(
@@ -189,8 +262,18 @@ def logspace(
     return wrap_array(np.logspace(start, end, steps, base=base).astype(kind.numpy), device, requires_grad)
 
 
-def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Ones on the diagonal."""
+    if out is not None:
+        return _into(out, eye, n, m, dtype=dtype)
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
     return wrap_array(np.eye(n, m, dtype=kind.numpy), device, requires_grad)
 
@@ -198,7 +281,9 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 def wrap_array(array: np.ndarray, where: Any = None, requires_grad: bool = False) -> Tensor:
     """A fresh host array as a Tensor on `where`."""
     made = Tensor(array, backend.spec_of_array(array))
-    target = default_device if where is None else device(where)
+    if state.inference:
+        made._mark_inference()
+    target = default.device if where is None else device(where)
     if target is not CPU:
         made = made.to(target)
     return made.requires_grad_() if requires_grad else made
@@ -250,11 +335,10 @@ def _array_from(data: Any, kind: dtype | None) -> np.ndarray:
         array = np.array(_without_tensors(data))
     except ValueError as cause:
         raise ValueError(f"tensor: expected nested sequences of equal length at each level ({cause})") from None
-    if array.dtype == object or array.dtype.kind in "USO":
-        raise TypeError(
-            f"tensor: could not infer dtype of {type(data).__name__}; expected numbers, nested sequences of numbers, "
-            f"an array or a Tensor"
-        )
+    if array.dtype.kind not in "biufc":
+        array = _large_integers(array, data, kind)
+    if array.dtype == np.uint64 and (kind is None or kind.category < FLOATING_CATEGORY):
+        raise ValueError(f"tensor: Overflow when unpacking long long: expected integers below 2**63, got {array.max()}")
     if kind is None:
         if array.dtype == np.float64 and not _holds_numpy_float64(data):
             kind = get_default_dtype()
@@ -264,7 +348,30 @@ def _array_from(data: Any, kind: dtype | None) -> np.ndarray:
             kind = get_default_dtype()
         else:
             kind = of_numpy(array.dtype)
+    elif array.dtype.kind == "c" and not kind.is_complex:
+        raise TypeError(f"tensor: must be real number, not complex: dtype {kind} holds none; use engine.complex64")
+    elif array.size and kind.category == INTEGER_CATEGORY:
+        for extreme in (array.min(), array.max()):
+            checked("tensor", extreme.item(), kind)
     return array.astype(kind.numpy)
+
+
+def _large_integers(array: np.ndarray, data: Any, kind: dtype | None) -> np.ndarray:
+    """Python integers beyond 64 bits, which NumPy leaves as objects, as floating point numbers.
+
+    Raises: for anything else that is no number, RuntimeError, ValueError or TypeError as PyTorch does.
+    """
+    expected = "expected numbers, nested sequences of numbers, an array or a Tensor"
+    if array.dtype.kind in "US":
+        if array.ndim:
+            raise ValueError(f"tensor: too many dimensions 'str': {expected}, got strings")
+        raise TypeError(f"tensor: invalid data type 'str': {expected}")
+    wrong = next((item for item in array.ravel() if not isinstance(item, int)), None) if array.dtype == object else data
+    if wrong is not None or not array.size or None in array.ravel():
+        raise RuntimeError(f"tensor: Could not infer dtype of {type(wrong).__name__}: {expected}")
+    if kind is None or kind.category < FLOATING_CATEGORY:
+        raise ValueError(f"tensor: Overflow when unpacking long long: expected integers below 2**63, got {array.max()}")
+    return array.astype(np.float64)
 
 
 def _holds_numpy_float64(data: Any) -> bool:

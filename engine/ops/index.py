@@ -11,10 +11,14 @@ from engine import backend, iterator, layout
 from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.dtypes import bool_, int64, uint8
+from engine.operands import Scalar
 from engine.ops.factories import tensor as make_tensor
-from engine.ops.inplace import _adopt_history, check_writable, copy_
+from engine.ops.inplace import check_writable, copy_
+from engine.ops.out import deliver
+from engine.ops.scalars import assigned, checked
+from engine.ops.view_history import adopt_history, mark_written
 from engine.ops.views import select, slice_along, unsqueeze
-from engine.spec import Spec
+from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
 Key = Any
@@ -103,7 +107,8 @@ def _as_index(entry: Any) -> Any:
         return made
     if hasattr(entry, "__index__"):
         return entry.__index__()
-    raise TypeError(
+    error = IndexError if isinstance(entry, float) else TypeError
+    raise error(
         f"only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got "
         f"{type(entry).__name__})"
     )
@@ -141,6 +146,8 @@ def _index_tensors(view: Tensor, dim: int, entry: Tensor) -> list[Tensor]:
 def wrap_device_array(array: Any, like: Tensor) -> Tensor:
     """A raw integer array on the device of `like`."""
     array = array.astype(np.int64, copy=False)
+    if not array.size:  # NumPy's strides of empty arrays mean nothing
+        return Tensor(array, spec_of(array.shape, None, int64, like.device))
     return Tensor(array, backend.spec_of_array(array, like.device))
 
 
@@ -296,10 +303,15 @@ def setitem(self: Tensor, key: Key, value: Any) -> None:
     if not any(index is not None for index in indices):
         if isinstance(value, Tensor) and value.ndim > view.ndim:
             value = value.reshape(_without_leading_ones(value, view.ndim))
-        copy_(view, value)
+        copy_(view, _storable(value, view))
         return
     places, given = _checked_indices(view, indices)
     index_put_(view, places, given, value)
+
+
+def _storable(value: Any, view: Tensor) -> Any:
+    """A value that is assigned; a number only if the dtype holds it."""
+    return assigned("setitem", value, view.dtype) if isinstance(value, bool | int | float | complex) else value
 
 
 def _without_leading_ones(value: Tensor, ndim: int) -> tuple[int, ...]:
@@ -316,8 +328,8 @@ def index_put_(
     from engine.autograd.modes import state
 
     if not isinstance(value, Tensor):
-        value = make_tensor(value, dtype=view.dtype, device=view.device)
-    check_writable(view, "index_put_")
+        value = make_tensor(_storable(value, view), dtype=view.dtype, device=view.device)
+    check_writable(view, "index_put_", value)
     shape = _index_shape(view._spec, places, tuple(tuple(index.shape) for index in given))
     if layout.broadcast_shapes(shape, tuple(value.shape)) != shape:
         raise RuntimeError(
@@ -335,8 +347,8 @@ def index_put_(
         )
         written = view * kept.to(view.dtype) + spread
         _write_at(view, key, value, accumulate)
-        view._bump_version("index_put_")
-        _adopt_history(view, written)
+        mark_written(view, "index_put_", True)
+        adopt_history(view, written)
         return view
     _write_at(view, key, value, accumulate)
     view._bump_version("index_put_")
@@ -353,15 +365,14 @@ def _write_at(view: Tensor, key: tuple[Any, ...], value: Tensor, accumulate: boo
 # --- along one axis ---------------------------------------------------------------------------------------------------
 
 
-def _check_index(name: str, index: Tensor, size: int) -> None:
+def check_index(name: str, index: Tensor, size: int, error: type[Exception] = RuntimeError) -> None:
+    """Raises for an index tensor that is no integer (RuntimeError) or out of range (`error`)."""
     if index.dtype is not int64 and index.dtype.name != "int32":
         raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index, got {index.dtype}")
     if index._array is not None and index._array.size:
         low, high = int(index._array.min()), int(index._array.max())
         if low < 0 or high >= size:
-            raise RuntimeError(
-                f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}"
-            )
+            raise error(f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}")
 
 
 INDEX_SELECT = define(
@@ -377,13 +388,15 @@ INDEX_SELECT = define(
 )
 
 
-def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The elements at `index` along an axis."""
+    if out is not None:
+        return deliver(out, index_select, input, dim, index, overlap="any")
     dim = wrap_dim(dim, input.ndim, "index_select")
     if index.ndim > 1:
-        raise IndexError("index_select(): Index is supposed to be a vector")
+        raise IndexError(f"index_select(): Index is supposed to be a vector, got shape {list(index.shape)}")
     size = input.shape[dim] if input.ndim else 1
-    _check_index("index_select", index, size)
+    check_index("index_select", index, size, IndexError)
     picked = apply(INDEX_SELECT, (input if input.ndim else input.unsqueeze(0), index.reshape(-1)), (dim,))
     return picked if input.ndim else picked.reshape(())
 
@@ -440,15 +453,17 @@ def scatter_add_zeros(input: Tensor, index: Tensor, size: tuple[int, ...], dim: 
     return apply(SCATTER_ADD_ZEROS, (input, index), (tuple(size), dim))
 
 
-def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
+def gather(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """out[i][j][k] = input[i][index[i][j][k]][k] (for dim 1)."""
+    if out is not None:
+        return deliver(out, gather, input, dim, index, overlap="any")
     dim = wrap_dim(dim, input.ndim, "gather")
     if not input.ndim or not index.ndim:
         return gather(
             input.reshape(-1) if not input.ndim else input, dim, index.reshape(-1) if not index.ndim else index
         ).reshape(index.shape)
     _check_scatter_shapes("gather", input, dim, index)
-    _check_index("gather", index, input.shape[dim])
+    check_index("gather", index, input.shape[dim])
     return apply(GATHER, (input, index), (dim,))
 
 
@@ -466,40 +481,69 @@ def _check_scatter_shapes(name: str, input: Tensor, dim: int, index: Tensor) -> 
             )
 
 
+def _check_scatter(name: str, input: Tensor, dim: int, index: Tensor, src: Any) -> None:
+    _check_scatter_shapes(name, input, dim, index)
+    check_index(name, index, input.shape[dim])
+    if isinstance(src, Tensor):
+        if src.dtype is not input.dtype:
+            raise RuntimeError(
+                f"{name}(): Expected self.dtype to be equal to src.dtype, got {input.dtype} and {src.dtype}; convert "
+                "one with .to()"
+            )
+        if src.ndim != index.ndim or any(n > m for n, m in zip(index.shape, src.shape, strict=True)):
+            raise RuntimeError(
+                f"{name}(): Expected index {list(index.shape)} to be no larger than src {list(src.shape)} in any "
+                "dimension"
+            )
+
+
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """`input` with `src` added at `index` along an axis."""
+    """`input` with `src` added at `index` along an axis.
+
+    Raises: RuntimeError for shapes or dtypes that do not fit and an index out of range.
+    """
     dim = wrap_dim(dim, input.ndim, "scatter_add")
-    _check_scatter_shapes("scatter_add", input, dim, index)
-    _check_index("scatter_add", index, input.shape[dim])
+    if not input.ndim:
+        return scatter_add(input.reshape(1), 0, index.reshape(-1), src.reshape(-1)).reshape(())
+    _check_scatter("scatter_add", input, dim, index, src)
     return input + scatter_add_zeros(src, index, tuple(input.shape), dim)
 
 
+def _scatter(xp: ModuleType, input: Any, index: Any, source: Any, dim: int) -> Any:
+    out = input.copy()
+    if hasattr(source, "shape") and source.shape != index.shape:
+        source = source[tuple(slice(0, n) for n in index.shape)]
+    out[_along_axis(index, dim, input.shape, xp)] = source  # of values for one place the last stays, as in PyTorch
+    return out
+
+
+SCATTER = define(
+    "scatter",
+    rule=lambda input, index, source, dim: input.like(shape=input.shape),
+    forward=_scatter,
+    backward=(
+        lambda g, nd, index, dim: nd.scatter(g, dim, index, 0.0) if nd.records else nd.scatter(g, index, 0.0, dim),
+        None,
+        lambda g, nd, index, source_spec, dim: _gather_padded(g, nd, index, source_spec, dim),
+    ),
+    inputs="input index source",
+    attributes="dim",
+)
+
+
 def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
-    """`input` with `src` (a Tensor or a number) written at `index` along an axis."""
+    """`input` with `src` (a Tensor or a number) written at `index` along an axis.
+
+    Where an index repeats, the last value stays; the derivative is PyTorch's, which is right for distinct indices only.
+    Raises: RuntimeError for shapes, dtypes or a number that do not fit and an index out of range.
+    """
     dim = wrap_dim(dim, input.ndim, "scatter")
-    _check_scatter_shapes("scatter", input, dim, index)
-    _check_index("scatter", index, input.shape[dim])
-    xp = backend.array_module(input.device)
-    kept = input.detach().new_ones(input.shape, dtype=bool_)
-    kept._array[_along_axis(index._array, dim, input.shape, xp)] = False
-    values = src if isinstance(src, Tensor) else input.detach().new_full(index.shape, src)
-    written = (
-        apply(SCATTER_ADD_ZEROS, (values, _last_writers(index, dim, tuple(input.shape), xp)), (tuple(input.shape), dim))
-        if _distinct(index, dim)
-        else None
-    )
-    if written is None:
-        raise RuntimeError("scatter: index repeats a position, so which value wins is undefined; use scatter_add")
-    return input * kept.to(input.dtype) + written
-
-
-def _distinct(index: Tensor, dim: int) -> bool:
-    ordered = np.sort(np.asarray(index.detach().cpu().numpy()), axis=dim)
-    return not bool((np.diff(ordered, axis=dim) == 0).any())
-
-
-def _last_writers(index: Tensor, dim: int, shape: tuple[int, ...], xp: ModuleType) -> Tensor:
-    return index
+    if not input.ndim:
+        flat = src.reshape(-1) if isinstance(src, Tensor) else src
+        return scatter(input.reshape(1), 0, index.reshape(-1), flat).reshape(())
+    _check_scatter("scatter", input, dim, index, src)
+    source = src if isinstance(src, Tensor) else Scalar(checked("scatter", src, input.dtype))
+    return apply(SCATTER, (input, index, source), (dim,))
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
@@ -508,19 +552,29 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
     if mask.dtype is not bool_:
         raise RuntimeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
-    return where(
-        mask, value if isinstance(value, Tensor) else make_tensor(value, dtype=input.dtype, device=input.device), input
-    )
+    if isinstance(value, Tensor):
+        if value.ndim:
+            raise RuntimeError(
+                "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
+                f"{value.ndim} dimension(s); where(mask, value, input) takes any"
+            )
+    else:
+        value = make_tensor(checked("masked_fill", value, input.dtype), dtype=input.dtype, device=input.device)
+    return where(mask, value, input)
 
 
-def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The elements where the mask is true, as a vector."""
+    if out is not None:
+        return deliver(out, masked_select, input, mask, overlap="any")
     shape = layout.broadcast_shapes(tuple(input.shape), tuple(mask.shape))
     return getitem(input.expand(shape), mask.expand(shape))
 
 
-def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+def nonzero(input: Tensor, *, as_tuple: bool = False, out: Tensor | None = None) -> Any:
     """Indices of the non-zero elements: (N, ndim), or one vector an axis."""
+    if out is not None:
+        return deliver(out, nonzero, input, overlap="any")
     xp = backend.array_module(input.device)
     found = [
         wrap_device_array(array, input) for array in xp.nonzero(input._array if input.ndim else input._array.reshape(1))
@@ -528,7 +582,8 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     if as_tuple:
         return tuple(found)
     rows = [index._array for index in found[: input.ndim]]
-    return wrap_device_array(xp.stack(rows, 1) if rows else xp.zeros((found[0].numel(), 0), np.int64), input)
+    # column-major, as PyTorch's
+    return wrap_device_array(xp.stack(rows).T if rows else xp.zeros((found[0].numel(), 0), np.int64), input)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
@@ -546,6 +601,8 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     )
 
 
-def take(input: Tensor, index: Tensor) -> Tensor:
+def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Elements of the flattened tensor."""
+    if out is not None:
+        return deliver(out, take, input, index, overlap="any")
     return getitem(input.reshape(-1), index)

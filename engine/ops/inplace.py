@@ -1,5 +1,5 @@
 """Writing into memory that exists: `x.add_(y)`, `x.copy_(y)`, `x[...] = y`, `out=`. Every in-place operator is the
-functional one plus `write_into`.
+functional one plus `write`.
 
 Under autograd an in-place write gives the tensor the node of the functional operator. When the tensor is a view, its
 base's history is rewritten as
@@ -7,56 +7,62 @@ base's history is rewritten as
 from the base anew.
 """
 
-import warnings
 from typing import Any
+
+import numpy as np
 
 from engine import backend, iterator, layout, promotion
 from engine.autograd.modes import state
 from engine.dispatch import OPERATORS, Operator, Plan, _record, define
+from engine.operands import Scalar
 from engine.ops.common import operand
+from engine.ops.scalars import checked
+from engine.ops.view_history import adopt_history, check_history, mark_written
 from engine.spec import Spec
 from engine.tensor import Tensor
 
 
-def check_writable(target: Tensor, name: str) -> None:
-    """Raises RuntimeError for a leaf that requires grad (or a view of one) while recording, and for expanded memory."""
-    if state.grad_enabled:
-        if target._requires_grad and target.grad_fn is None:
-            raise RuntimeError(
-                f"{name}: a leaf Variable that requires grad is being used in an in-place operation; "
-                "write out of place, or inside engine.no_grad() if it is an update of the parameter"
-            )
-        base = target._base
-        if base is not None and base._requires_grad and base.grad_fn is None:
-            raise RuntimeError(
-                f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation"
-            )
-        if base is not None and base.requires_grad and target._view_version < 0:
-            raise RuntimeError(
-                f"{name}: the view was created in no_grad mode (or by an operator with several outputs) and is being "
-                f"modified in place with grad mode "
-                "enabled; make the view anew with grad mode on, or write out of place"
-            )
+def check_writable(target: Tensor, name: str, *sources: Any) -> None:
+    """Raises RuntimeError where `target` must not be written.
+
+    That is: while recording, a leaf that requires grad (or a view of one, or a restricted view) when it or a source
+    requires grad; an inference tensor outside inference mode; expanded memory.
+    """
+    if state.grad_enabled and (target.requires_grad or any(source.requires_grad for source in sources)):
+        check_history(target, name)
+    if target._meta is not None and target._meta.inference and not state.inference:
+        raise RuntimeError(
+            f"{name}: Inplace update to inference tensor outside InferenceMode is not allowed. "
+            "You can make a clone to get a normal tensor before doing inplace update."
+        )
     if layout.internal_overlap(target._spec.shape, target._spec.stride) == "yes":
         raise RuntimeError(
             f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory "
-            f"location. "
-            f"Please clone() the tensor before performing the operation (shape {list(target.shape)}, strides "
-            f"{target._spec.stride})"
+            "location. Please clone() the tensor before performing the operation "
+            f"(shape {list(target.shape)}, strides {target._spec.stride})"
         )
 
 
-def check_overlap(name: str, out: Tensor, inputs: tuple[Any, ...]) -> None:
-    """Raises RuntimeError where `out` partially overlaps an input: elements would be read after they were written."""
+def check_overlap(name: str, out: Tensor, inputs: tuple[Any, ...], full: bool = False) -> None:
+    """Raises RuntimeError where `out` partially overlaps an input (with `full`: overlaps at all): elements would be read
+    after they were written.
+    """
     for value in inputs:
-        if isinstance(value, Tensor) and value is not out and value._array is not None and out._array is not None:
-            mine = (backend.address(out._array), out._spec.shape, out._spec.stride, out._spec.dtype.itemsize)
-            theirs = (backend.address(value._array), value._spec.shape, value._spec.stride, value._spec.dtype.itemsize)
-            if layout.overlap_status(*mine, *theirs) == "partial":
+        if isinstance(value, Tensor) and value._array is not None and out._array is not None:
+            if value is out:
+                status = "full" if out._spec.numel else "no"
+            else:
+                mine = (backend.address(out._array), out._spec.shape, out._spec.stride, out._spec.dtype.itemsize)
+                of = value._spec
+                status = layout.overlap_status(
+                    *mine, backend.address(value._array), of.shape, of.stride, of.dtype.itemsize
+                )
+            if status == "partial" or (full and status == "full"):
                 raise RuntimeError(
                     f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor "
-                    f"refer to a single memory location. "
-                    "Please clone() the tensor before performing the operation."
+                    f"refer to a single memory location. Please clone() the tensor before performing the operation. "
+                    f"(input of shape {list(value.shape)}, strides {value.stride()}; written: {list(out.shape)}, "
+                    f"strides {out.stride()})"
                 )
 
 
@@ -67,7 +73,7 @@ def inplace(operator: Operator, target: Tensor, others: tuple[Any, ...], attribu
     written.
     """
     name = f"{operator.name}_"
-    check_writable(target, name)
+    check_writable(target, name, *others)
     check_overlap(name, target, others)
     inputs = (target, *others)
     key = (attributes, *(value._spec for value in inputs))
@@ -79,22 +85,31 @@ def inplace(operator: Operator, target: Tensor, others: tuple[Any, ...], attribu
         )
     if not promotion.can_cast(out.dtype, target.dtype):
         raise RuntimeError(f"{name}: result type {out.dtype} can't be cast to the desired output type {target.dtype}")
-    recorded = state.grad_enabled and operator.differentiable and any(value.requires_grad for value in inputs)
-    sources = inputs
-    if recorded and operator.keeps(sum(1 << i for i, value in enumerate(inputs) if value.requires_grad))[0][0]:
-        with_history = target.clone()  # the derivative needs the value that is about to be overwritten
-        sources = (with_history, *others)
-    _write(plan, target, [value._array for value in inputs])
-    target._bump_version(name)
-    if recorded:
-        _rebase(operator, plan, target, (target, *sources[1:]) if sources is inputs else sources)
+    if not (state.grad_enabled and operator.differentiable and any(value.requires_grad for value in inputs)):
+        write(plan, target, [value._array for value in inputs])
+        target._bump_version(name)
+        return target
+    # What the derivative needs of the memory that is about to be overwritten is kept as a copy.
+    kept, _ = operator.keeps(sum(1 << i for i, value in enumerate(inputs) if value.requires_grad))
+    sources = tuple(
+        value.clone() if keep and isinstance(value, Tensor) and value._version_counter() is target._counter else value
+        for keep, value in zip(kept, inputs, strict=False)
+    )
+    write(plan, target, [value._array for value in inputs])
+    mark_written(target, name, True)
+    _rebase(operator, plan, target, sources)
     return target
 
 
-def _write(plan: Plan, target: Tensor, arrays: list[Any]) -> None:
+def write(plan: Plan, target: Tensor, arrays: list[Any]) -> None:
+    """Runs a plan into the memory of `target`; a bare ufunc writes there itself."""
     if target._array is None:
         return
-    target._array[...] = plan.run(*arrays)
+    run = plan.run
+    if type(run) is np.ufunc and target._spec.dtype is plan.outs[0].dtype:
+        run(*arrays, target._array)
+    else:
+        target._array[...] = run(*arrays)
 
 
 def _rebase(operator: Operator, plan: Plan, target: Tensor, sources: tuple[Any, ...]) -> None:
@@ -102,68 +117,19 @@ def _rebase(operator: Operator, plan: Plan, target: Tensor, sources: tuple[Any, 
     out = Tensor(target._array, target._spec)
     out._counter = target._version_counter()
     _record(operator, plan, sources, (out,), ())
-    _adopt_history(target, out)
+    adopt_history(target, out)
 
 
-def _adopt_history(target: Tensor, written: Tensor) -> None:
-    """`target` continues as `written`; a view passes it on to its base."""
-    retained = target._meta is not None and target._meta.retains_grad
-    base = target._base
-    if base is None:
-        target._requires_grad, target._grad_fn = written._requires_grad, written._grad_fn
-        if written._grad_fn is not None:
-            target._output_nr = written._output_nr
-    else:
-        from engine.ops.views import scatter_view_history
-
-        scatter_view_history(base, target, written)
-    if retained:
-        assert target._meta is not None
-        target.retain_grad()
-
-
-def write_into(out: Tensor, operator: Operator, inputs: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Tensor:
-    """`out=`: the operator's result in the memory of `out`, which is resized when its shape is another (with a warning
-    when it has elements).
-
-    Raises: RuntimeError when grad mode would have to record it, for partial overlap with an input, and for a dtype that
-    cannot hold the result.
-    """
-    name = f"{operator.name}(out=)"
-    if not isinstance(out, Tensor):
-        raise TypeError(f"{operator.name}(): argument 'out' must be Tensor, not {type(out).__name__}")
-    if state.grad_enabled and (out.requires_grad or any(value.requires_grad for value in inputs if value is not None)):
-        raise RuntimeError(
-            f"{operator.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
-            f"the arguments requires grad."
-        )
-    key = (attributes, *(value._spec for value in inputs))
-    plan = operator.plans.get(key) or operator.plan(key)
-    spec = plan.outs[0]
-    if not promotion.can_cast(spec.dtype, out.dtype):
-        raise RuntimeError(f"{name}: result type {spec.dtype} can't be cast to the desired output type {out.dtype}")
-    if out.shape != spec.shape:
-        resize_output(out, spec)
-    else:
-        check_writable(out, name)
-        check_overlap(name, out, inputs)
-    _write(plan, out, [value._array for value in inputs])
-    out._bump_version(name)
-    return out
-
-
-def resize_output(out: Tensor, spec: Spec) -> None:
-    """Gives `out` new memory of the result's shape and strides (its own dtype)."""
-    if out.numel():
-        warnings.warn(
-            f"An output with one or more elements was resized since it had shape {list(out.shape)}, which does not "
-            f"match the required output shape "
-            f"{list(spec.shape)}. Pass an out tensor of that shape, or one without elements.",
-            UserWarning,
-            stacklevel=4,
-        )
-    wanted = spec.like(dtype=out.dtype)
-    out._array, out._spec = backend.empty(wanted), wanted
+def become(target: Tensor, written: Tensor, name: str) -> Tensor:
+    """`target` gets the values and the history of `written`, which was computed out of place; returns it."""
+    check_writable(target, name, written)
+    if target._array is not None:
+        target._array[...] = written._array
+    recorded = state.grad_enabled and (target.requires_grad or written.requires_grad)
+    mark_written(target, name, recorded)
+    if recorded:
+        adopt_history(target, written)
+    return target
 
 
 # --- copy_, fill_, and the rest that is no functional operator --------------------------------------------------------
@@ -182,7 +148,7 @@ COPY = define(
     "copy",
     rule=_copy_rule,
     forward=lambda xp, input, source: xp.broadcast_to(source, input.shape),
-    backward=(lambda g: g * 0, lambda g: g),
+    backward=(lambda g, nd: nd.zeros_like(g) if nd.records else nd.xp.zeros_like(g), lambda g: g),
     inputs="input source",
     prepare=lambda xp, plan: lambda input, source: source,
 )
@@ -191,37 +157,54 @@ COPY = define(
 def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     """Writes `source`, broadcast and cast, into this tensor's memory; recorded."""
     value = operand(source, "copy_")
-    check_writable(self, "copy_")
+    check_writable(self, "copy_", value)
     if isinstance(value, Tensor):
         if value.device is not self.device:
             value = value.to(self.device)
-        if layout.broadcast_shapes(self.shape, value.shape) != self.shape:
+        if not _expands_to(value.shape, self.shape):
             raise RuntimeError(
                 f"copy_: the source's shape {list(value.shape)} does not broadcast to {list(self.shape)}"
             )
-    recorded = state.grad_enabled and (self.requires_grad or value.requires_grad)
-    if self._array is not None:
-        array = value._array
-        if self.dtype.category < 3 and value._spec.dtype.category == 3:
-            array = array.real
-        self._array[...] = array
-    self._bump_version("copy_")
+    array = value._array
+    if self.dtype.category < 3 and value._spec.dtype.category == 3:
+        array = array.real
+    return _overwrite(self, array, "copy_", value)
+
+
+def _expands_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    extra = len(target) - len(shape)
+    return extra >= 0 and all(size in (1, target[extra + axis]) for axis, size in enumerate(shape))
+
+
+def overwrite(target: Tensor, array: Any, name: str) -> Tensor:
+    """Writes a raw array or number into the memory of `target`, whose history ends there: constants, random values."""
+    check_writable(target, name)
+    return _overwrite(target, array, name, Scalar(0))
+
+
+def _overwrite(target: Tensor, array: Any, name: str, source: Any) -> Tensor:
+    recorded = state.grad_enabled and (target.requires_grad or source.requires_grad)
+    if target._array is not None:
+        target._array[...] = array
+    mark_written(target, name, recorded)
     if recorded:
-        key = ((), self._spec, value._spec)
-        _rebase(COPY, COPY.plans.get(key) or COPY.plan(key), self, (self, value))
-    return self
+        key = ((), target._spec, source._spec)
+        _rebase(COPY, COPY.plans.get(key) or COPY.plan(key), target, (target, source))
+    return target
 
 
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Every element becomes `value` (a number or a 0-dim Tensor)."""
     if isinstance(value, Tensor) and value.ndim:
         raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
+    if not isinstance(value, Tensor):
+        value = checked("fill_", operand(value, "fill_")._array, self.dtype)
     return copy_(self, value)
 
 
 def zero_(self: Tensor) -> Tensor:
     """Every element becomes 0."""
-    return copy_(self, 0)
+    return overwrite(self, 0, "zero_")
 
 
 def functional_inplace(name: str) -> Any:
@@ -230,7 +213,9 @@ def functional_inplace(name: str) -> Any:
 
     def method(self: Tensor, *others: Any, alpha: Any = 1) -> Tensor:
         if alpha != 1:
-            others = (others[0] * alpha, *others[1:])
+            from engine.ops.pointwise import scaled
+
+            others = (scaled(f"{name}_", self, others[0], alpha), *others[1:])
         return inplace(operator, self, tuple(operand(other, f"{name}_") for other in others))
 
     method.__name__ = method.__qualname__ = f"{name}_"

@@ -1,6 +1,8 @@
-"""Classification losses over class indices as single operators: cross_entropy (softmax and logarithm fused with it) and nll_loss.
+"""Classification losses over class indices as single operators: cross_entropy (softmax and logarithm fused with it) and
+nll_loss.
 
-Source: PyTorch's aten/src/ATen/native/LossNLL.cpp, for the formulas, the meaning of `weight`, `ignore_index` and `label_smoothing`, and the errors.
+Source: PyTorch's aten/src/ATen/native/LossNLL.cpp, for the formulas, the meaning of `weight`, `ignore_index` and
+`label_smoothing`, and the errors.
 """
 
 from types import ModuleType
@@ -35,17 +37,24 @@ def _loss_rule(name: str, input: Spec, target: Spec, weight: Spec | None, reduct
     if target.dtype is not int64 and target.dtype is not uint8:
         raise RuntimeError(f"{name}: expected target dtype to be Long or Byte (class indices), but got {target.dtype}")
     if input.ndim > 1 and (not target.ndim or target.shape[0] != input.shape[0]):
-        raise ValueError(f"{name}: Expected input batch_size ({input.shape[0]}) to match target batch_size ({target.shape[0] if target.ndim else 'none, it is 0-dim'}).")
+        raise ValueError(
+            f"{name}: Expected input batch_size ({input.shape[0]}) to match target batch_size "
+            f"({target.shape[0] if target.ndim else 'none, it is 0-dim'})."
+        )
     expected = (*input.shape[:1], *input.shape[2:]) if input.ndim > 1 else ()
     if input.ndim <= 2 and target.ndim > 1:
-        raise RuntimeError(f"{name}: 0D or 1D target tensor expected, multi-target not supported (target of shape {list(target.shape)})")
+        raise RuntimeError(
+            f"{name}: 0D or 1D target tensor expected, multi-target not supported (target of shape "
+            f"{list(target.shape)})"
+        )
     if tuple(target.shape) != expected and not (input.ndim == 1 and target.shape == (1,)):
         raise RuntimeError(f"{name}: Expected target size {list(expected)}, got {list(target.shape)}")
     classes = input.shape[min(1, input.ndim - 1)]
     if weight is not None:
         if weight.shape != (classes,):
             raise RuntimeError(
-                f"{name}: weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: {list(weight.shape)}"
+                f"{name}: weight tensor should be defined either for all {classes} classes or no classes but got "
+                f"weight tensor of shape: {list(weight.shape)}"
             )
         if weight.dtype is not input.dtype:
             raise RuntimeError(f"{name}: expected weight of dtype {input.dtype}, but found {weight.dtype}")
@@ -58,14 +67,22 @@ def _rows(xp: ModuleType, input: Any) -> Any:
         return xp.ascontiguousarray(input)
     classes = input.shape[min(1, input.ndim - 1)]
     moved = xp.ascontiguousarray(xp.moveaxis(input, 1, -1) if input.ndim > 2 else input)
-    return moved.reshape(-1, classes) if classes else moved.reshape(-1 if input.ndim == 1 else int(np.prod(moved.shape[:-1])), 0)
+    return (
+        moved.reshape(-1, classes)
+        if classes
+        else moved.reshape(-1 if input.ndim == 1 else int(np.prod(moved.shape[:-1])), 0)
+    )
 
 
 def _from_rows(rows: Any, shape: tuple[int, ...]) -> Any:
     """The inverse of `_rows`."""
     if len(shape) <= 2:
         return rows.reshape(shape)
-    return rows.reshape((shape[0], *shape[2:], shape[1])).swapaxes(1, -1) if len(shape) == 3 else _channels_second(rows, shape)
+    return (
+        rows.reshape((shape[0], *shape[2:], shape[1])).swapaxes(1, -1)
+        if len(shape) == 3
+        else _channels_second(rows, shape)
+    )
 
 
 def _channels_second(rows: Any, shape: tuple[int, ...]) -> Any:
@@ -74,12 +91,15 @@ def _channels_second(rows: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _indices(xp: ModuleType, target: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
-    """(class of every row, 0 where it is ignored; whether it counts). Raises IndexError for a class outside the range."""
+    """(class of every row, 0 where it is ignored; whether it counts). Raises IndexError for a class out of range."""
     flat = target.reshape(-1).astype(np.int64, copy=False)
     counted = flat != ignore_index
     wrong = counted & ((flat < 0) | (flat >= classes))
     if bool(wrong.any()):
-        raise IndexError(f"Target {int(flat[wrong][0])} is out of bounds: expected 0..{classes - 1} ({classes} classes) or ignore_index {ignore_index}")
+        raise IndexError(
+            f"Target {int(flat[wrong][0])} is out of bounds: expected 0..{classes - 1} ({classes} classes) or "
+            f"ignore_index {ignore_index}"
+        )
     return xp.where(counted, flat, 0), counted
 
 
@@ -94,10 +114,12 @@ def _reduce(xp: ModuleType, losses: Any, total: Any, shape: tuple[int, ...], red
     return xp.asarray(losses.sum() if reduction == "sum" else losses.sum() / total).astype(kind)
 
 
-# --- cross_entropy ------------------------------------------------------------------------------------------------------------------------------------
+# --- cross_entropy ----------------------------------------------------------------------------------------------------
 
 
-def _cross_entropy_rule(input: Spec, target: Spec, weight: Spec | None, ignore_index: int, reduction: str, label_smoothing: float) -> Spec:
+def _cross_entropy_rule(
+    input: Spec, target: Spec, weight: Spec | None, ignore_index: int, reduction: str, label_smoothing: float
+) -> Spec:
     _check_smoothing(label_smoothing)
     return _loss_rule("cross_entropy", input, target, weight, reduction)
 
@@ -107,16 +129,26 @@ def _check_smoothing(label_smoothing: float) -> None:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
 
 
-def _cross_entropy(xp: ModuleType, input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float) -> Any:
+def _cross_entropy(
+    xp: ModuleType, input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
+) -> Any:
     rows = in_single_precision(_rows(xp, input))
     count, classes = rows.shape
     index, counted = _indices(xp, target, classes, ignore_index)
     largest = rows.max(axis=1, keepdims=True) if rows.size else rows
-    log_sums = (largest + xp.log(xp.exp(rows - largest).sum(axis=1, keepdims=True))) if rows.size else rows.reshape(count, -1)[:, :1]
+    log_sums = (
+        (largest + xp.log(xp.exp(rows - largest).sum(axis=1, keepdims=True)))
+        if rows.size
+        else rows.reshape(count, -1)[:, :1]
+    )
     log_probabilities = rows - log_sums
     weights = _weights(xp, index, counted, weight, rows.dtype)
     # where, not a product: an ignored row may hold infinities
-    losses = xp.where(counted, -weights * log_probabilities[xp.arange(count), index] * (1 - label_smoothing), 0) if count else weights
+    losses = (
+        xp.where(counted, -weights * log_probabilities[xp.arange(count), index] * (1 - label_smoothing), 0)
+        if count
+        else weights
+    )
     if label_smoothing:
         spread = log_probabilities.sum(axis=1) if weight is None else log_probabilities @ weight.astype(rows.dtype)
         losses = xp.where(counted, losses - spread * (label_smoothing / classes), 0)
@@ -125,7 +157,16 @@ def _cross_entropy(xp: ModuleType, input: Any, target: Any, weight: Any, ignore_
 
 
 def _cross_entropy_slope(
-    g: Any, nd: Any, input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float, log_sums: Any, total: Any
+    g: Any,
+    nd: Any,
+    input: Any,
+    target: Any,
+    weight: Any,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    log_sums: Any,
+    total: Any,
 ) -> Any:
     if nd.records:
         return _recorded_slope(g, input, target, weight, ignore_index, reduction, label_smoothing)
@@ -134,9 +175,15 @@ def _cross_entropy_slope(
     row_g = xp.ascontiguousarray(g).reshape(-1)  # one a row, or one for all of them
     if reduction == "mean":
         row_g = row_g / total
-    if _kernels_serve(xp, rows, target):
+    if _kernels_serve(xp, rows):
         slope = kernels.cross_entropy_backward(
-            row_g, rows, target.reshape(-1), log_sums, _flat_weight(weight), ignore_index=ignore_index, label_smoothing=label_smoothing
+            row_g,
+            rows,
+            np.ascontiguousarray(target).reshape(-1),
+            log_sums,
+            _flat_weight(weight),
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
         )
         return _from_rows(slope, input.shape)
     rows, row_g = in_single_precision(rows), in_single_precision(row_g)
@@ -144,7 +191,11 @@ def _cross_entropy_slope(
     row_g = xp.where(counted, row_g, 0)  # g / total is not a number where everything is ignored
     at_target = row_g * _weights(xp, index, counted, weight, rows.dtype) * (1 - label_smoothing)
     spread = row_g * (label_smoothing / rows.shape[1]) if label_smoothing else None
-    factor = at_target if spread is None else at_target + spread * (rows.shape[1] if weight is None else weight.astype(rows.dtype).sum())
+    factor = (
+        at_target
+        if spread is None
+        else at_target + spread * (rows.shape[1] if weight is None else weight.astype(rows.dtype).sum())
+    )
     slope = xp.exp(rows - log_sums[:, None]) * factor[:, None]
     slope[xp.arange(len(rows)), index] -= at_target
     if spread is not None:
@@ -152,7 +203,15 @@ def _cross_entropy_slope(
     return _from_rows(slope, input.shape)
 
 
-def _recorded_slope(g: Any, input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float) -> Tensor:
+def _recorded_slope(
+    g: Any,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+) -> Tensor:
     """The same from softmax and constants, so that it can be differentiated again."""
     xp = array_module(input.device)
     class_dim = min(1, input.ndim - 1)
@@ -163,9 +222,19 @@ def _recorded_slope(g: Any, input: Tensor, target: Tensor, weight: Tensor | None
     hit = xp.zeros((len(index), classes), kind)
     hit[xp.arange(len(index)), index] = weights * (1 - label_smoothing)
     if label_smoothing:
-        hit += counted[:, None] * (xp.ones(classes, kind) if weight is None else weight._array) * (label_smoothing / classes)
+        hit += (
+            counted[:, None]
+            * (xp.ones(classes, kind) if weight is None else weight._array)
+            * (label_smoothing / classes)
+        )
     wanted = input.new_tensor(_from_rows(hit, input.shape))
-    position = g.reshape(target.shape).unsqueeze(class_dim) if reduction == "none" else g / float(weights.sum()) if reduction == "mean" else g
+    position = (
+        g.reshape(target.shape).unsqueeze(class_dim)
+        if reduction == "none"
+        else g / float(weights.sum())
+        if reduction == "mean"
+        else g
+    )
     if reduction == "mean" and not weights.any():
         return input * 0
     return position * (softmax(input, class_dim) * wanted.sum(class_dim, True) - wanted)
@@ -182,8 +251,12 @@ CROSS_ENTROPY = define(
 )
 
 
-def _kernels_serve(xp: ModuleType, rows: Any, target: Any) -> bool:
-    return xp is np and rows.dtype.char in "fd" and target.dtype == np.int64
+def _kernels_serve(xp: ModuleType, rows: Any) -> bool:
+    return xp is np and rows.dtype.char in "fd"
+
+
+def _flat_target(target: Any) -> Any:
+    return np.ascontiguousarray(target if target.dtype == np.int64 else target.astype(np.int64)).reshape(-1)
 
 
 def _flat_weight(weight: Any) -> Any:
@@ -191,13 +264,16 @@ def _flat_weight(weight: Any) -> Any:
 
 
 @CROSS_ENTROPY.kernel("cpu")
-def _cross_entropy_cpu(xp: ModuleType, input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float) -> Any:
-    # 8 x 10 float32: 1.7 µs where the NumPy passes take 12; 1024 x 256: 170 µs against 520. Only the log-sum-exp is kept for backward.
+def _cross_entropy_cpu(
+    xp: ModuleType, input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
+) -> Any:
+    # 8 x 10 float32: 1.7 µs where the NumPy passes take 12; 1024 x 256: 170 µs against 520. Only the log-sum-exp is
+    # kept for backward.
     rows = _rows(np, input)
-    if not _kernels_serve(np, rows, target):
+    if not _kernels_serve(np, rows):
         return _cross_entropy(xp, input, target, weight, ignore_index, reduction, label_smoothing)
     losses, log_sums, total, loss = kernels.cross_entropy_sums(
-        rows, np.ascontiguousarray(target).reshape(-1), _flat_weight(weight), ignore_index, label_smoothing
+        rows, _flat_target(target), _flat_weight(weight), ignore_index, label_smoothing
     )
     if reduction == "none":
         return losses.reshape(target.shape), log_sums, total
@@ -207,26 +283,37 @@ def _cross_entropy_cpu(xp: ModuleType, input: Any, target: Any, weight: Any, ign
 
 
 def cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """-log softmax(input)[target], softmax, logarithm and loss in one operator.
 
-    Shapes: input (C), (N, C) or (N, C, d...); target of class indices (int64) without the class axis, or of probabilities like input.
-    Raises: ValueError for batch sizes that differ or an unknown reduction; IndexError for a class out of range; RuntimeError for other shapes.
+    Shapes: input (C), (N, C) or (N, C, d...); target of class indices (int64) without the class axis, or of
+    probabilities like input. Raises: ValueError for batch sizes that differ or an unknown reduction; IndexError for a
+    class out of range; RuntimeError for other shapes.
     """
     if target._spec.dtype.category >= 2 and target._spec.shape == input._spec.shape:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     return apply(CROSS_ENTROPY, (input, target, optional(weight)), (ignore_index, reduction, label_smoothing))
 
 
-def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float) -> Tensor:
+def _soft_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
+) -> Tensor:
     """Cross-entropy with class probabilities, composed."""
     check_reduction(reduction)
     _check_smoothing(label_smoothing)
     class_dim = min(1, input.ndim - 1)
     classes = input.shape[class_dim]
     if weight is not None and tuple(weight.shape) != (classes,):
-        raise RuntimeError(f"cross_entropy: weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: {list(weight.shape)}")
+        raise RuntimeError(
+            f"cross_entropy: weight tensor should be defined either for all {classes} classes or no classes but got "
+            f"weight tensor of shape: {list(weight.shape)}"
+        )
     if label_smoothing:
         target = target * (1 - label_smoothing) + label_smoothing / classes
     terms = log_softmax(input, class_dim) * target
@@ -237,7 +324,7 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, re
     return -terms.sum() if reduction == "sum" else -terms.sum() / (input.numel() / classes)
 
 
-# --- nll_loss -------------------------------------------------------------------------------------------------------------------------------------------
+# --- nll_loss ---------------------------------------------------------------------------------------------------------
 
 
 def _nll_loss(xp: ModuleType, input: Any, target: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
@@ -261,18 +348,24 @@ def _nll_slope(g: Any, nd: Any, input_spec: Spec, target: Any, weight: Any, igno
     return _from_rows(rows, shape)
 
 
-def _recorded_nll_slope(g: Tensor, spec: Spec, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor:
+def _recorded_nll_slope(
+    g: Tensor, spec: Spec, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
+) -> Tensor:
     # The loss is linear in its input: its derivative is a constant times g.
     xp = array_module(spec.device)
     one = xp.ones(target.shape if reduction == "none" else (), spec.dtype.numpy)
-    constant = _nll_slope(one, raw_namespace(xp), spec, target._array, None if weight is None else weight._array, ignore_index, reduction)
+    constant = _nll_slope(
+        one, raw_namespace(xp), spec, target._array, None if weight is None else weight._array, ignore_index, reduction
+    )
     at = g.unsqueeze(min(1, spec.ndim - 1)) if reduction == "none" and spec.ndim > 1 else g
     return at * g.new_tensor(constant)
 
 
 NLL_LOSS = define(
     "nll_loss",
-    rule=lambda input, target, weight, ignore_index, reduction: _loss_rule("nll_loss", input, target, weight, reduction),
+    rule=lambda input, target, weight, ignore_index, reduction: _loss_rule(
+        "nll_loss", input, target, weight, reduction
+    ),
     forward=_nll_loss,
     backward=(_nll_slope, None, None),
     inputs="input target weight",
@@ -280,6 +373,10 @@ NLL_LOSS = define(
 )
 
 
-def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
-    """-input[target] for log-probabilities; shapes and errors as `cross_entropy`. The mean is weighted by the targets' weights."""
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """-input[target] for log-probabilities; shapes and errors as `cross_entropy`. The mean is weighted by the targets'
+    weights.
+    """
     return apply(NLL_LOSS, (input, target, optional(weight)), (ignore_index, reduction))

@@ -9,6 +9,7 @@ from engine import layout
 from engine.dispatch import apply, define
 from engine.dtypes import bool_
 from engine.ops.common import common_dtype
+from engine.ops.out import deliver
 from engine.ops.views import reshape
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -40,7 +41,7 @@ def _matmul_rule(input: Spec, other: Spec) -> Spec:
                 else ""
             )
         )
-    batch = layout.broadcast_shapes(tuple(input.shape[:-2]), tuple(other.shape[:-2]))  # type: ignore[arg-type]
+    batch = layout.broadcast_shapes(tuple(input.shape[:-2]), tuple(other.shape[:-2]))
     rows = (input.shape[-2],) if input.ndim > 1 else ()
     columns = (other.shape[-1],) if other.ndim > 1 else ()
     return input.like(shape=(*batch, *rows, *columns), dtype=common_dtype(input, other))
@@ -92,11 +93,13 @@ MATMUL = define(
 )
 
 
-def matmul(input: Tensor, other: Tensor) -> Tensor:
+def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Matrix product with PyTorch's broadcasting: vectors, matrices, batches.
 
     Raises: RuntimeError naming both shapes when the inner sizes differ.
     """
+    if out is not None:
+        return deliver(out, matmul, input, other)
     if not isinstance(input, Tensor) or not isinstance(other, Tensor):
         wrong = other if isinstance(input, Tensor) else input
         raise TypeError(f"matmul(): arguments must be Tensors, not {type(wrong).__name__}")
@@ -108,26 +111,34 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     return apply(MATMUL, (input, other))
 
 
-def mm(input: Tensor, mat2: Tensor) -> Tensor:
+def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Product of two matrices."""
+    if out is not None:
+        return deliver(out, mm, input, mat2)
     _require_ndim("mm", (input, 2), (mat2, 2))
     return matmul(input, mat2)
 
 
-def mv(input: Tensor, vec: Tensor) -> Tensor:
+def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Product of a matrix and a vector."""
+    if out is not None:
+        return deliver(out, mv, input, vec)
     _require_ndim("mv", (input, 2), (vec, 1))
     return matmul(input, vec)
 
 
-def dot(input: Tensor, tensor: Tensor) -> Tensor:
+def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Product of two vectors."""
+    if out is not None:
+        return deliver(out, dot, input, tensor)
     _require_ndim("dot", (input, 1), (tensor, 1))
     return matmul(input, tensor)
 
 
-def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Products of two batches of matrices of equal length."""
+    if out is not None:
+        return deliver(out, bmm, input, mat2)
     _require_ndim("bmm", (input, 3), (mat2, 3))
     if input.shape[0] != mat2.shape[0]:
         raise RuntimeError(f"bmm: expected batches of the same size, got {list(input.shape)} and {list(mat2.shape)}")
@@ -214,20 +225,30 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return apply(LINEAR, (input, weight) if bias is None else (input, weight, bias))
 
 
-def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
+) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
+    if out is not None:
+        return deliver(out, addmm, input, mat1, mat2, beta=beta, alpha=alpha)
     _require_ndim("addmm", (mat1, 2), (mat2, 2))
     product = matmul(mat1, mat2)
     return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
 
 
-def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def baddbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
+) -> Tensor:
     """beta * input + alpha * bmm(batch1, batch2)."""
+    if out is not None:
+        return deliver(out, baddbmm, input, batch1, batch2, beta=beta, alpha=alpha)
     product = bmm(batch1, batch2)
     return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
 
 
-def outer(input: Tensor, vec2: Tensor) -> Tensor:
+def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Outer product of two vectors."""
+    if out is not None:
+        return deliver(out, outer, input, vec2, same_dtype=False, overlap="any")
     _require_ndim("outer", (input, 1), (vec2, 1))
     return input.unsqueeze(1) * vec2

@@ -1,8 +1,8 @@
 """Maximum pooling: the maximum of each window and the place where it was found.
 
-The derivative scatters to these places (`pool_scatter`), whose own derivative gathers from them (`pool_gather`), so a maximum
-can be differentiated any number of times. Results carry the input's memory format on, as PyTorch's do. A window's maximum is
-the first of equal elements; a window that contains NaN gives the last NaN.
+The derivative scatters to these places (`pool_scatter`), whose own derivative gathers from them (`pool_gather`), so a
+maximum can be differentiated any number of times. Results carry the input's memory format on, as PyTorch's do. A
+window's maximum is the first of equal elements; a window that contains NaN gives the last NaN.
 Source: torch.nn.functional.max_pool2d; aten/src/ATen/native/cpu/MaxPoolKernel.cpp, AdaptiveMaxPoolKernel.cpp.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.dispatch import apply, define
 from engine.dtypes import int64
-from engine.layout import contiguous_format
+from engine.layout import MemoryFormat, contiguous_format
 from engine.ops.windows import (
     Axes,
     as_batch,
@@ -31,13 +31,15 @@ from engine.spec import Spec
 from engine.tensor import Tensor
 
 Array = Any
+Pair = Any  # tuple[int, int]
 
 
 @lru_cache(1024)
 def window_members(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Array:
     """Positions (kernel, out) of the elements of each window along one axis.
 
-    An element outside the image is replaced by the window's first or last one inside: seeing it twice changes no maximum.
+    An element outside the image is replaced by the window's first or last one inside: seeing it twice changes no
+    maximum.
     """
     start = np.arange(out) * stride - padding
     positions = start + np.arange(kernel)[:, None] * dilation
@@ -48,7 +50,10 @@ def window_members(size: int, out: int, kernel: int, stride: int, padding: int, 
 
 @lru_cache(1024)
 def adaptive_members(size: int, out: int) -> Array:
-    """The same for `out` windows that divide an axis evenly: window i is [floor(i size / out), ceil((i + 1) size / out))."""
+    """The same for `out` windows that divide an axis evenly.
+
+    Window i is [floor(i size / out), ceil((i + 1) size / out)).
+    """
     start, end = adaptive_bounds(size, out)
     return np.minimum(start + np.arange((end - start).max(initial=0))[:, None], end - 1)
 
@@ -107,7 +112,7 @@ def _max_pool(
 
 
 def _compiled(
-    image: Array, out: Axes, kernel: Axes, stride: Axes, padding: Axes, dilation: Axes
+    image: Array, out: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Array, Array]:
     """`engine.kernels.pool` on the image as it lies; positions are int32."""
     from engine.kernels import pool
@@ -150,11 +155,11 @@ def _max_backward(
 ) -> tuple[Any]:
     if nd.records:
         place = max_pool_with_indices(input, kernel, stride, padding, dilation, ceil_mode)[1]
-    return (nd.pool_scatter(g, place, tuple(input_spec.shape[-len(kernel) :])),)
+    return (_scattered(nd, g, place, input_spec, len(kernel)),)
 
 
 def _with_indices_backward(g: Any, nd: Any, out: Any, input_spec: Spec, kernel: Axes) -> tuple[Any]:
-    return (None if g[0] is None else nd.pool_scatter(g[0], out[1], tuple(input_spec.shape[-len(kernel) :])),)
+    return (None if g[0] is None else _scattered(nd, g[0], out[1], input_spec, len(kernel)),)
 
 
 # --- adaptive ---------------------------------------------------------------------------------------------------------
@@ -181,17 +186,22 @@ def _adaptive(xp: ModuleType, input: Array, size: Axes) -> tuple[Array, Array]:
 
 
 def _adaptive_backward(g: Any, nd: Any, out: Any, input_spec: Spec, size: Axes) -> tuple[Any]:
-    return (None if g[0] is None else nd.pool_scatter(g[0], out[1], tuple(input_spec.shape[-len(size) :])),)
+    return (None if g[0] is None else _scattered(nd, g[0], out[1], input_spec, len(size)),)
 
 
 # --- scatter and gather -----------------------------------------------------------------------------------------------
 
 
-def _scatter_rule(input: Spec, place: Spec, size: Axes) -> Spec:
-    return formatted(input, (*input.shape[: -len(size)], *size), suggested_format(input, len(size)))
+def _scattered(nd: Any, g: Any, place: Any, image: Spec, dims: int) -> Any:
+    """The gradient of an image from that of its maxima, in the image's memory format."""
+    return nd.pool_scatter(g, place, tuple(image.shape[-dims:]), suggested_format(image, dims))
 
 
-def _scatter(xp: ModuleType, input: Array, place: Array, size: Axes) -> Array:
+def _scatter_rule(input: Spec, place: Spec, size: Axes, memory_format: MemoryFormat) -> Spec:
+    return formatted(input, (*input.shape[: -len(size)], *size), memory_format)
+
+
+def _scatter(xp: ModuleType, input: Array, place: Array, size: Axes, memory_format: MemoryFormat) -> Array:
     """Zeros (..., size...) with each element of input (..., out...) added at its place in the plane."""
     dims = len(size)
     lead, out = input.shape[:-dims], input.shape[-dims:]
@@ -199,9 +209,9 @@ def _scatter(xp: ModuleType, input: Array, place: Array, size: Axes) -> Array:
     if xp is np and input.dtype.char in "fd" and input.size:
         from engine.kernels import pool
 
-        if input.ndim == 4 and dims == 2 and lies_channels_last(place):
+        if input.ndim == 4 and dims == 2 and memory_format is not contiguous_format:
             rows = np.ascontiguousarray(channels_last(input))
-            places = channels_last(place).astype(np.int32, copy=False)
+            places = np.ascontiguousarray(channels_last(place), dtype=np.int32)
             return channels_first(pool.max_pool2d_backward(rows, places, (lead[0], *size, lead[1])))
         rows = np.ascontiguousarray(input).reshape(planes, prod(out[:-1]), out[-1])
         places = np.ascontiguousarray(place, dtype=np.int32)
@@ -249,13 +259,13 @@ POOL_SCATTER = define(
     forward=_scatter,
     backward=(lambda g, nd, place, size: nd.pool_gather(g, place, size), None),
     inputs="input place",
-    attributes="size",
+    attributes="size memory_format",
 )
 POOL_GATHER = define(
     "pool_gather",
     rule=lambda input, place, size: formatted(input, place.shape, suggested_format(input, len(size))),
     forward=_gather,
-    backward=(lambda g, nd, place, size: nd.pool_scatter(g, place, size), None),
+    backward=(lambda g, nd, place, input_spec, size: _scattered(nd, g, place, input_spec, len(size)), None),
     inputs="input place",
     attributes="size",
 )
@@ -278,9 +288,9 @@ def adaptive_max_pool(input: Tensor, size: Axes) -> tuple[Tensor, Tensor]:
     return apply(ADAPTIVE_MAX_POOL, (input,), (size,))
 
 
-def pool_scatter(input: Tensor, place: Tensor, size: Axes) -> Tensor:
+def pool_scatter(input: Tensor, place: Tensor, size: Axes, memory_format: MemoryFormat) -> Tensor:
     """Zeros (..., size...) with each element of input added at its flat position `place`."""
-    return apply(POOL_SCATTER, (input, place), (size,))
+    return apply(POOL_SCATTER, (input, place), (size, memory_format))
 
 
 def pool_gather(input: Tensor, place: Tensor, size: Axes) -> Tensor:

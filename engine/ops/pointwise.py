@@ -20,8 +20,11 @@ import numpy as np
 
 from engine import backend, iterator, layout
 from engine.dispatch import Operator, Plan, apply, apply_binary, apply_unary, define
-from engine.dtypes import bool_, dtype
+from engine.dtypes import FLOATING_CATEGORY, INTEGER_CATEGORY, bfloat16, bool_, dtype, of_numpy
+from engine.operands import UNDEFINED, Scalar
 from engine.ops.common import common_dtype, floating_dtype, operand, refuse_dtypes
+from engine.ops.out import deliver, write_into
+from engine.ops.scalars import assigned, bounds, checked, wrapped
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
@@ -78,17 +81,55 @@ def _prepare(function: Function, flavour: str, xp: ModuleType, plan: Plan) -> Ca
     run = kernel
     if cast is not None:
         run = partial(_cast_and_run, kernel, cast.numpy, tuple(spec.number is None for spec in plan.input_specs), xp)
-    if out.ndim == 0 or out.numel == 0:
+    meet = floating_dtype(*plan.input_specs) if flavour == "floating" else common_dtype(*plan.input_specs)
+    if meet.category == INTEGER_CATEGORY and flavour != "boolean":
+        run = _with_integers(run, plan, meet, xp)
+    # NumPy gives float32 for bfloat16 and a Python float; the result is rounded, as PyTorch does.
+    widened = meet is bfloat16 and any(spec.number is float for spec in plan.input_specs)
+    if out.ndim == 0 or out.numel == 0 or widened:
         return partial(_run_into, run, out, False)
     tensors = [spec for spec in plan.input_specs if spec.number is None]
     if (
         takes_out
-        and cast is None
+        and run is kernel
         and flavour != "boolean"
         and iterator.fast_setup(tuple(spec.operand for spec in tensors)) == "contiguous"
     ):
         return run  # measured: np.add on 8x16 float32 0.31 µs bare, 0.48 with a fresh out=
     return partial(_settle, plan, run, out, takes_out)
+
+
+def _with_integers(run: Callable[..., Any], plan: Plan, meet: dtype, xp: ModuleType) -> Callable[..., Any]:
+    """`run` as PyTorch computes with integers: numbers wrap around, and dividing by zero is an error."""
+    if plan.operator.name in _DIVISIONS and xp is np:
+        run = partial(_without_zero_division, plan.operator.name, run)
+    numbers = tuple(place for place, spec in enumerate(plan.input_specs) if spec.number is int)
+    if not numbers or plan.operator.name == "pow":
+        return run
+    return partial(_with_wrapped_numbers, run, numbers, meet, *bounds(meet))
+
+
+def _with_wrapped_numbers(
+    run: Callable[..., Any], numbers: tuple[int, ...], meet: dtype, low: int, high: int, *arrays: Any, **out: Any
+) -> Any:
+    for place in numbers:
+        if not low <= arrays[place] <= high:
+            arrays = (*arrays[:place], wrapped(arrays[place], meet), *arrays[place + 1 :])
+    return run(*arrays, **out)
+
+
+_DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
+
+
+def _without_zero_division(name: str, run: Callable[..., Any], *arrays: Any, **out: Any) -> Any:
+    try:
+        with np.errstate(divide="raise"):
+            return run(*arrays, **out)
+    except FloatingPointError:
+        raise RuntimeError(
+            f"{name}: ZeroDivisionError: an integer was divided by zero; check the divisor, or use float tensors, which "
+            "give inf or nan"
+        ) from None
 
 
 def _settle(plan: Plan, run: Callable[..., Any], out: Spec, takes_out: bool, *arrays: Any) -> Any:
@@ -154,7 +195,7 @@ def pointwise(
         prepare=partial(_prepare, function, flavour),
     )
     operator.flavour = flavour  # type: ignore[attr-defined]
-    if isinstance(function, str) and flavour in ("arithmetic", "floating"):
+    if isinstance(function, str) and flavour in ("arithmetic", "floating") and "float" not in refused:
         operator.direct = getattr(np, function)
     FUNCTIONS[name] = _public(operator, len(names.split()))
     return operator
@@ -167,7 +208,7 @@ def _public(operator: Operator, arity: int) -> Callable[..., Tensor]:
         def function(input: Tensor, *, out: Tensor | None = None) -> Tensor:
             if not isinstance(input, Tensor):
                 raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
-            return apply_unary(operator, input) if out is None else into(out, operator, (input,))
+            return apply_unary(operator, input) if out is None else write_into(out, operator, (input,))
     elif arity == 2:
 
         def function(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:  # type: ignore[misc]
@@ -175,25 +216,18 @@ def _public(operator: Operator, arity: int) -> Callable[..., Tensor]:
                 input = operand(input, name)
             if type(other) is not Tensor:
                 other = operand(other, name)
-            return apply_binary(operator, input, other) if out is None else into(out, operator, (input, other))
+            return apply_binary(operator, input, other) if out is None else write_into(out, operator, (input, other))
     else:
 
         def function(*given: Any, out: Tensor | None = None) -> Tensor:  # type: ignore[misc]
             operands = tuple(operand(value, name) for value in given)
-            return apply(operator, operands) if out is None else into(out, operator, operands)
+            return apply(operator, operands) if out is None else write_into(out, operator, operands)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = (
         f"Elementwise {name}; operands broadcast and promote as in PyTorch. `out`: a Tensor to write into."
     )
     return function
-
-
-def into(out: Tensor, operator: Operator, inputs: tuple[Any, ...]) -> Tensor:
-    """`out=`: see `engine.ops.inplace.write_into`."""
-    from engine.ops.inplace import write_into
-
-    return write_into(out, operator, inputs)
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -204,14 +238,46 @@ pointwise("mul", "multiply", (lambda g, other: g * other, lambda g, input: g * i
 pointwise(
     "div", "true_divide", (lambda g, other: g / other, lambda g, other, out: -g * out / other), flavour="floating"
 )
+
+
+def _sign(xp: ModuleType, input: Any) -> Any:
+    return xp.copy(input) if input.dtype.kind == "b" else xp.sign(input)
+
+
 pointwise("neg", "negative", (lambda g: -g,), refused="bool")
 pointwise("positive", "positive", (lambda g: g,), refused="bool")
 pointwise("abs", "absolute", (lambda g, nd, input: g * nd.sign(input),), refused="bool")
-pointwise("sign", "sign", (lambda g: g * 0,))
+pointwise("sign", _sign, (lambda g: g * 0,), refused="complex")
+pointwise("sgn", _sign, (lambda g: g * 0,))
 pointwise("square", "square", (lambda g, input: g * (2 * input),))
+def _power(xp: ModuleType, input: Any, other: Any) -> Any:
+    if isinstance(other, int | float) and not isinstance(other, bool) and hasattr(input, "dtype"):
+        if input.dtype.kind in "iu":
+            if isinstance(other, int) and other < 0:
+                raise RuntimeError(
+                    f"pow: Integers to negative integer powers are not allowed: got exponent {other}; convert the base "
+                    "with .float()"
+                )
+        if isinstance(other, int) or input.dtype.kind not in "iub":
+            other = checked("pow", other, of_numpy(input.dtype))
+    elif hasattr(other, "dtype") and other.dtype.kind == "i" and getattr(input, "dtype", other.dtype).kind in "iu":
+        return _integer_power(xp, input, other)
+    return xp.power(input, other)
+
+
+def _integer_power(xp: ModuleType, input: Any, other: Any) -> Any:
+    """Powers of integers; those to a negative one are the integer part of the quotient, as in PyTorch."""
+    negative = other < 0
+    if not negative.any():
+        return xp.power(input, other)
+    result = xp.power(input, xp.where(negative, 0, other))
+    quotient = xp.where(input == 1, 1, xp.where(input == -1, 1 - 2 * (other & 1), 0)).astype(result.dtype)
+    return xp.where(negative, quotient, result)
+
+
 pointwise(
     "pow",
-    lambda xp, input, other: xp.power(input, other),
+    _power,
     (
         lambda g, nd, input, other: (
             g
@@ -223,10 +289,21 @@ pointwise(
         ),
         lambda g, nd, input, out: g * nd.where(out == 0, 0, out * nd.log(nd.where(out == 0, 1, input))),
     ),
+    refused="bool",
 )
-pointwise("floor_divide", "floor_divide", (None, None))
-pointwise("remainder", "remainder", (lambda g: g, lambda g, nd, input, other: -g * nd.floor_divide(input, other)))
-pointwise("fmod", "fmod", (lambda g: g, lambda g, nd, input, other: -g * nd.trunc(input / other)))
+pointwise("floor_divide", "floor_divide", (None, None), refused="bool complex")
+pointwise(
+    "remainder",
+    "remainder",
+    (lambda g: g, lambda g, nd, input, other: -g * nd.floor_divide(input, other)),
+    refused="bool complex",
+)
+pointwise(
+    "fmod",
+    "fmod",
+    (lambda g: g, lambda g, nd, input, other: -g * nd.trunc(input / other)),
+    refused="bool complex",
+)
 pointwise(
     "maximum",
     "maximum",
@@ -258,6 +335,7 @@ pointwise(
     ),
     (lambda g, weight: g * (1 - weight), lambda g, weight: g * weight, lambda g, input, end: g * (end - input)),
     inputs="input end weight",
+    refused="bool integer",
 )
 
 
@@ -306,12 +384,19 @@ floating(
         lambda g, input, other: g * other / (input * input + other * other),
         lambda g, input, other: -g * input / (input * input + other * other),
     ),
+    refused="complex",
 )
-floating("hypot", "hypot", (lambda g, input, out: g * input / out, lambda g, other, out: g * other / out))
+floating(
+    "hypot",
+    "hypot",
+    (lambda g, input, out: g * input / out, lambda g, other, out: g * other / out),
+    refused="bool integer complex",
+)
 floating(
     "logaddexp",
     "logaddexp",
     (lambda g, nd, input, out: g * nd.exp(input - out), lambda g, nd, other, out: g * nd.exp(other - out)),
+    refused="bool integer complex",
 )
 pointwise("relu", lambda xp, input: xp.maximum(input, 0), (lambda g, out: g * (out > 0),), refused="bool complex")
 floating("sigmoid", lambda xp, input: _sigmoid(xp, input), (lambda g, out: g * out * (1 - out),))
@@ -339,13 +424,14 @@ for _name, _function in (("lt", "less"), ("le", "less_equal"), ("gt", "greater")
 for _name in ("logical_and", "logical_or", "logical_xor"):
     pointwise(_name, _name, _NO, flavour="boolean")
 pointwise("logical_not", "logical_not", (None,), flavour="boolean")
-for _name in ("isnan", "isinf", "isfinite", "signbit"):
+for _name in ("isnan", "isinf", "isfinite"):
     pointwise(_name, _name, (None,), flavour="boolean")
+pointwise("signbit", "signbit", (None,), flavour="boolean", refused="complex")
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
-    pointwise(_name, _name, _NO)
-pointwise("bitwise_not", "invert", (None,))
-pointwise("bitwise_left_shift", "left_shift", _NO)
-pointwise("bitwise_right_shift", "right_shift", _NO)
+    pointwise(_name, _name, _NO, refused="float complex")
+pointwise("bitwise_not", "invert", (None,), refused="float complex")
+pointwise("bitwise_left_shift", "left_shift", _NO, refused="bool float complex")
+pointwise("bitwise_right_shift", "right_shift", _NO, refused="bool float complex")
 
 # --- selection --------------------------------------------------------------------------------------------------------
 
@@ -375,13 +461,21 @@ WHERE = define(
 )
 
 
-def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+def where(condition: Tensor, input: Any = None, other: Any = None, *, out: Tensor | None = None) -> Any:
     """Elements of `input` where the condition holds, of `other` elsewhere. With the condition alone: the indices of its
     true elements.
     """
+    if out is not None:
+        return deliver(out, where, condition, input, other, overlap="partial")
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
-    return apply(WHERE, (operand(condition, "where"), operand(input, "where"), operand(other, "where")))
+    values: tuple[Any, ...] = (operand(input, "where"), operand(other, "where"))
+    if not all(isinstance(value, Tensor) for value in values):
+        kind = common_dtype(*(value._spec for value in values))
+        values = tuple(
+            value if isinstance(value, Tensor) else Scalar(assigned("where", value._array, kind)) for value in values
+        )
+    return apply(WHERE, (operand(condition, "where"), *values))
 
 
 def _clamp_rule(input: Spec, low: Any, high: Any) -> Spec:
@@ -422,11 +516,24 @@ def _inside(nd: Any, input: Any, low: Any, high: Any) -> Any:
 
 def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None = None) -> Tensor:
     """Values limited to [min, max]; either bound may be a number, a Tensor or None."""
-    from engine.operands import UNDEFINED
+    if out is not None:
+        return deliver(out, clamp, input, min, max, overlap="partial")
+    return apply(CLAMP, (input, *clamp_bounds(input, min, max)))
 
-    low = UNDEFINED if min is None else operand(min, "clamp")
-    high = UNDEFINED if max is None else operand(max, "clamp")
-    return apply(CLAMP, (input, low, high)) if out is None else into(out, CLAMP, (input, low, high))
+
+def clamp_bounds(input: Tensor, min: Any, max: Any) -> tuple[Any, Any]:
+    """The bounds of clamp as operands.
+
+    Raises: RuntimeError for a number that the dtype of the result does not hold.
+    """
+    bounds = tuple(UNDEFINED if bound is None else operand(bound, "clamp") for bound in (min, max))
+    numbers: list[Any] = [bound._spec for bound in bounds if isinstance(bound, Scalar)]
+    if not numbers:
+        return bounds  # type: ignore[return-value]
+    kind = common_dtype(input._spec, *numbers)
+    return tuple(  # type: ignore[return-value]
+        Scalar(checked("clamp", bound._array, kind)) if isinstance(bound, Scalar) else bound for bound in bounds
+    )
 
 
 clip = clamp
@@ -436,12 +543,31 @@ clip = clamp
 
 def add(input: Any, other: Any, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """input + alpha * other."""
-    return FUNCTIONS["add"](input, other if alpha == 1 else other * alpha, out=out)
+    return FUNCTIONS["add"](input, other if alpha == 1 else scaled("add", input, other, alpha), out=out)
 
 
 def sub(input: Any, other: Any, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """input - alpha * other."""
-    return FUNCTIONS["sub"](input, other if alpha == 1 else other * alpha, out=out)
+    return FUNCTIONS["sub"](input, other if alpha == 1 else scaled("sub", input, other, alpha), out=out)
+
+
+def scaled(name: str, input: Any, other: Any, alpha: Any) -> Any:
+    """alpha * other.
+
+    Raises: RuntimeError for an alpha of a higher category than the dtype in which `input` and `other` meet.
+    """
+    kind = common_dtype(operand(input, name)._spec, operand(other, name)._spec)
+    if isinstance(alpha, float) and kind.category < FLOATING_CATEGORY:
+        raise RuntimeError(
+            f"{name}: For integral input tensors, argument alpha must not be a floating point number: expected an int "
+            f"for {kind}, got {alpha}"
+        )
+    if isinstance(alpha, complex) and not kind.is_complex:
+        raise RuntimeError(
+            f"{name}: For non-complex input tensors, argument alpha must not be a complex number: expected a real "
+            f"number for {kind}, got {alpha}"
+        )
+    return other * alpha
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: Tensor | None = None) -> Tensor:

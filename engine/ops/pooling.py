@@ -7,12 +7,10 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-import numpy as np
-
+from engine.layout import contiguous_format
 from engine.ops.avg_pool import avg_pool
 from engine.ops.max_pool import adaptive_bounds, adaptive_max_pool, max_pool, max_pool_with_indices
-from engine.ops.resample import AxisMap, interned, resample
-from engine.layout import contiguous_format
+from engine.ops.resample import AxisMap, resample, windowed_mean
 from engine.ops.windows import Axes, Sizes, sizes, suggested_format
 from engine.tensor import Tensor
 
@@ -22,7 +20,8 @@ def _check(name: str, input: Tensor, dims: int) -> None:
         raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
     if input.ndim not in (dims + 1, dims + 2):
         raise RuntimeError(
-            f"{name}: Expected {dims + 1}D (unbatched) or {dims + 2}D (batched) input, but got input of size: {list(input.shape)}"
+            f"{name}: Expected {dims + 1}D (unbatched) or {dims + 2}D (batched) input, but got input of size: "
+            f"{list(input.shape)}"
         )
 
 
@@ -54,7 +53,9 @@ def _max_pool(dims: int, indices: bool) -> Any:
 
 
 max_pool1d, max_pool2d, max_pool3d = (_max_pool(dims, False) for dims in (1, 2, 3))
-max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (_max_pool(dims, True) for dims in (1, 2, 3))
+max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (
+    _max_pool(dims, True) for dims in (1, 2, 3)
+)
 
 
 def _avg_pool(dims: int) -> Any:
@@ -90,9 +91,7 @@ avg_pool1d, avg_pool2d, avg_pool3d = (_avg_pool(dims) for dims in (1, 2, 3))
 @lru_cache(1024)
 def _adaptive_average(size: int, out: int) -> AxisMap:
     begin, end = adaptive_bounds(size, out)
-    positions = begin + np.arange((end - begin).max(initial=0))[:, None]
-    inside = positions < end
-    return interned(size, np.where(inside, positions, 0), np.where(inside, 1 / (end - begin), 0.0))
+    return windowed_mean(size, begin, end, end - begin)
 
 
 def _target(name: str, input: Tensor, output_size: Any, dims: int) -> Axes:
@@ -102,7 +101,9 @@ def _target(name: str, input: Tensor, output_size: Any, dims: int) -> Axes:
     if len(given) != dims:
         raise RuntimeError(f"{name}: output_size must have {dims} elements, got {list(given)}")
     spatial = input.shape[-dims:]
-    target = sizes(name, "output_size", [old if new is None else new for old, new in zip(spatial, given, strict=True)], dims)
+    target = sizes(
+        name, "output_size", [old if new is None else new for old, new in zip(spatial, given, strict=True)], dims
+    )
     if any(new < 0 for new in target):
         raise RuntimeError(f"{name}: elements of output_size must be greater than or equal to 0, got {list(target)}")
     if 0 in input.shape[input.ndim - dims - 1 :]:
@@ -124,7 +125,7 @@ def _adaptive_avg_pool(dims: int) -> Any:
         return resample(input, tuple(map(_adaptive_average, input.shape[-dims:], target)), memory_format)
 
     pool.__name__ = pool.__qualname__ = name
-    pool.__doc__ = f"""Means of windows chosen so that the result has `output_size`, {dims} spatial axes; None keeps an axis.
+    pool.__doc__ = f"""Means of windows chosen so that the result has `output_size`; None keeps an axis.
 
     Window i of n over an axis of size s is [floor(i s / n), ceil((i + 1) s / n)). Source: torch.nn.functional.{name}.
     """
@@ -142,7 +143,9 @@ def _adaptive_max_pool(dims: int, indices: bool) -> Any:
         return found if indices else found[0]
 
     pool.__name__ = pool.__qualname__ = f"{name}_with_indices" if indices else name
-    pool.__doc__ = f"Maxima of the windows of `adaptive_avg_pool{dims}d`{' and their flat positions' if indices else ''}."
+    pool.__doc__ = (
+        f"Maxima of the windows of `adaptive_avg_pool{dims}d`{' and their flat positions' if indices else ''}."
+    )
     return pool
 
 

@@ -1,4 +1,6 @@
-"""Real floating point only, and half precision computed in single: what activations, softmax, losses and attention share."""
+"""Real floating point only, and half precision computed in single: what activations, softmax, losses and attention
+share.
+"""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.dtypes import get_default_dtype, int64, require_dtype
 from engine.ops.factories import empty_like, shape_from, wrap_array
-from engine.ops.inplace import check_writable
+from engine.ops.inplace import overwrite
 from engine.random import Generator, default_generator
 from engine.tensor import Tensor
 
@@ -138,11 +138,7 @@ def multinomial(
 
 
 def _fill(target: Tensor, values: np.ndarray, name: str) -> Tensor:
-    check_writable(target, name)
-    if target._array is not None:
-        target._array[...] = values if target.is_cpu else type(target._array)(values)
-    target._bump_version(name)
-    return target
+    return overwrite(target, values if target.is_cpu or target._array is None else type(target._array)(values), name)
 
 
 def uniform_(

@@ -10,6 +10,7 @@ from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
 from engine.dtypes import FLOATING_CATEGORY, bool_, dtype, int64, require_dtype
 from engine.ops.common import require_floating
+from engine.ops.out import deliver
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -48,8 +49,12 @@ SUM = define(
 )
 
 
-def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """Sum over axes (all without `dim`). Integers and bools sum in int64."""
+def sum(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None, out: Tensor | None = None
+) -> Tensor:
+    """Sum over axes (all without `dim`). Integers and bools sum in int64; `out` says in which dtype, unless `dtype` does."""
+    if out is not None:
+        return deliver(out, sum, input, dim, keepdim, dtype=dtype or getattr(out, "dtype", None))
     spec = input._spec
     kind = (
         require_dtype(dtype) if dtype is not None else spec.dtype if spec.dtype.category >= FLOATING_CATEGORY else int64
@@ -77,11 +82,15 @@ MEAN = define(
 )
 
 
-def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def mean(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None, out: Tensor | None = None
+) -> Tensor:
     """Mean over axes (all without `dim`).
 
     Raises: RuntimeError for integers and bools, unless `dtype` is given.
     """
+    if out is not None:
+        return deliver(out, mean, input, dim, keepdim, dtype=dtype, same_dtype=False)
     spec = input._spec
     if dtype is None:
         require_floating("mean", spec)
@@ -127,8 +136,12 @@ def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], 
     return g * nd.permute(others.reshape(tuple(spec.shape[axis] for axis in order)), inverse)
 
 
-def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def prod(
+    input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None, out: Tensor | None = None
+) -> Tensor:
     """Product over one axis, or over all."""
+    if out is not None:
+        return deliver(out, prod, input, dim, keepdim, dtype=dtype or getattr(out, "dtype", None))
     spec = input._spec
     kind = (
         require_dtype(dtype) if dtype is not None else spec.dtype if spec.dtype.category >= FLOATING_CATEGORY else int64
@@ -149,7 +162,9 @@ def _extremum(name: str, function: str) -> Callable[..., Tensor]:
         attributes="dims keepdim kind",
     )
 
-    def reduce(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    def reduce(input: Tensor, dim: Dims = (), keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+        if out is not None:
+            return deliver(out, reduce, input, dim, keepdim)
         dims = wrap_dims(dim, input.ndim, name)
         _refuse_empty(name, input._spec, dims)
         return apply(operator, (input,), (dims, keepdim, input.dtype))
@@ -213,7 +228,11 @@ def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callab
         _refuse_empty(name, input._spec, (dim,))
         return values_indices(apply(operator, (input,), (dim, keepdim)))
 
-    def index_only(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    def index_only(
+        input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None
+    ) -> Tensor:
+        if out is not None:
+            return deliver(out, index_only, input, dim, keepdim)
         if dim is None:
             if not input.numel():
                 raise IndexError(
@@ -224,6 +243,8 @@ def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callab
             return flat.reshape((1,) * input.ndim) if keepdim else flat
         return along(input.detach(), dim, keepdim)[1]
 
+    index_only.__name__ = index_only.__qualname__ = f"arg{name}"
+    index_only.__doc__ = f"Where the {name}imum lies along an axis, or in the flattened tensor; the first of equal ones."
     return along, index_only
 
 
@@ -267,13 +288,17 @@ _max_along, argmax = _picked("max", "argmax")
 _min_along, argmin = _picked("min", "argmin")
 
 
-def max(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Any = None) -> Any:
     """The largest element; with an axis (values, indices); with a Tensor the elementwise maximum."""
+    if out is not None:
+        return values_indices(deliver(out, max, input, dim, keepdim)) if isinstance(dim, int) else deliver(out, max, input, dim)
     return _extremum_call(input, dim, keepdim, "maximum", amax, _max_along)
 
 
-def min(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Any = None) -> Any:
     """The smallest element; with an axis (values, indices); with a Tensor the elementwise minimum."""
+    if out is not None:
+        return values_indices(deliver(out, min, input, dim, keepdim)) if isinstance(dim, int) else deliver(out, min, input, dim)
     return _extremum_call(input, dim, keepdim, "minimum", amin, _min_along)
 
 
@@ -294,8 +319,11 @@ def var(
     keepdim: bool = False,
     *,
     correction: float | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Variance over axes; divides by N - correction (default 1)."""
+    if out is not None:
+        return deliver(out, var, input, dim, unbiased, keepdim, correction=correction, same_dtype=False)
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     require_floating("var", input._spec)
@@ -312,8 +340,11 @@ def std(
     keepdim: bool = False,
     *,
     correction: float | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Square root of `var`."""
+    if out is not None:
+        return deliver(out, std, input, dim, unbiased, keepdim, correction=correction, same_dtype=False)
     return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
 
 
@@ -351,7 +382,9 @@ def _truth(name: str) -> Callable[..., Tensor]:
         attributes="dims keepdim",
     )
 
-    def reduce(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    def reduce(input: Tensor, dim: Dims = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+        if out is not None:
+            return deliver(out, reduce, input, dim, keepdim)
         return apply(operator, (input,), (wrap_dims(dim, input.ndim, name), keepdim))
 
     reduce.__name__ = reduce.__qualname__ = name
@@ -363,8 +396,10 @@ all = _truth("all")
 any = _truth("any")
 
 
-def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
     """log(sum(exp(input))) over axes, without overflow."""
+    if out is not None:
+        return deliver(out, logsumexp, input, dim, keepdim, same_dtype=False)
     dims = wrap_dims(dim, input.ndim, "logsumexp")
     if not input.numel():
         return sum(input.exp(), dims, keepdim).log()

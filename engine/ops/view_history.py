@@ -1,50 +1,61 @@
-"""The history of views: who may be written in place, what a write through a view does to its base, and views taken anew from a changed base.
+"""The history of views: who may be written in place, what a write through a view does to its base, and views taken anew
+from a changed base.
 
-A view shares memory and version counter with its base, so a write through either changes both. `Tensor._view_version` says up to which version the
-history of a view is true. When the counter has moved on, `refresh` gives the view the history `as_strided(base)`; when a view itself was written,
-`rewrite_base` makes the base's history `scatter_view(base, view)` first (PyTorch calls that node CopySlices).
+A view shares memory and version counter with its base, so a write through either changes both. `Tensor._view_version`
+says up to which version the history of a view is true. When the counter has moved on, `refresh` gives the view the
+history `as_strided(base)`; when a view itself was written, `rewrite_base` makes the base's history `scatter_view(base,
+view)` first (PyTorch calls that node CopySlices).
 
-Some views cannot follow: those made in no_grad or inference mode, one of several made at once, and what a user's Function returned. Their
-`_view_version` is negative and says why (`restricted`); a write to their memory while recording raises.
+Some views cannot follow: those made in no_grad or inference mode, one of several made at once, and what a user's
+Function returned. Their `_view_version` is negative and says why (`engine.autograd.versions`); a write to their memory
+while recording raises.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from engine import backend, layout
+from engine import backend
 from engine.autograd.modes import enable_grad, state
 from engine.autograd.node import Edge
+from engine.autograd.versions import CUSTOM_FUNCTION, INFERENCE, MULTIPLE, NO_GRAD, made_at, reason_of
 from engine.dispatch import OperatorNode, apply, define
-from engine.ops.copy import lay_out
-from engine.ops.view import AS_STRIDED, as_strided_array, as_strided_backward_array
+from engine.ops.as_strided import AS_STRIDED, scatter_strided, strided
 from engine.spec import Spec
-from engine.tensor import CUSTOM_FUNCTION, INFERENCE, MULTIPLE, NO_GRAD, Tensor, restricted
+from engine.tensor import Tensor
 
+_AMBIGUOUS = (
+    "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both "
+    "the view and the inplace either both inside the {0} block (if you don't want the inplace to be tracked) or both "
+    "outside (if you want the inplace to be tracked)."
+)
 _REASONS = {
-    MULTIPLE: "This view is the output of a function that returns multiple views. Such functions do not allow the output views to be modified "
-    "inplace. You should replace the inplace operation by an out-of-place one.",
-    NO_GRAD: "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
-    "inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if you want the "
-    "inplace to be tracked).",
-    INFERENCE: "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
-    "inplace either both inside the inference_mode block (if you don't want the inplace to be tracked) or both outside (if you want the "
-    "inplace to be tracked).",
-    CUSTOM_FUNCTION: "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic to handle "
-    "view+inplace would override the custom backward associated with the custom Function, leading to incorrect gradients. This behavior is "
-    "forbidden. You can fix this by cloning the output of the custom Function.",
+    NO_GRAD: _AMBIGUOUS.format("no_grad"),
+    INFERENCE: _AMBIGUOUS.format("inference_mode"),
+    MULTIPLE: (
+        "This view is the output of a function that returns multiple views. Such functions do not allow the output "
+        "views to be modified inplace. You should replace the inplace operation by an out-of-place one."
+    ),
+    CUSTOM_FUNCTION: (
+        "This view was created inside a custom Function (or because an input was returned as-is) and the autograd "
+        "logic to handle view+inplace would override the custom backward associated with the custom Function, leading "
+        "to incorrect gradients. This behavior is forbidden. You can fix this by cloning the output of the custom "
+        "Function."
+    ),
 }
 
 
 def check_history(target: Tensor, name: str) -> None:
-    """Raises RuntimeError where a write that is to be recorded has no history to go to: leaves, views of leaves, restricted views."""
+    """Raises RuntimeError where a write that is to be recorded has no history to go to: leaves, views of leaves,
+    restricted views.
+    """
     base = target._base
     if base is not None:
         if target._view_version < 0:
             raise _restricted_view(target, "is being")
         if target.requires_grad and base.is_leaf:
-            raise RuntimeError(f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation.")
+            raise RuntimeError(
+                f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation."
+            )
     if target.requires_grad and target.is_leaf:
         raise RuntimeError(
             f"{name}: a leaf Variable that requires grad is being used in an in-place operation; "
@@ -53,10 +64,12 @@ def check_history(target: Tensor, name: str) -> None:
 
 
 def _restricted_view(view: Tensor, verb: str) -> RuntimeError:
-    reason = ~view._view_version & 7
+    reason = reason_of(view._view_version)
     fn = view._grad_fn
     if reason in (NO_GRAD, INFERENCE) or fn is None:
-        where, mode = ("inference mode", "in normal mode") if reason == INFERENCE else ("no_grad mode", "with grad mode enabled")
+        where, mode = (
+            ("inference mode", "in normal mode") if reason == INFERENCE else ("no_grad mode", "with grad mode enabled")
+        )
         what = f"A view was created in {where} and {verb} modified inplace {mode}."
     else:
         what = f"Output {view._output_nr} of {fn.name()} is a view and {verb} modified inplace."
@@ -73,7 +86,7 @@ def refresh(view: Tensor, base: Tensor) -> None:
     if not base._requires_grad:
         return
     if view._view_version < 0:
-        if ~view._view_version >> 3 != version:
+        if made_at(view._view_version) != version:
             raise _restricted_view(view, "its base or another view of its base has been")
         return
     view._view_version = version
@@ -84,7 +97,9 @@ def refresh(view: Tensor, base: Tensor) -> None:
 
 
 def take_history(tensor: Tensor, made: Tensor) -> None:
-    """`tensor` continues with the history of `made`. Its retain_grad moves along; other hooks stay with the old value."""
+    """`tensor` continues with the history of `made`. Its retain_grad moves along; other hooks stay with the old
+    value.
+    """
     before, number = tensor._grad_fn, getattr(tensor, "_output_nr", 0)
     tensor._requires_grad, tensor._grad_fn = made._requires_grad, made._grad_fn
     if made._grad_fn is not None:
@@ -98,14 +113,17 @@ def take_history(tensor: Tensor, made: Tensor) -> None:
 
 
 def mark_written(target: Tensor, name: str, recorded: bool) -> None:
-    """Counts an in-place write. When it is to be recorded, the history of `target` before the write is settled first."""
+    """Counts an in-place write. When it is to be recorded, the history of `target` before the write is settled
+    first.
+    """
     if not recorded or target._base is None:
         target._bump_version(name)
         return
-    settled = target.grad_fn is not None or target._view_version == target._counter.value  # type: ignore[union-attr]
+    counter = target._version_counter()
+    settled = target.grad_fn is not None or target._view_version == counter.value
     target._bump_version(name)
     if settled:
-        target._view_version = target._counter.value  # type: ignore[union-attr]
+        target._view_version = counter.value
 
 
 def adopt_history(target: Tensor, written: Tensor) -> None:
@@ -117,11 +135,14 @@ def adopt_history(target: Tensor, written: Tensor) -> None:
         rewrite_base(base, target, written)
 
 
-# --- the base of a written view ---------------------------------------------------------------------------------------------------------
+# --- the base of a written view
+# ---------------------------------------------------------------------------------------------------------
 
 
 class CopySlices(OperatorNode):
-    """The history of a base after a view of it was written: its old value, with the view's new value scattered into it."""
+    """The history of a base after a view of it was written: its old value, with the view's new value scattered into
+    it.
+    """
 
     __slots__ = ()
 
@@ -129,46 +150,27 @@ class CopySlices(OperatorNode):
         return "CopySlices"
 
 
-def _is_dense_like(g: Any, spec: Spec) -> bool:
-    """Whether a raw gradient lies in memory exactly as the dense layout of `spec`."""
-    return spec.dense and isinstance(g, np.ndarray) and g.strides == spec.byte_strides
-
-
 def _without_view(g: Any, nd: Any, input_spec: Spec, source_spec: Spec, stride: tuple[int, ...], offset: int) -> Any:
     """The base's gradient with zeros where the view was written."""
-    size = tuple(source_spec.shape)
-    if nd.records:
-        written = np.zeros(input_spec.shape, bool)
-        np_spec = backend.spec_of_array(written)
-        if tuple(input_spec.stride) == tuple(np_spec.stride):
-            as_strided_array(np, written, size, stride, offset)[...] = True
-        else:
-            ones = np.ones(size)
-            written = as_strided_backward_array(np, ones, input_spec.shape, input_spec.stride, size, stride, offset) != 0
-        from engine.ops.factories import from_numpy
-
-        return nd.where(from_numpy(written).to(g.device), 0.0, g)
-    if not input_spec.dense:
-        ones = nd.xp.ones(size, g.dtype)
-        return g * (as_strided_backward_array(nd.xp, ones, input_spec.shape, input_spec.stride, size, stride, offset) == 0)
-    kept = backend.empty(input_spec.like(dtype=source_spec.dtype) if g.dtype == source_spec.dtype.numpy else input_spec)
-    kept[...] = g
-    as_strided_array(nd.xp, kept, size, stride, offset)[...] = 0
-    return kept
+    shape, size = tuple(input_spec.shape), tuple(source_spec.shape)
+    if not nd.records and input_spec.dense:
+        kept = strided(nd.xp.empty(input_spec.numel, g.dtype), shape, input_spec.stride, 0)
+        kept[...] = g
+        strided(kept, size, stride, offset)[...] = 0
+        return kept
+    xp = backend.array_module(source_spec.device)
+    inside = scatter_strided(xp, xp.ones(size), shape, input_spec.stride, size, stride, offset) != 0
+    if not nd.records:
+        return xp.where(inside, xp.zeros((), g.dtype), g)
+    return nd.where(Tensor(inside, backend.spec_of_array(inside, source_spec.device)), 0.0, g)
 
 
 def _view_only(g: Any, nd: Any, input_spec: Spec, source_spec: Spec, stride: tuple[int, ...], offset: int) -> Any:
     """The view's part of the base's gradient."""
-    size = tuple(source_spec.shape)
-    if nd.records:
-        return apply(AS_STRIDED, (lay_out(g, layout.preserve_strides(input_spec.shape, input_spec.stride)),), (size, stride, offset))
-    if _is_dense_like(g, input_spec):
-        return as_strided_array(nd.xp, g, size, stride, offset)
-    memory = nd.xp.zeros(
-        max(layout.storage_size(input_spec.shape, input_spec.stride), layout.storage_size(size, stride) + offset), g.dtype
-    )
-    as_strided_array(nd.xp, memory, tuple(input_spec.shape), input_spec.stride, 0)[...] = g
-    return as_strided_array(nd.xp, memory, size, stride, offset)
+    shape, size = tuple(input_spec.shape), tuple(source_spec.shape)
+    if not nd.records and input_spec.dense and getattr(g, "strides", None) == input_spec.byte_strides:
+        return strided(g, size, stride, offset)
+    return nd.as_strided_gather(g, shape, input_spec.stride, size, stride, offset)
 
 
 SCATTER_VIEW = define(
@@ -182,7 +184,9 @@ SCATTER_VIEW = define(
 
 
 def rewrite_base(base: Tensor, view: Tensor, written: Tensor) -> None:
-    """After `view` was written in place with the result `written`: the base's history is its old one with `written` scattered into it."""
+    """After `view` was written in place with the result `written`: the base's history is its old one with `written`
+    scattered into it.
+    """
     edges: list[Edge | None] = [
         base.gradient_edge() if base.requires_grad else None,
         written.gradient_edge() if written.requires_grad else None,
@@ -201,11 +205,14 @@ def rewrite_base(base: Tensor, view: Tensor, written: Tensor) -> None:
     view._view_version = view._counter.value - 1  # its own history is replayed from the base when somebody asks
 
 
-# --- in-place changes of shape and strides ----------------------------------------------------------------------------------------------
+# --- in-place changes of shape and strides
+# ----------------------------------------------------------------------------------------------
 
 
 def become_view(target: Tensor, operation: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """`target` itself gets the shape and strides of `operation(target, *arguments)`, a view of it (`t_`, `unsqueeze_` ...); returns it."""
+    """`target` itself gets the shape and strides of `operation(target, *arguments)`, a view of it (`t_`, `unsqueeze_`
+    ...); returns it.
+    """
     name = f"{operation.__name__}_"
     recorded = state.grad_enabled and target.requires_grad
     if recorded:
@@ -217,5 +224,5 @@ def become_view(target: Tensor, operation: Callable[..., Tensor], *arguments: An
     if recorded:
         take_history(target, changed)
     if base is not None and target._view_version >= 0:
-        target._view_version = target._counter.value  # type: ignore[union-attr]
+        target._view_version = target._version
     return target

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine import layout
 from engine.layout import MemoryFormat, contiguous_format
@@ -11,6 +11,29 @@ from engine.spec import Spec
 
 Sizes = int | Sequence[int]
 Axes = tuple[int, ...]
+
+
+class ConvWindow(NamedTuple):
+    """How a convolution's kernel moves: one number a spatial axis each, and the number of channel groups."""
+
+    stride: Axes
+    padding: Axes
+    dilation: Axes
+    groups: int
+
+    def positions(self, size: Axes, kernel: Axes) -> Axes:
+        """The spatial shape of the result for an image of `size`."""
+        return tuple(map(output_size, size, kernel, self.stride, self.padding, self.dilation))
+
+    def spread(self, kernel: Axes) -> Axes:
+        """The extent of a kernel with its gaps."""
+        return tuple(by * (size - 1) + 1 for by, size in zip(self.dilation, kernel, strict=True))
+
+    def in_two_dimensions(self) -> "ConvWindow":
+        """The window on (N, C, 1, L) that a one-dimensional one is on (N, C, L)."""
+        if len(self.stride) == 2:
+            return self
+        return ConvWindow((1, *self.stride), (0, *self.padding), (1, *self.dilation), self.groups)
 
 
 def sizes(name: str, argument: str, value: Sizes, dims: int) -> tuple[int, ...]:
@@ -87,10 +110,11 @@ def pooled_shape(
 def suggested_format(spec: Spec, dims: int = 2) -> MemoryFormat:
     """The memory format that an operator carries on from this input (at::TensorBase::suggest_memory_format).
 
-    One-dimensional operators (`dims=1`) are PyTorch's two-dimensional ones on (N, C, 1, L): a permuted (N, C, L) may then
-    be channels-last, and so is the result.
+    One-dimensional operators (`dims=1`) are PyTorch's two-dimensional ones on (N, C, 1, L): a permuted (N, C, L) may
+    then be channels-last, and so is the result.
     """
-    shape, stride = spec.shape, spec.stride
+    shape: Axes = spec.shape
+    stride = spec.stride
     if dims == 1 and spec.ndim == 3:
         shape, stride = (*shape[:2], 1, shape[2]), (*stride[:2], shape[2] * stride[2], stride[2])
     return layout.suggest_memory_format(shape, stride)

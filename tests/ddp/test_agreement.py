@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddp.agreement import TensorLayout, check_agreement, find_difference
+from ddp.agreement import Replica, TensorLayout, check_replicas, find_difference
 
 WEIGHT = TensorLayout("fc.weight", (10, 4), (4, 1), "float32")
 BIAS = TensorLayout("fc.b", (9,), (1,), "float32")
@@ -47,14 +47,43 @@ def test_the_first_difference_is_named(layouts, words) -> None:
     assert find_difference(layouts) == words
 
 
+ALIKE = Replica("", {"bucket_cap_mb": 25}, [WEIGHT, BIAS], [BIAS], [WEIGHT])
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_alike_replicas_are_accepted() -> None:
+    from ddp import bootstrap
+
+    check_replicas(ALIKE, bootstrap.start_world().exchange)
+    bootstrap.stop_world()
+
+
 @pytest.mark.mpi(ranks=[2, 3, 4])
-def test_every_rank_raises_the_same() -> None:
+@pytest.mark.parametrize(
+    ("changed", "kind", "words"),
+    [
+        ({"problem": "no parameters"}, RuntimeError, r"cannot be made: rank \d says: no parameters"),
+        (
+            {"options": {"bucket_cap_mb": 1}},
+            ValueError,
+            r"bucket_cap_mb differs between ranks: rank \d has 1 where rank 0 has 25",
+        ),
+        ({"parameters": [BIAS]}, ValueError, r": parameters differ between ranks: rank \d has fc.b"),
+        ({"trainable": []}, ValueError, r": parameters that require grad differ between ranks: rank \d has no fc.b"),
+        (
+            {"buffers": [WEIGHT, BIAS]},
+            ValueError,
+            r": buffers differ between ranks: rank \d has fc.b .*, which rank 0 has not",
+        ),
+    ],
+    ids=["problem", "options", "parameters", "trainable", "buffers"],
+)
+def test_every_rank_raises_the_same(changed, kind, words) -> None:
     from ddp import bootstrap
 
     world = bootstrap.start_world()
-    mine = WEIGHT._replace(shape=(10, 5)) if world.rank == world.size - 1 else WEIGHT
-    with pytest.raises(ValueError, match=r"parameters differ between ranks: rank \d has fc.weight") as raised:
-        check_agreement([BIAS, mine], world.exchange, "parameters")
+    mine = ALIKE._replace(**changed) if world.rank == world.size - 1 else ALIKE
+    with pytest.raises(kind, match=words) as raised:
+        check_replicas(mine, world.exchange)
     assert len(set(world.exchange(str(raised.value)))) == 1
-    check_agreement([BIAS, WEIGHT], world.exchange, "parameters")
     bootstrap.stop_world()

@@ -37,15 +37,18 @@ def check_against_pytorch(family: str, name: str, case: cases.Case, dtype: str) 
         assert list(tensor.shape) == entry["shape"], label
         if entry["kind"] == "result":
             assert list(tensor.stride()) == entry["stride"], label
-            floating = entry["dtype"].startswith("float")
-            assert tensor.dtype == getattr(engine, dtype if floating else entry["dtype"]), label
+            assert tensor.dtype == getattr(engine, dtype if entry["dtype"] == "float64" else entry["dtype"]), label
         tolerance = max(TOLERANCE[dtype], case.tolerance)
         scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=1.0))
-        np.testing.assert_allclose(tensor.detach().numpy().astype(float), expected, rtol=tolerance, atol=tolerance * scale, err_msg=label)
+        np.testing.assert_allclose(
+            tensor.detach().numpy().astype(float), expected, rtol=tolerance, atol=tolerance * scale, err_msg=label
+        )
 
 
 def check_second_order(case: cases.Case, step: float = 1e-5, tolerance: float = 1e-5) -> None:
-    """The derivative of <first derivative, random direction> along another one, against a central difference; create_graph gives the same first."""
+    """The derivative of <first derivative, random direction> along another one, against a central difference;
+    create_graph gives the same first.
+    """
     inputs, _, slopes = cases.gradients(engine, case, "float64", create_graph=True)
     _, _, plain = cases.gradients(engine, case, "float64")
     for recorded, raw in zip(slopes, plain, strict=True):
@@ -60,10 +63,15 @@ def check_second_order(case: cases.Case, step: float = 1e-5, tolerance: float = 
     def projected(shift: float) -> float:
         moved = iter(directions)
         shifted = [
-            np.asarray(array + shift * next(moved)) if case.varies(position) else array for position, array in enumerate(case.inputs)
+            np.asarray(array + shift * next(moved)) if case.varies(position) else array
+            for position, array in enumerate(case.inputs)
         ]
         _, _, found = cases.gradients(engine, case._replace(inputs=tuple(shifted)), "float64")
-        return sum(float((slope.numpy() * weight).sum()) for slope, weight in zip(found, weights, strict=True) if slope is not None)
+        return sum(
+            float((slope.numpy() * weight).sum())
+            for slope, weight in zip(found, weights, strict=True)
+            if slope is not None
+        )
 
     difference = (projected(step) - projected(-step)) / (2 * step)
     total = None

@@ -35,9 +35,17 @@ def test_softmax_of_infinities() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: F.softmax(engine.tensor([1, 2]), 0), NotImplementedError, '"softmax" not implemented for engine.int64'),
+        (
+            lambda: F.softmax(engine.tensor([1, 2]), 0),
+            NotImplementedError,
+            '"softmax" not implemented for engine.int64',
+        ),
         (lambda: F.gelu(engine.tensor([1, 2])), NotImplementedError, '"gelu" not implemented'),
-        (lambda: F.gelu(engine.zeros(2), approximate="x"), RuntimeError, "approximate argument must be either none or tanh"),
+        (
+            lambda: F.gelu(engine.zeros(2), approximate="x"),
+            RuntimeError,
+            "approximate argument must be either none or tanh",
+        ),
         (lambda: F.log_softmax(engine.zeros(2), 3), IndexError, "Dimension out of range"),
         (lambda: F.hardtanh(engine.zeros(2), 1.0, -1.0), ValueError, "min_val cannot be greater"),
         (lambda: F.celu(engine.zeros(2), 0.0), RuntimeError, "alpha cannot be 0"),

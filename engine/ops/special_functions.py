@@ -1,8 +1,10 @@
-"""Special functions that neither NumPy nor CuPy has: erf and its relatives, the logarithm of the gamma function and its derivatives.
+"""Special functions that neither NumPy nor CuPy has: erf and its relatives, the logarithm of the gamma function and its
+derivatives.
 
-Written with array functions only, so that they run on both; float32 and float64 are computed in float64, to its last digits.
-Sources: W. J. Cody, "Rational Chebyshev approximation for the error function" (1969); P. Giles, "Approximating the erfinv function" (2010);
-C. Lanczos, "A precision approximation of the gamma function" (1964), coefficients of P. Godfrey; Abramowitz and Stegun 6.3.18, 6.4.12.
+Written with array functions only, so that they run on both; float32 and float64 are computed in float64, to its last
+digits. Sources: W. J. Cody, "Rational Chebyshev approximation for the error function" (1969); P. Giles, "Approximating
+the erfinv function" (2010); C. Lanczos, "A precision approximation of the gamma function" (1964), coefficients of P.
+Godfrey; Abramowitz and Stegun 6.3.18, 6.4.12.
 """
 
 import math
@@ -16,19 +18,54 @@ from engine.ops.pointwise import FUNCTIONS, floating
 from engine.spec import Spec
 from engine.tensor import Tensor
 
-# Cody's coefficients: erf(x) = x P(x²)/Q(x²) below 0.46875, erfc(x) = exp(-x²) P(x)/Q(x) to 4, and an asymptotic form beyond.
-_NEAR_P = (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3)
+# Cody's coefficients: erf(x) = x P(x²)/Q(x²) below 0.46875, erfc(x) = exp(-x²) P(x)/Q(x) to 4, and an asymptotic form
+# beyond.
+_NEAR_P = (
+    1.85777706184603153e-1,
+    3.16112374387056560,
+    1.13864154151050156e2,
+    3.77485237685302021e2,
+    3.20937758913846947e3,
+)
 _NEAR_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
 _MIDDLE_P = (
-    2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1, 2.98635138197400131e2, 8.81952221241769090e2,
-    1.71204761263407058e3, 2.05107837782607147e3, 1.23033935479799725e3,
-)  # fmt: skip
+    2.15311535474403846e-8,
+    5.64188496988670089e-1,
+    8.88314979438837594,
+    6.61191906371416295e1,
+    2.98635138197400131e2,
+    8.81952221241769090e2,
+    1.71204761263407058e3,
+    2.05107837782607147e3,
+    1.23033935479799725e3,
+)
 _MIDDLE_Q = (
-    1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3, 3.29079923573345963e3, 4.36261909014324716e3,
-    3.43936767414372164e3, 1.23033935480374942e3,
-)  # fmt: skip
-_FAR_P = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1, 1.60837851487422766e-2, 6.58749161529837803e-4)
-_FAR_Q = (1.0, 2.56852019228982242, 1.87295284992346047, 5.27905102951428412e-1, 6.05183413124413191e-2, 2.33520497626869185e-3)
+    1.0,
+    1.57449261107098347e1,
+    1.17693950891312499e2,
+    5.37181101862009858e2,
+    1.62138957456669019e3,
+    3.29079923573345963e3,
+    4.36261909014324716e3,
+    3.43936767414372164e3,
+    1.23033935480374942e3,
+)
+_FAR_P = (
+    1.63153871373020978e-2,
+    3.05326634961232344e-1,
+    3.60344899949804439e-1,
+    1.25781726111229246e-1,
+    1.60837851487422766e-2,
+    6.58749161529837803e-4,
+)
+_FAR_Q = (
+    1.0,
+    2.56852019228982242,
+    1.87295284992346047,
+    5.27905102951428412e-1,
+    6.05183413124413191e-2,
+    2.33520497626869185e-3,
+)
 _INVERSE_SQRT_PI = 0.5641895835477563
 _SLOPE = 2 * _INVERSE_SQRT_PI
 
@@ -45,7 +82,9 @@ def _erfc_of_magnitude(xp: ModuleType, size: Any) -> Any:
     middle = _polynomial(_MIDDLE_P, size) / _polynomial(_MIDDLE_Q, size)
     far = xp.maximum(size, 1.0)
     inverse_square = 1 / (far * far)
-    far = (_INVERSE_SQRT_PI - inverse_square * _polynomial(_FAR_P, inverse_square) / _polynomial(_FAR_Q, inverse_square)) / far
+    far = (
+        _INVERSE_SQRT_PI - inverse_square * _polynomial(_FAR_P, inverse_square) / _polynomial(_FAR_Q, inverse_square)
+    ) / far
     # exp(-x²) from a rounded square and the rest: x² itself loses digits that the exponential makes large.
     rounded = xp.trunc(xp.minimum(size, 30.0) * 16) / 16
     rest = (xp.minimum(size, 30.0) - rounded) * (xp.minimum(size, 30.0) + rounded)
@@ -78,19 +117,54 @@ def _erfc(xp: ModuleType, x: Any) -> Any:
 def _erfinv(xp: ModuleType, y: Any) -> Any:
     w = -xp.log((1 - y) * (1 + y))
     low, high = w - 2.5, xp.sqrt(xp.maximum(w, 5.0)) - 3
-    small = _polynomial((2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941), low)
-    large = _polynomial((-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682), high)
+    small = _polynomial(
+        (
+            2.81022636e-08,
+            3.43273939e-07,
+            -3.5233877e-06,
+            -4.39150654e-06,
+            0.00021858087,
+            -0.00125372503,
+            -0.00417768164,
+            0.246640727,
+            1.50140941,
+        ),
+        low,
+    )
+    large = _polynomial(
+        (
+            -0.000200214257,
+            0.000100950558,
+            0.00134934322,
+            -0.00367342844,
+            0.00573950773,
+            -0.0076224613,
+            0.00943887047,
+            1.00167406,
+            2.83297682,
+        ),
+        high,
+    )
     x = xp.where(w < 5, small, large) * y
-    for _ in range(2):  # Newton from six digits to all; near ±1 the residual is taken from erfc, which keeps its digits there
+    for _ in range(
+        2
+    ):  # Newton from six digits to all; near ±1 the residual is taken from erfc, which keeps its digits there
         residual = xp.where(xp.abs(y) < 0.5, _erf(xp, x) - y, xp.sign(y) * ((1 - xp.abs(y)) - _erfc(xp, xp.abs(x))))
         x = x - residual / (_SLOPE * xp.exp(-x * x))
     return xp.where(xp.abs(y) == 1, y * math.inf, x)
 
 
 _LANCZOS = (
-    0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059, 12.507343278686905, -0.13857109526572012,
-    9.9843695780195716e-6, 1.5056327351493116e-7,
-)  # fmt: skip
+    0.99999999999980993,
+    676.5203681218851,
+    -1259.1392167224028,
+    771.32342877765313,
+    -176.61502916214059,
+    12.507343278686905,
+    -0.13857109526572012,
+    9.9843695780195716e-6,
+    1.5056327351493116e-7,
+)
 
 
 def _lgamma(xp: ModuleType, x: Any) -> Any:
@@ -117,7 +191,11 @@ def _digamma(xp: ModuleType, x: Any) -> Any:
     value = shift + xp.log(z) - 0.5 / z - series
     value = value - xp.where(reflected, math.pi / xp.tan(math.pi * xp.where(reflected, x - xp.floor(x), 0.5)), 0)
     # PyTorch gives minus infinity at 0 and NaN at the other poles.
-    return xp.where(x == 0, -math.copysign(1, 1) * math.inf * xp.where(xp.signbit(x), -1, 1), xp.where((x < 0) & (x == xp.floor(x)), math.nan, value))
+    return xp.where(
+        x == 0,
+        -math.copysign(1, 1) * math.inf * xp.where(xp.signbit(x), -1, 1),
+        xp.where((x < 0) & (x == xp.floor(x)), math.nan, value),
+    )
 
 
 def _trigamma(xp: ModuleType, x: Any) -> Any:
@@ -135,7 +213,7 @@ def _trigamma(xp: ModuleType, x: Any) -> Any:
 
 
 def _zeta(xp: ModuleType, order: int, x: Any) -> Any:
-    """Hurwitz's zeta function for an integer order > 1: the sum of (x + k) ** -order, its tail by Euler and Maclaurin."""
+    """Hurwitz's zeta function for an integer order > 1: the sum of (x + k) ** -order; tail by Euler-Maclaurin."""
     total, z = 0.0, x
     while bool((z < 10).any()):
         small = z < 10
@@ -185,7 +263,7 @@ def _digamma_slope(g: Any, nd: Any, input: Any) -> Any:
 
 
 def _define(name: str, function: Any, rule: Any) -> None:
-    floating(name, lambda xp, input: _in_double(xp, function, input), (rule,))
+    floating(name, lambda xp, input: _in_double(xp, function, input), (rule,), refused="complex")
 
 
 _define("erf", _erf, lambda g, nd, input: g * nd.exp(-input * input) * _SLOPE)

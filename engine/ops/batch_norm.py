@@ -1,7 +1,7 @@
-"""Batch normalisation and layer normalisation, forward and backward; the compiled kernels of engine.kernels on the CPU.
+"""Batch normalisation, forward and backward, by the compiled kernels of engine.kernels.batch_norm on the CPU.
 
-The results carry the input's memory format on (layer norm: row-major), as PyTorch's do. Statistics of half precision inputs
-are taken in float32. Source: torch.nn.functional.batch_norm, layer_norm; Ioffe and Szegedy (2015), Ba et al. (2016).
+The result carries the input's memory format on. Statistics of half precision inputs are taken in float32.
+Source: torch.nn.functional.batch_norm; aten/src/ATen/native/Normalization.cpp; Ioffe and Szegedy (2015).
 """
 
 from math import prod
@@ -27,12 +27,15 @@ Array = Any
 
 def _check_channels(input: Spec, **vectors: Spec | None) -> None:
     if input.ndim < 2:
-        raise RuntimeError(f"batch_norm: expected an input of at least 2 dimensions (N, C, ...), got {list(input.shape)}")
+        raise RuntimeError(
+            f"batch_norm: expected an input of at least 2 dimensions (N, C, ...), got {list(input.shape)}"
+        )
     require_floating("batch_norm", input)
     for name, spec in vectors.items():
         if spec is not None and spec.shape != (input.shape[1],):
             raise RuntimeError(
-                f"batch_norm: {name} should contain {input.shape[1]} elements not {spec.numel}: input {list(input.shape)}, "
+                f"batch_norm: {name} should contain {input.shape[1]} elements not {spec.numel}: input "
+                f"{list(input.shape)}, "
                 f"{name} {list(spec.shape)}"
             )
 
@@ -58,10 +61,16 @@ def _inference_rule(
 
 
 def _format_of(input: Spec) -> Spec:
-    return formatted(input, input.shape, suggested_format(input))
+    """The input's memory format; channels-last also where that is certain by strides of axes of size > 1 alone."""
+    found = suggested_format(input)
+    if found is contiguous_format and not input.contiguous and input.ndim in (4, 5):
+        last = layout.channels_last if input.ndim == 4 else layout.channels_last_3d
+        if layout.is_contiguous(input.shape, input.stride, last):
+            found = last
+    return formatted(input, input.shape, found)
 
 
-# --- batch norm: the image as the kernels want it -----------------------------------------------------------------------
+# --- batch norm: the image as the kernels want it ---------------------------------------------------------------------
 
 
 def _as_rows(xp: ModuleType, array: Array) -> Array:
@@ -69,10 +78,10 @@ def _as_rows(xp: ModuleType, array: Array) -> Array:
     if array.ndim > 2 and not array.flags.c_contiguous:
         rows = channels_last(array)
         if rows.flags.c_contiguous:
-            return rows.reshape(-1, array.shape[1])
+            return rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
     if array.ndim == 2:
         return xp.ascontiguousarray(array)
-    return xp.ascontiguousarray(array).reshape(*array.shape[:2], -1)
+    return xp.ascontiguousarray(array).reshape(*array.shape[:2], prod(array.shape[2:]))
 
 
 def _like_rows(xp: ModuleType, array: Array, rows: Array) -> Array:
@@ -89,7 +98,7 @@ def _back(rows: Array, shape: tuple[int, ...]) -> Array:
     return rows.reshape(shape)
 
 
-def _work_dtype(xp: ModuleType, array: Array) -> Array:
+def work_dtype(xp: ModuleType, array: Array) -> Array:
     return array.astype(xp.float32) if array.dtype.itemsize < 4 else array
 
 
@@ -97,13 +106,13 @@ def _vector(xp: ModuleType, vector: Array, like: Array) -> Array:
     return None if vector is None else xp.ascontiguousarray(vector, dtype=like.dtype)
 
 
-def _compiled(xp: ModuleType, rows: Array) -> bool:
+def compiled(xp: ModuleType, rows: Array) -> bool:
     return xp is np and rows.dtype.char in "fd"
 
 
 def _moments(xp: ModuleType, rows: Array) -> tuple[Array, Array]:
     """Mean and biased variance (C,) of every channel."""
-    if _compiled(xp, rows):
+    if compiled(xp, rows):
         from engine.kernels import batch_norm
 
         return batch_norm.moments(rows)
@@ -112,7 +121,7 @@ def _moments(xp: ModuleType, rows: Array) -> tuple[Array, Array]:
 
 
 def _normalise(xp: ModuleType, rows: Array, mean: Array, rstd: Array, weight: Array, bias: Array) -> Array:
-    if _compiled(xp, rows):
+    if compiled(xp, rows):
         from engine.kernels import batch_norm
 
         return batch_norm.normalise(rows, mean, rstd, weight, bias)
@@ -132,7 +141,7 @@ def _batch_norm(
     eps: float,
 ) -> tuple[Array, Array, Array]:
     """Normalises by the batch's statistics and moves the running ones towards them, in place."""
-    rows = _as_rows(xp, _work_dtype(xp, input))
+    rows = _as_rows(xp, work_dtype(xp, input))
     mean, variance = _moments(xp, rows)
     if running_mean is not None:
         running_mean *= 1 - momentum
@@ -155,7 +164,7 @@ def _inference(
     running_var: Array,
     eps: float,
 ) -> Array:
-    rows = _as_rows(xp, _work_dtype(xp, input))
+    rows = _as_rows(xp, work_dtype(xp, input))
     variance = _vector(xp, running_var, rows)
     rstd = 1 / xp.sqrt(variance + rows.dtype.type(eps))
     mean = _vector(xp, running_mean, rows)
@@ -163,7 +172,7 @@ def _inference(
     return _back(out, input.shape).astype(input.dtype, copy=False)
 
 
-# --- batch norm: derivatives --------------------------------------------------------------------------------------------
+# --- batch norm: derivatives ------------------------------------------------------------------------------------------
 
 
 def _spread(vector: Any, ndim: int) -> Any:
@@ -192,8 +201,8 @@ def _batch_norm_backward(
         to_weight = _channel_sum(g * normalised) if needs[1] else None
         return to_input, to_weight, _channel_sum(g) if needs[2] else None, None, None, None
     xp = nd.xp
-    rows = _as_rows(xp, _work_dtype(xp, input))
-    gradient = _like_rows(xp, _work_dtype(xp, g), rows)
+    rows = _as_rows(xp, work_dtype(xp, input))
+    gradient = _like_rows(xp, work_dtype(xp, g), rows)
     total, projected = _gradient_sums(xp, gradient, rows, mean)
     to_input = None
     if needs[0]:
@@ -203,7 +212,7 @@ def _batch_norm_backward(
 
 
 def _gradient_sums(xp: ModuleType, gradient: Array, rows: Array, mean: Array) -> tuple[Array, Array]:
-    if _compiled(xp, rows):
+    if compiled(xp, rows):
         from engine.kernels import batch_norm
 
         return batch_norm.gradient_sums(gradient, rows, mean)
@@ -222,7 +231,7 @@ def _input_gradient(
     projected: Array,
 ) -> Array:
     count = rows.size // max(rows.shape[1], 1)
-    if _compiled(xp, rows):
+    if compiled(xp, rows):
         from engine.kernels import batch_norm
 
         return batch_norm.input_gradient(gradient, rows, mean, rstd, weight, total, projected, count)
@@ -278,9 +287,9 @@ def batch_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias for each channel of (N, C, d...).
 
-    In training by the batch's statistics (biased variance), and the running ones move by `momentum` towards them (unbiased
-    variance) in place; otherwise by the running ones. Raises: RuntimeError for vectors that do not have C elements, or
-    missing running statistics outside training.
+    In training by the batch's statistics (biased variance), and the running ones move by `momentum` towards them
+    (unbiased variance) in place; otherwise by the running ones. Raises: RuntimeError for vectors that do not have C
+    elements, or missing running statistics outside training.
     """
     if not training:
         if running_mean is None or running_var is None:
@@ -299,125 +308,3 @@ def batch_norm(
         if statistics is not None:
             statistics._bump_version("batch_norm")
     return out
-
-
-# --- layer norm -------------------------------------------------------------------------------------------------------
-
-
-def _layer_norm_rule(input: Spec, weight: Spec | None, bias: Spec | None, shape: tuple[int, ...], eps: float) -> Spec:
-    require_floating("layer_norm", input)
-    if not shape:
-        raise RuntimeError("layer_norm: Expected normalized_shape to be at least 1-dimensional, got []")
-    for spec, name in ((weight, "weight"), (bias, "bias")):
-        if spec is not None and spec.shape != shape:
-            raise RuntimeError(
-                f"layer_norm: Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
-                f"{list(spec.shape)} and normalized_shape = {list(shape)}"
-            )
-    if tuple(input.shape[max(input.ndim - len(shape), 0) :]) != shape:
-        raise RuntimeError(
-            f"layer_norm: Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], "
-            f"but got input of size{list(input.shape)}"
-        )
-    return input.like(shape=input.shape)
-
-
-def _layer_norm(
-    xp: ModuleType, input: Array, weight: Array, bias: Array, shape: tuple[int, ...], eps: float
-) -> tuple[Array, Array, Array]:
-    rows = _matrix(xp, input, shape)
-    if _compiled(xp, rows):
-        from engine.kernels import norm
-
-        out, mean, rstd = norm.layer_norm_forward(rows, _flat(xp, weight, rows), _flat(xp, bias, rows), eps)
-    else:
-        mean = rows.mean(axis=1)
-        centred = rows - mean[:, None]
-        rstd = 1 / xp.sqrt((centred * centred).mean(axis=1) + rows.dtype.type(eps))
-        out = centred * rstd[:, None]
-        if weight is not None:
-            out *= _flat(xp, weight, rows)
-        if bias is not None:
-            out += _flat(xp, bias, rows)
-    return out.reshape(input.shape).astype(input.dtype, copy=False), mean, rstd
-
-
-def _matrix(xp: ModuleType, array: Array, shape: tuple[int, ...]) -> Array:
-    """(M, N) row-major, N the size of `shape`, in at least single precision."""
-    return xp.ascontiguousarray(_work_dtype(xp, array)).reshape(-1 if array.size else _leading(array, shape), prod(shape))
-
-
-def _leading(array: Array, shape: tuple[int, ...]) -> int:
-    return prod(array.shape[: array.ndim - len(shape)])
-
-
-def _flat(xp: ModuleType, array: Array, like: Array) -> Array:
-    return None if array is None else xp.ascontiguousarray(array, dtype=like.dtype).reshape(-1)
-
-
-def _layer_norm_backward(
-    g: Any,
-    nd: Any,
-    needs: Any,
-    input: Any,
-    weight: Any,
-    mean: Any,
-    rstd: Any,
-    shape: tuple[int, ...],
-    eps: float,
-) -> tuple[Any, ...]:
-    if nd.records:
-        dims = tuple(range(input.ndim - len(shape), input.ndim))
-        outer = tuple(range(input.ndim - len(shape)))
-        centred = input - input.mean(dims, keepdim=True)
-        rstd = ((centred * centred).mean(dims, keepdim=True) + eps) ** -0.5
-        normalised = centred * rstd
-        scaled = g if weight is None else g * weight
-        to_input = rstd * (
-            scaled - scaled.mean(dims, keepdim=True) - normalised * (scaled * normalised).mean(dims, keepdim=True)
-        )
-        product = g * normalised
-        return to_input, product.sum(outer) if outer else product, g.sum(outer) if outer else g
-    xp = nd.xp
-    rows = _matrix(xp, input, shape)
-    gradient = _matrix(xp, g, shape)
-    if _compiled(xp, rows):
-        from engine.kernels import norm
-
-        to_input, to_weight, to_bias = norm.layer_norm_backward(gradient, rows, mean, rstd, _flat(xp, weight, rows))
-    else:
-        normalised = (rows - mean[:, None]) * rstd[:, None]
-        scaled = gradient if weight is None else gradient * _flat(xp, weight, rows)
-        to_input = rstd[:, None] * (
-            scaled
-            - scaled.mean(axis=1)[:, None]
-            - normalised * (scaled * normalised).mean(axis=1)[:, None]
-        )
-        to_weight, to_bias = (gradient * normalised).sum(axis=0), gradient.sum(axis=0)
-    return to_input.reshape(input.shape), to_weight.reshape(shape), to_bias.reshape(shape)
-
-
-LAYER_NORM = define(
-    "layer_norm",
-    rule=_layer_norm_rule,
-    forward=_layer_norm,
-    backward=_layer_norm_backward,
-    inputs="input weight bias",
-    attributes="shape eps",
-    residuals="mean rstd",
-)
-LAYER_NORM.node_name = "NativeLayerNormBackward0"
-
-
-def layer_norm(
-    input: Tensor,
-    normalized_shape: tuple[int, ...],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * weight + bias over the last axes, which must have `normalized_shape`.
-
-    Raises: RuntimeError for shapes that do not fit.
-    """
-    return apply(LAYER_NORM, (input, optional(weight), optional(bias)), (tuple(normalized_shape), eps))

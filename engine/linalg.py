@@ -1,0 +1,295 @@
+"""`engine.linalg`: linear algebra with PyTorch's names (torch.linalg). Operators with derivatives are in
+`engine.ops.solving` and `engine.ops.decompositions`; the rest is composed here.
+
+Real float32 and float64 matrices; leading axes are batches. A matrix that cannot be inverted or factorised raises
+`LinAlgError`, a RuntimeError.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine import dtypes
+from engine.dims import wrap_dim
+from engine.dispatch import apply
+from engine.layout import contiguous_format
+from engine.ops import decompositions, solving
+from engine.ops.combine import tril, triu
+from engine.ops.copy import lay_out
+from engine.ops.einsum import vector_product
+from engine.ops.matmul import matmul as matmul
+from engine.ops.norms import vector_norm as vector_norm
+from engine.ops.pointwise import where
+from engine.ops.solving import LinAlgError as LinAlgError
+from engine.ops.solving import cholesky as cholesky
+from engine.ops.solving import det as det
+from engine.ops.solving import inv as inv
+from engine.ops.solving import solve as solve
+from engine.ops.views import diagonal as _diagonal
+from engine.tensor import Tensor
+
+
+class QR(NamedTuple):
+    """What `qr` returns."""
+
+    Q: Tensor
+    R: Tensor
+
+
+class Eigh(NamedTuple):
+    """What `eigh` returns."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class SVD(NamedTuple):
+    """What `svd` returns."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class SlogDet(NamedTuple):
+    """What `slogdet` returns."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class LeastSquares(NamedTuple):
+    """What `lstsq` returns."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+def slogdet(A: Tensor) -> SlogDet:
+    """The determinant's sign and the logarithm of its absolute value."""
+    return SlogDet(*apply(solving.SLOGDET, (A,)))
+
+
+def logdet(A: Tensor) -> Tensor:
+    """The logarithm of the determinant; NaN where it is negative."""
+    sign, logarithm = slogdet(A)
+    return where(sign < 0, float("nan"), logarithm)
+
+
+def qr(A: Tensor, mode: str = "reduced") -> QR:
+    """Q with orthonormal columns and upper triangular R, A = Q R; `mode` "complete" gives a square Q, "r" only R."""
+    return QR(*apply(decompositions.QR, (A,), (mode,)))
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
+    """Eigenvalues, ascending, and orthonormal eigenvectors of a symmetric matrix, of which one triangle is read."""
+    if UPLO.upper() not in ("L", "U"):
+        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+    return Eigh(*apply(decompositions.EIGH, (A,), (UPLO.upper(),)))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of a symmetric matrix, ascending."""
+    return eigh(A, UPLO)[0]
+
+
+def svd(A: Tensor, full_matrices: bool = True) -> SVD:
+    """U, S, Vh with A = U diag(S) Vh, S descending. Derivatives of U and Vh need `full_matrices=False` or a square
+    matrix.
+    """
+    return SVD(*apply(decompositions.SVD, (A,), (bool(full_matrices),)))
+
+
+def svdvals(A: Tensor) -> Tensor:
+    """The singular values, descending."""
+    return svd(A, full_matrices=False)[1]
+
+
+def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
+    """The Moore-Penrose inverse; singular values below rtol times the largest count as 0."""
+    if rtol is None:
+        rtol = max(A.shape[-2:], default=1) * dtypes.finfo(A.dtype).eps if A.is_floating_point() else 0.0
+    return apply(decompositions.PINV, (A,), (float(rtol),))
+
+
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
+    """X that minimises the Frobenius norm of A X - B, the residuals (only of full-rank A with more rows than columns),
+    and the rank.
+
+    `driver` is accepted; the solution is the pseudo-inverse's.
+    """
+    vector = B.ndim == A.ndim - 1
+    right = B.unsqueeze(-1) if vector else B
+    solution = matmul(pinv(A, rtol=rcond), right)
+    solution = lay_out(solution, solving.column_major(solution._spec, tuple(solution.shape)).stride)
+    ranks = matrix_rank(A.detach(), rtol=rcond)
+    rows, columns = A.shape[-2:]
+    residuals = A.new_empty(0)
+    if rows > columns and bool((ranks == columns).all()):
+        residuals = ((matmul(A, solution) - right) ** 2).sum(-2)
+    return LeastSquares(solution.squeeze(-1) if vector else solution, residuals, ranks, A.new_empty(0))
+
+
+def matrix_rank(A: Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Tensor:
+    """How many singular values exceed max(atol, rtol * the largest)."""
+    values = svdvals(A.detach())
+    if rtol is None:
+        rtol = max(A.shape[-2:]) * dtypes.finfo(A.dtype).eps if not atol else 0.0
+    limit = (values.amax(-1, keepdim=True) * rtol).clamp(min=atol or 0.0)
+    return (values > limit).sum(-1)
+
+
+def cond(A: Tensor, p: Any = None) -> Tensor:
+    """The condition number with respect to a matrix norm (2 by default)."""
+    if p in (None, 2, -2):
+        values = svdvals(A)
+        return values[..., 0] / values[..., -1] if p != -2 else values[..., -1] / values[..., 0]
+    return matrix_norm(A, p) * matrix_norm(inv(A), p)
+
+
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """X with A X = B (X A = B unless `left`), reading one triangle of A, with a unit diagonal if asked for."""
+    solving.check_matrix("linalg.solve_triangular", A._spec, square=True)
+    kept = (triu if upper else tril)(A, (1 if upper else -1) if unitriangular else 0)
+    if unitriangular:
+        kept = kept + A.new_tensor(np.eye(A.shape[-1]))
+    return solve(kept, B, left=left)
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
+    """X with A X = B, given A's Cholesky factor."""
+    return solve(_from_factor(L, upper), B)
+
+
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of A, given its Cholesky factor."""
+    return inv(_from_factor(L, upper))
+
+
+def _from_factor(L: Tensor, upper: bool) -> Tensor:
+    L = triu(L) if upper else tril(L)
+    turned = L.transpose(-1, -2)
+    return matmul(turned, L) if upper else matmul(L, turned)
+
+
+def matrix_power(A: Tensor, n: int) -> Tensor:
+    """A multiplied n times with itself; of its inverse for negative n."""
+    solving.check_matrix("linalg.matrix_power", A._spec, square=True)
+    if n < 0:
+        return inv(A) if n == -1 else matrix_power(inv(A), -n)
+    if n == 0:
+        return A.new_tensor(np.eye(A.shape[-1])).expand(A.shape).clone()
+    if n == 1:
+        return A.clone(memory_format=contiguous_format)
+    half = matrix_power(A, n // 2) if n > 3 else A
+    square = matmul(half, half)
+    return matmul(square, A) if n & 1 else square
+
+
+def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
+    """The product of several matrices (the first and last may be vectors), in the cheapest order."""
+    given = list(tensors)
+    if len(given) < 2:
+        raise RuntimeError(f"multi_dot(): expected at least 2 tensors but got {len(given)}")
+    first_vector, last_vector = given[0].ndim == 1, given[-1].ndim == 1
+    if first_vector:
+        given[0] = given[0].unsqueeze(0)
+    if last_vector:
+        given[-1] = given[-1].unsqueeze(-1)
+    for position, each in enumerate(given):
+        if each.ndim != 2:
+            raise RuntimeError(f"multi_dot(): tensor {position} must be 2D but got {each.ndim}D")
+    result = _in_cheapest_order(given)
+    if first_vector:
+        result = result.squeeze(0)
+    return result.squeeze(-1) if last_vector else result
+
+
+def _in_cheapest_order(given: list[Tensor]) -> Tensor:
+    """Matrix-chain multiplication by dynamic programming."""
+    sizes = [given[0].shape[0], *(each.shape[1] for each in given)]
+    best: dict[tuple[int, int], tuple[int, int]] = {(i, i): (0, i) for i in range(len(given))}
+    for length in range(1, len(given)):
+        for low in range(len(given) - length):
+            high = low + length
+            best[low, high] = min(
+                (best[low, cut][0] + best[cut + 1, high][0] + sizes[low] * sizes[cut + 1] * sizes[high + 1], cut)
+                for cut in range(low, high)
+            )
+
+    def product(low: int, high: int) -> Tensor:
+        if low == high:
+            return given[low]
+        cut = best[low, high][1]
+        return matmul(product(low, cut), product(cut + 1, high))
+
+    return product(0, len(given) - 1)
+
+
+def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """The vector product along an axis of size 3; other axes broadcast."""
+    return vector_product(input, other, dim)
+
+
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """Dot products along an axis; other axes broadcast."""
+    return (x * y).sum(dim)
+
+
+def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The diagonals, as a view."""
+    return _diagonal(A, offset, dim1, dim2)
+
+
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    """A norm of matrices in two axes: "fro", "nuc", inf, -inf, 1, -1, 2, -2.
+
+    Raises: RuntimeError for another order or fewer than two axes.
+    """
+    if dtype is not None:
+        A = A.to(dtype)
+    if A.ndim < 2 or len(dim) != 2:
+        raise RuntimeError(
+            "linalg.matrix_norm: The input tensor A must have at least 2 dimensions and dim two axes, got shape "
+            f"{list(A.shape)} and {dim}"
+        )
+    rows, columns = (wrap_dim(axis, A.ndim, "linalg.matrix_norm") for axis in dim)
+    if rows == columns:
+        raise RuntimeError(f"linalg.matrix_norm: dims must be different. Got {list(dim)}")
+    if ord == "fro":
+        return vector_norm(A, 2, (rows, columns), keepdim)
+    if ord in ("nuc", 2, -2):
+        values = svdvals(A.movedim((rows, columns), (-2, -1)))
+        result = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord == 2 else values.amin(-1)
+        return result.unsqueeze(-1).unsqueeze(-1).movedim((-2, -1), (rows, columns)) if keepdim else result
+    if ord in (1, -1, float("inf"), -float("inf")):
+        sums = A.abs().sum(rows if abs(ord) == 1 else columns, True)
+        return (sums.amax if ord > 0 else sums.amin)((rows, columns), keepdim)
+    raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
+
+
+def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """A vector norm over `dim` (all axes without it and without an order), or a matrix norm over two axes."""
+    axes = (dim,) if isinstance(dim, int) else dim
+    if ord is None or (
+        not isinstance(ord, str) and ((axes is not None and len(axes) == 1) or (axes is None and A.ndim == 1))
+    ):
+        return vector_norm(A, 2 if ord is None else ord, axes, keepdim, dtype=dtype)
+    return matrix_norm(A, ord, (-2, -1) if axes is None else axes, keepdim, dtype=dtype)
+
+
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The inverse with respect to tensordot over the first `ind` axes."""
+    rows, columns = tuple(A.shape[:ind]), tuple(A.shape[ind:])
+    return inv(A.reshape(int(np.prod(rows)), -1)).reshape(*columns, *rows)
+
+
+def tensorsolve(A: Tensor, B: Tensor) -> Tensor:
+    """X with tensordot(A, X, X.ndim) = B."""
+    shape = tuple(A.shape[B.ndim :])
+    return solve(A.reshape(B.numel(), -1), B.reshape(-1)).reshape(shape)

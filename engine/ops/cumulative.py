@@ -1,0 +1,134 @@
+"""Running extrema and log-sums along one axis, and differences. cumsum and cumprod are in `engine.ops.combine`."""
+
+from types import ModuleType
+from typing import Any
+
+from engine.dims import wrap_dim
+from engine.dispatch import Operator, apply, define
+from engine.dtypes import int64
+from engine.ops.combine import cat
+from engine.ops.precision import require_real
+from engine.ops.reduce import values_indices
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+
+def _running_extremum(name: str, accumulate: str) -> Operator:
+    def rule(input: Spec, dim: int) -> tuple[Spec, Spec]:
+        return input.like(shape=input.shape), input.like(shape=input.shape, dtype=int64)
+
+    def forward(xp: ModuleType, input: Any, dim: int) -> tuple[Any, Any]:
+        values = getattr(xp, accumulate).accumulate(input, axis=dim)
+        attained = (input == values) | (input != input)
+        places = xp.arange(input.shape[dim]).reshape((-1,) + (1,) * (input.ndim - 1 - dim))
+        return values, xp.maximum.accumulate(xp.where(attained, places, 0), axis=dim)
+
+    def slope(g: Any, nd: Any, out: Any, input_spec: Spec, dim: int) -> Any:
+        return (None if g[0] is None else nd.scatter_add_zeros(g[0], out[1], tuple(input_spec.shape), dim),)
+
+    return define(name, rule=rule, forward=forward, backward=slope, attributes="dim", outputs=2)
+
+
+CUMMAX = _running_extremum("cummax", "maximum")
+CUMMIN = _running_extremum("cummin", "minimum")
+
+
+def _along(operator: Operator, input: Tensor, dim: int) -> values_indices:
+    dim = wrap_dim(dim, input.ndim, operator.name)
+    if not input.ndim:
+        return values_indices((input.clone(), input.new_zeros((), dtype=int64)))
+    return values_indices(apply(operator, (input,), (dim,)))
+
+
+def cummax(input: Tensor, dim: int) -> values_indices:
+    """(largest element so far, where it lies) along an axis; the last of equal ones counts."""
+    return _along(CUMMAX, input, dim)
+
+
+def cummin(input: Tensor, dim: int) -> values_indices:
+    """(smallest element so far, where it lies) along an axis; the last of equal ones counts."""
+    return _along(CUMMIN, input, dim)
+
+
+def _logcumsumexp_rule(input: Spec, dim: int) -> Spec:
+    require_real("logcumsumexp", input)
+    return input.like(shape=input.shape)
+
+
+def _backward_sums(xp: ModuleType, logarithms: Any, dim: int) -> Any:
+    """Log-sums from the end."""
+    return xp.flip(xp.logaddexp.accumulate(xp.flip(logarithms, dim), axis=dim), dim)
+
+
+def _logcumsumexp_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
+    if nd.records:
+        top = out.detach().max()
+        sums = (g * (top - out).exp()).flip(dim).cumsum(dim).flip(dim)
+        return sums * (input - top).exp()
+    # Positive and negative parts by their logarithms: the exponentials of `out` itself may not be representable.
+    xp = nd.xp
+    gains = xp.exp(input + _backward_sums(xp, xp.log(xp.maximum(g, 0)) - out, dim))
+    return gains - xp.exp(input + _backward_sums(xp, xp.log(xp.maximum(-g, 0)) - out, dim))
+
+
+LOGCUMSUMEXP = define(
+    "logcumsumexp",
+    rule=_logcumsumexp_rule,
+    forward=lambda xp, input, dim: xp.logaddexp.accumulate(input, axis=dim),
+    backward=(_logcumsumexp_slope,),
+    attributes="dim",
+)
+
+
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """log of the running sum of exp(input) along an axis."""
+    dim = wrap_dim(dim, input.ndim, "logcumsumexp")
+    return apply(LOGCUMSUMEXP, (input,), (dim,)) if input.ndim else input.clone()
+
+
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """Differences of neighbours along an axis, n times.
+
+    Raises: RuntimeError for a 0-dim tensor or a negative n.
+    """
+    if not input.ndim:
+        raise RuntimeError("diff expects input to be at least one-dimensional")
+    if n < 0:
+        raise RuntimeError(f"order must be non-negative but got {n}")
+    dim = wrap_dim(dim, input.ndim, "diff")
+    parts = [part for part in (prepend, input, append) if part is not None]
+    result = cat(parts, dim) if len(parts) > 1 else input
+    for _ in range(n):
+        size = result.shape[dim]
+        if size == 0:
+            break
+        later, earlier = result.narrow(dim, 1, size - 1), result.narrow(dim, 0, size - 1)
+        result = later ^ earlier if result.dtype.category == 0 else later - earlier
+    return result if result is not input else input.clone()
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
+    """The integral by the trapezoidal rule along an axis, at points `x` or spaced by `dx`."""
+    return _trapezoids(y, x, dx, dim).sum(dim)
+
+
+trapz = trapezoid
+
+
+def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
+    """The running integral by the trapezoidal rule along an axis."""
+    return _trapezoids(y, x, dx, dim).cumsum(dim)
+
+
+def _trapezoids(y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
+    dim = wrap_dim(dim, y.ndim, "trapezoid")
+    size = max(y.shape[dim], 1)
+    heights = y.narrow(dim, 1, size - 1) + y.narrow(dim, 0, size - 1) if y.shape[dim] else y
+    if x is None:
+        return heights * (dx / 2)
+    widths = diff(x, dim=0 if x.ndim == 1 else dim)
+    if x.ndim == 1 and y.ndim > 1:
+        widths = widths.reshape((-1,) + (1,) * (y.ndim - 1 - dim))
+    return heights * widths / 2

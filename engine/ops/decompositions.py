@@ -1,0 +1,204 @@
+"""Factorisations of real matrices (batches in the leading axes): qr, eigh, svd, and pinv, with derivatives. Factors are
+column-major, as LAPACK leaves them.
+
+Derivative rules: M. Giles, "Collected matrix derivative results for forward and reverse mode AD" (2008); for svd and qr
+of non-square matrices J. Townsend (2016) and H.-J. Liao et al. (2019); for pinv Golub and Pereyra (1973).
+"""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from engine.dispatch import define
+from engine.ops.combine import cat
+from engine.ops.solving import check_matrix, column_major, guarded, turned
+from engine.spec import Spec
+
+# --- qr ---------------------------------------------------------------------------------------------------------------
+
+
+def _qr_rule(input: Spec, mode: str) -> tuple[Spec, Spec]:
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'"
+        )
+    check_matrix("linalg.qr", input)
+    *batch, rows, columns = input.shape
+    inner = rows if mode == "complete" else min(rows, columns)
+    q = input.like(shape=(0,)) if mode == "r" else column_major(input, (*batch, rows, inner))
+    return q, column_major(input, (*batch, inner, columns))
+
+
+def _qr(xp: ModuleType, input: Any, mode: str) -> Any:
+    if mode == "r":
+        return xp.empty(0, input.dtype), xp.linalg.qr(input, "r")
+    return tuple(xp.linalg.qr(input, mode))
+
+
+def _qr_slope(g: Any, nd: Any, out: Any, mode: str) -> Any:
+    if mode == "r":
+        raise RuntimeError(
+            "The derivative of linalg.qr depends on Q, which is not computed when mode='r'; use mode='reduced'"
+        )
+    of_q, of_r = g
+    q, r = out
+    if q.shape[-1] > r.shape[-1]:
+        raise RuntimeError("The QR decomposition is not differentiable when mode='complete' and nrows > ncols")
+    size = q.shape[-1]
+    right = None
+    if r.shape[-1] > size:  # wide: A = [X Y], the factors of X, and Y = Q V
+        right = r[..., :, size:]
+        of_right = None if of_r is None else of_r[..., :, size:]
+        r = r[..., :, :size]
+        if of_right is not None:
+            of_r = of_r[..., :, :size]
+            extra = nd.matmul(nd.matmul(q, right), turned(nd, of_right))
+            of_q = extra if of_q is None else of_q + extra
+    middle: Any = 0
+    if of_r is not None:
+        middle = nd.matmul(r, turned(nd, of_r))
+    if of_q is not None:
+        middle = middle - nd.matmul(turned(nd, of_q), q)
+    symmetric = nd.tril(middle, 0) + turned(nd, nd.tril(middle, -1))
+    total = nd.matmul(q, symmetric)
+    if of_q is not None:
+        total = total + of_q
+    result = turned(nd, nd.linalg_solve(r, turned(nd, total)))
+    if right is None:
+        return (result,)
+    beside = right * 0 if of_right is None else of_right
+    parts = [result, nd.matmul(q, beside)]
+    return (cat(parts, -1) if nd.records else nd.xp.concatenate(parts, -1),)
+
+
+QR = define("linalg_qr", rule=_qr_rule, forward=_qr, backward=_qr_slope, attributes="mode", outputs=2)
+
+# --- eigh -------------------------------------------------------------------------------------------------------------
+
+
+def _eigh_rule(input: Spec, uplo: str) -> tuple[Spec, Spec]:
+    check_matrix("linalg.eigh", input, square=True)
+    return input.like(shape=input.shape[:-1]), column_major(input, tuple(input.shape))
+
+
+def _eigh(xp: ModuleType, input: Any, uplo: str) -> Any:
+    return tuple(
+        guarded(
+            "linalg.eigh: The algorithm failed to converge because the input matrix is ill-conditioned",
+            xp.linalg.eigh,
+            input,
+            uplo,
+        )
+    )
+
+
+def _reciprocal_gaps(nd: Any, values: Any) -> Any:
+    """1 / (v_j - v_i), 0 on the diagonal."""
+    gaps = values[..., None, :] - values[..., :, None]
+    eye = np.eye(values.shape[-1])
+    eye = values.new_tensor(eye) if nd.records else nd.xp.asarray(eye, values.dtype)
+    return (1 - eye) / (gaps + eye)
+
+
+def _eigh_slope(g: Any, nd: Any, out: Any) -> Any:
+    of_values, of_vectors = g
+    values, vectors = out
+    middle: Any = 0
+    if of_vectors is not None:
+        middle = nd.matmul(turned(nd, vectors), of_vectors) * _reciprocal_gaps(nd, values)
+    transposed = turned(nd, vectors)
+    result: Any = 0
+    if of_vectors is not None:
+        result = nd.matmul(vectors, nd.matmul(middle, transposed))
+    if of_values is not None:
+        result = result + nd.matmul(vectors * of_values[..., None, :], transposed)
+    return (result,)
+
+
+EIGH = define("linalg_eigh", rule=_eigh_rule, forward=_eigh, backward=_eigh_slope, attributes="uplo", outputs=2)
+
+# --- svd, pinv --------------------------------------------------------------------------------------------------------
+
+
+def _svd_rule(input: Spec, full: bool) -> tuple[Spec, Spec, Spec]:
+    check_matrix("linalg.svd", input)
+    *batch, rows, columns = input.shape
+    inner = min(rows, columns)
+    left, right = (rows, columns) if full else (inner, inner)
+    return (
+        column_major(input, (*batch, rows, left)),
+        input.like(shape=(*batch, inner)),
+        column_major(input, (*batch, right, columns)),
+    )
+
+
+def _svd(xp: ModuleType, input: Any, full: bool) -> Any:
+    message = "linalg.svd: The algorithm failed to converge because the input matrix is ill-conditioned or contains NaN"
+    return tuple(guarded(message, xp.linalg.svd, input, full_matrices=full))
+
+
+def _antisymmetric(nd: Any, x: Any) -> Any:
+    return x - turned(nd, x)
+
+
+def _svd_slope(g: Any, nd: Any, out: Any) -> Any:
+    of_u, of_s, of_vh = g
+    u, s, vh = out
+    size = s.shape[-1]
+    if (of_u is not None or of_vh is not None) and (u.shape[-1] > size or vh.shape[-2] > size):
+        raise RuntimeError(
+            "svd_backward: The derivative of U and V is not defined for full_matrices=True and a matrix that is not "
+            "square; use full_matrices=False"
+        )
+    u, vh = u[..., :, :size], vh[..., :size, :]
+    gaps = _reciprocal_gaps(nd, s * s)
+    middle: Any = 0
+    if of_u is not None:
+        middle = _antisymmetric(nd, nd.matmul(turned(nd, u), of_u)) * gaps * s[..., None, :]
+    if of_vh is not None:
+        middle = middle + s[..., :, None] * (_antisymmetric(nd, nd.matmul(vh, turned(nd, of_vh))) * gaps)
+    result: Any = 0
+    if of_u is not None or of_vh is not None:
+        result = nd.matmul(u, nd.matmul(middle, vh))
+    if of_s is not None:
+        result = result + nd.matmul(u * of_s[..., None, :], vh)
+    if of_u is not None and u.shape[-2] > size:
+        outside = of_u - nd.matmul(u, nd.matmul(turned(nd, u), of_u))
+        result = result + nd.matmul(outside / s[..., None, :], vh)
+    if of_vh is not None and vh.shape[-1] > size:
+        outside = of_vh - nd.matmul(nd.matmul(of_vh, turned(nd, vh)), vh)
+        result = result + nd.matmul(u, outside / s[..., :, None])
+    return (result,)
+
+
+SVD = define("linalg_svd", rule=_svd_rule, forward=_svd, backward=_svd_slope, attributes="full", outputs=3)
+
+
+def _identity_minus(nd: Any, x: Any) -> Any:
+    size = x.shape[-1]
+    return (x.new_tensor(np.eye(size)) if nd.records else nd.xp.eye(size, dtype=x.dtype)) - x
+
+
+def _pinv_rule(input: Spec, rtol: float) -> Spec:
+    check_matrix("linalg.pinv", input)
+    *batch, rows, columns = input.shape
+    return input.like(shape=(*batch, columns, rows))
+
+
+def _pinv_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:
+    transposed, of_rows = turned(nd, out), turned(nd, g)
+    result = -nd.matmul(transposed, nd.matmul(g, transposed))
+    left = _identity_minus(nd, nd.matmul(input, out))
+    right = _identity_minus(nd, nd.matmul(out, input))
+    result = result + nd.matmul(nd.matmul(left, of_rows), nd.matmul(out, transposed))
+    return result + nd.matmul(nd.matmul(transposed, out), nd.matmul(of_rows, right))
+
+
+PINV = define(
+    "linalg_pinv",
+    rule=_pinv_rule,
+    forward=lambda xp, input, rtol: xp.linalg.pinv(input, rtol),
+    backward=(_pinv_slope,),
+    attributes="rtol",
+)

@@ -1,0 +1,97 @@
+"""Reductions composed from those of `engine.ops.reduce`: nansum, nanmean, count_nonzero, aminmax, cov, corrcoef,
+renorm.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from engine.dims import wrap_dim
+from engine.dtypes import FLOATING_CATEGORY, int64
+from engine.ops.common import require_floating
+from engine.ops.pointwise import FUNCTIONS, where
+from engine.ops.reduce import amax, amin, sum
+from engine.tensor import Tensor
+
+Dims = int | Sequence[int] | None
+
+
+def _numbers(input: Tensor) -> Tensor:
+    return ~FUNCTIONS["isnan"](input.detach())
+
+
+def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Sum of the elements that are numbers."""
+    if input.dtype.category < FLOATING_CATEGORY:
+        return sum(input, dim, keepdim, dtype=dtype)
+    return sum(where(_numbers(input), input, 0), dim, keepdim, dtype=dtype)
+
+
+def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Mean of the elements that are numbers."""
+    require_floating("nanmean", input._spec)
+    return nansum(input, dim, keepdim, dtype=dtype) / _numbers(input).sum(dim, keepdim)
+
+
+def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
+    """How many elements are not 0."""
+    return sum((input.detach() != 0), dim, dtype=int64)
+
+
+class min_max(NamedTuple):
+    """What `aminmax` returns."""
+
+    min: Tensor
+    max: Tensor
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> min_max:
+    """(smallest, largest), of all elements or along an axis."""
+    return min_max(amin(input, () if dim is None else dim, keepdim), amax(input, () if dim is None else dim, keepdim))
+
+
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """The covariance matrix of variables (rows) over observations (columns).
+
+    `fweights` are how often an observation occurs, `aweights` how much it counts. Raises: RuntimeError for more than 2
+    axes.
+    """
+    if input.ndim > 2:
+        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim}")
+    rows = input.reshape(1, -1) if input.ndim < 2 else input
+    weights = None
+    if fweights is not None:
+        weights = fweights.to(rows.dtype)
+    if aweights is not None:
+        weights = aweights.to(rows.dtype) if weights is None else weights * aweights.to(rows.dtype)
+    if weights is None:
+        total: Any = rows.shape[1]
+        centered = rows - rows.mean(1, True)
+        products = centered @ centered.t()
+        divisor: Any = max(total - correction, 0)
+    else:
+        total = weights.sum()
+        centered = rows - (rows * weights).sum(1, True) / total
+        products = (centered * weights) @ centered.t()
+        spread = total if aweights is None else (weights * aweights.to(rows.dtype)).sum() / total * correction
+        divisor = (total - correction if aweights is None else total - spread).clamp(min=0)
+    result = products / divisor
+    return result.reshape(()) if input.ndim < 2 else result
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """Pearson's correlation coefficients of variables (rows) over observations (columns)."""
+    covariance = cov(input)
+    if not covariance.ndim:
+        return covariance / covariance
+    deviation = covariance.diagonal().sqrt()
+    return (covariance / deviation.unsqueeze(1) / deviation.unsqueeze(0)).clamp(-1, 1)
+
+
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """`input` with each slice along `dim` scaled down to the p-norm `maxnorm` where it exceeds it."""
+    dim = wrap_dim(dim, input.ndim, "renorm")
+    axes = tuple(axis for axis in range(input.ndim) if axis != dim)
+    lengths = input.norm(p, axes, keepdim=True)
+    return input * where(lengths > maxnorm, maxnorm / (lengths + 1e-7), 1.0)

@@ -1,0 +1,394 @@
+"""DistributedDataParallel as a Module: what goes in and out, what it refuses, copies of it, its buffers."""
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import pytest
+
+import ddp
+import engine
+import engine.nn as nn
+from ddp import DistributedDataParallel
+from ddp.group import ProcessGroup
+from tests.ddp.models import Weights, gradients
+
+RANKS = pytest.mark.mpi(ranks=[1, 2, 3])
+
+
+def mean(group: ProcessGroup, value: Any) -> float:
+    return sum(value(rank) for rank in range(group.size())) / group.size()
+
+
+# --- a Module like any other ------------------------------------------------------------------------------------------
+
+
+@RANKS
+def test_arguments_and_outputs_pass_unchanged(group) -> None:
+    class Echo(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(engine.ones(2))
+
+        def forward(self, *args: Any, **keywords: Any) -> Any:
+            return args, keywords, self.weight
+
+    net = DistributedDataParallel(Echo())
+    marker = object()
+    args, keywords, weight = net(1, [marker], flag=None, more={"x": marker})
+    assert args == (1, [marker])
+    assert keywords == {"flag": None, "more": {"x": marker}}
+    assert weight is net.module.weight
+
+
+@RANKS
+def test_state_dict_has_the_prefix_and_the_wrapped_module_none(group) -> None:
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    assert list(net.state_dict()) == [f"module.{name}" for name in net.module.state_dict()]
+    other = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    other.load_state_dict(net.state_dict())
+    plain = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    plain.load_state_dict({name.removeprefix("module."): value for name, value in net.state_dict().items()})
+    for mine, theirs, loaded in zip(net.parameters(), other.parameters(), plain.parameters(), strict=True):
+        assert mine.tolist() == theirs.tolist() == loaded.tolist()
+    # loading keeps parameters and buckets: gradients are still averaged
+    other(engine.ones(3, 2) * (group.rank + 1)).sum().backward()
+    assert len(set(map(str, group.exchange(other.module[0].weight.grad.tolist())))) == 1
+
+
+@RANKS
+def test_train_and_eval_reach_the_module(group) -> None:
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+    net.eval()
+    assert not net.module[1].training
+    net.train()
+    assert net.module[1].training
+
+
+@pytest.mark.mpi(ranks=[2, 3])
+def test_one_rank_alone_may_evaluate(group) -> None:
+    """Forward without gradients, or in eval mode, communicates nothing, with buffers or without."""
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    net(engine.ones(2, 2)).sum().backward()
+    if group.rank == 0:
+        net.eval()
+        for _ in range(3):
+            net(engine.ones(2, 2))
+        net.train()
+        with engine.no_grad():
+            net(engine.ones(2, 2))
+        net.module(engine.ones(2, 2))
+    ddp.barrier()
+
+
+# --- what is taken over from rank 0 -----------------------------------------------------------------------------------
+
+
+class Buffered(Weights):
+    """A buffer that counts in each forward, differently on each rank; one that is not saved; an integer one."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__("a")
+        self.register_buffer("total", engine.full((3,), start))
+        self.register_buffer("hidden", engine.full((2, 2), start).t(), persistent=False)
+        self.register_buffer("count", engine.tensor(int(start)))
+
+    def forward(self, step: float) -> engine.Tensor:
+        self.seen = self.total.tolist(), self.hidden.tolist(), self.count.item()
+        self.total += step
+        self.hidden = self.hidden + step
+        self.count += 1
+        return (self.a * step).sum()
+
+
+@RANKS
+def test_parameters_and_buffers_start_as_those_of_rank_0(group) -> None:
+    model = Buffered(group.rank + 5.0)
+    with engine.no_grad():
+        model.a.fill_(group.rank + 7.0)
+    DistributedDataParallel(model)
+    assert model.a.tolist() == [7.0] * 3
+    assert (model.total.tolist(), model.hidden.tolist(), model.count.item()) == ([5.0] * 3, [[5.0] * 2] * 2, 5)
+
+
+@RANKS
+def test_without_init_sync_each_rank_keeps_its_values(group) -> None:
+    model = Buffered(group.rank + 5.0)
+    net = DistributedDataParallel(model, init_sync=False, broadcast_buffers=False)
+    net(12.0 * group.rank).backward()
+    assert model.seen[0] == [group.rank + 5.0] * 3
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r)}
+
+
+@RANKS
+def test_buffers_follow_rank_0_before_each_training_forward(group) -> None:
+    net = DistributedDataParallel(Buffered(float(group.rank)))
+    for step in range(3):
+        net(float(group.rank)).backward()  # adds 0 on rank 0
+        assert net.module.seen == ([0.0] * 3, [[0.0] * 2] * 2, step)
+    with net.no_sync():
+        before = net.module.total.tolist()
+        net(1.0).backward()
+        assert net.module.seen[0] == before
+    net.eval()
+    net(1.0)
+    assert net.module.seen[0] == [value + 1 for value in before]
+
+
+@RANKS
+def test_buffers_that_backward_has_saved_may_follow(group) -> None:
+    """Two forwards, then two backwards: the broadcast in between is no in-place modification."""
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    first, second = net(engine.randn(4, 2)), net(engine.randn(4, 2))
+    first.sum().backward()
+    second.sum().backward()
+
+
+@RANKS
+def test_ignored_parameters_and_buffers_stay_as_they_are(group) -> None:
+    model = Buffered(float(group.rank))
+    model.own = nn.Parameter(engine.full((group.rank + 1,), float(group.rank)))  # of another shape on each rank
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["own", "total"])
+    net = DistributedDataParallel(model)
+    (net(12.0 * group.rank) + (model.own * 12.0 * group.rank).sum()).backward()
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r), "own": 12.0 * group.rank}
+    assert model.seen[0] == [group.rank] * 3
+    assert model.own.tolist() == [group.rank] * (group.rank + 1)
+
+
+@RANKS
+def test_large_and_small_tensors_are_copied_alike(group, monkeypatch) -> None:
+    """Above and below the size of one message; dense, with gaps, empty, 0-dim."""
+    from ddp import replicas
+
+    monkeypatch.setattr(replicas, "_MESSAGE_BYTES", 256)
+    shapes = [(3,), (), (0, 4), (40,), (500,), (7, 9), (2,), (30, 2)]
+    tensors = [engine.full(shape, float(group.rank * 100 + number)) for number, shape in enumerate(shapes)]
+    tensors += [engine.full((20, 30), float(group.rank)).t(), engine.full((20, 30), float(group.rank))[:, ::3]]
+    tensors += [engine.full((5,), group.rank, dtype=dtype) for dtype in (engine.int64, engine.bfloat16, engine.bool)]
+    versions = [tensor._version for tensor in tensors]
+    root = group.size() - 1
+    replicas.copy_from(root, tensors, group)
+    for number, tensor in enumerate(tensors):
+        expected = root * 100 + number if number < len(shapes) else root
+        assert set(tensor.flatten().tolist()) <= {tensor.dtype.numpy.type(expected).item()}
+    assert [tensor._version for tensor in tensors] == versions
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+@RANKS
+@pytest.mark.parametrize(
+    "way", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["deepcopy", "pickle"]
+)
+def test_copies_train_and_average(group, way) -> None:
+    net = DistributedDataParallel(Buffered(1.0), bucket_cap_mb=1e-5)
+    net(12.0 * group.rank).backward()
+    other = way(net)
+    other(24.0 * group.rank).backward()
+    assert gradients(other) == {"a": mean(group, lambda r: 24 * r)}
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r)}
+    assert other.bucket_cap_mb == 1e-5
+
+
+@pytest.mark.mpi(ranks=[2, 3])
+def test_one_rank_may_make_a_copy_for_itself(group) -> None:
+    net = DistributedDataParallel(Weights("a"))
+    if group.rank == 0:
+        average = copy.deepcopy(net)
+        with engine.no_grad():
+            assert average(a=1.0).item() == 0
+        del average
+    net(a=12.0 * group.rank).backward()
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r)}
+
+
+@RANKS
+def test_the_wrapped_module_can_be_copied_and_saved(group) -> None:
+    net = DistributedDataParallel(Weights("a"))
+    net(a=12.0 * group.rank).backward()
+    plain = copy.deepcopy(net.module)
+    plain.zero_grad()
+    plain(a=float(group.rank)).backward()  # nobody averages this one
+    assert gradients(plain) == {"a": group.rank}
+
+
+# --- one wrapper at a time --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mpi(ranks=[2, 3])
+def test_a_later_wrapper_takes_over(group) -> None:
+    module = Weights("a", "b")
+    first = DistributedDataParallel(module)
+    second = DistributedDataParallel(module, gradient_as_bucket_view=False)
+    second(a=12.0 * group.rank, b=12).backward()
+    assert gradients(module) == {"a": mean(group, lambda r: 12 * r), "b": 12}
+    with pytest.raises(RuntimeError, match="was wrapped again since; use the later wrapper"):
+        first(a=1.0)
+    del first
+    gc.collect()
+    module.zero_grad()
+    second(a=24.0 * group.rank, b=12).backward()
+    assert gradients(module) == {"a": mean(group, lambda r: 24 * r), "b": 12}
+
+
+@pytest.mark.mpi(ranks=[2, 3])
+def test_without_its_wrapper_a_module_trains_alone(group) -> None:
+    module = Weights("a")
+    net = DistributedDataParallel(module)
+    net(a=12.0 * group.rank).backward()
+    del net
+    gc.collect()
+    module.zero_grad()
+    module(a=float(group.rank)).backward()
+    assert gradients(module) == {"a": group.rank}
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@RANKS
+@pytest.mark.parametrize(
+    ("make", "options", "kind", "words"),
+    [
+        (
+            lambda: nn.ReLU(),
+            {},
+            RuntimeError,
+            "not needed when a module doesn't have any parameter that requires a gradient",
+        ),
+        (
+            lambda: DistributedDataParallel(Weights("a")),
+            {},
+            RuntimeError,
+            "is, or contains, a DistributedDataParallel already",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(1, 1), DistributedDataParallel(Weights("a"))),
+            {},
+            RuntimeError,
+            "is, or contains, a DistributedDataParallel already",
+        ),
+        (lambda: Weights("a"), {"device_ids": [0]}, ValueError, "device_ids and output_device have no meaning here"),
+        (lambda: Weights("a"), {"bucket_cap_mb": 0}, ValueError, "expected a positive bucket_cap_mb, got 0"),
+        (lambda: Weights("a").to("meta"), {}, ValueError, "host memory, but parameter a is on meta"),
+        (lambda: engine.zeros(3), {}, TypeError, "expected a Module, got Tensor"),
+    ],
+)
+def test_bad_arguments(group, make, options, kind, words) -> None:
+    module = make()
+    with pytest.raises(kind, match=words):
+        DistributedDataParallel(module, **options)
+
+
+def last_rank_differs(group: ProcessGroup, what: str) -> tuple[nn.Module, dict[str, Any]]:
+    """A module and options; the last rank's differ."""
+    last = group.rank == group.size() - 1
+    module = nn.Sequential(
+        nn.Conv2d(3, 5 if last and what == "shape" else 4, 1), nn.BatchNorm2d(5 if what == "shape" and last else 4)
+    )
+    if last and what == "dtype":
+        module[0].half()
+    if last and what == "layout":
+        module.to(memory_format=engine.channels_last)
+    if last and what == "more":
+        module.append(nn.Linear(1, 1))
+    if last and what == "frozen":
+        module[0].bias.requires_grad_(False)
+    if last and what == "buffers":
+        module[1].register_buffer("own", engine.zeros(1))
+    if last and what == "none":
+        module.requires_grad_(False)
+    options = {"bucket_cap_mb": 3 if last else 5} if what == "options" else {}
+    return module, options
+
+
+@pytest.mark.mpi(ranks=[2, 3, 4])
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (
+            "shape",
+            r"parameters differ between ranks: rank LAST has 0.weight \(5, 3, 1, 1\) float32 where rank 0 has \(4, 3",
+        ),
+        ("dtype", "parameters differ between ranks: rank LAST has 0.weight as float16 where rank 0 has float32"),
+        (
+            "layout",
+            r"rank LAST has 0.weight \(4, 3, 1, 1\) with strides \(3, 1, 3, 3\) where rank 0 has \(3, 1, 1, 1\)",
+        ),
+        ("more", r"rank LAST has 2.weight .*, which rank 0 has not \(tensors per rank: \[4, .*6\]\)"),
+        (
+            "frozen",
+            "parameters that require grad differ between ranks: rank LAST has 1.weight .* where rank 0 has 0.bias",
+        ),
+        ("buffers", "buffers differ between ranks: rank LAST has 1.own .* which rank 0 has not"),
+        (
+            "none",
+            "(rank LAST says: )?DistributedDataParallel is not needed when a module doesn't have any parameter",
+        ),
+        ("options", "bucket_cap_mb differs between ranks: rank LAST has 3 where rank 0 has 5"),
+    ],
+)
+def test_models_that_differ_are_refused_on_every_rank(group, what, words) -> None:
+    module, options = last_rank_differs(group, what)
+    with pytest.raises((ValueError, RuntimeError), match=words.replace("LAST", str(group.size() - 1))):
+        DistributedDataParallel(module, **options)
+    # nothing is left behind: the ranks still agree on what comes next
+    net = DistributedDataParallel(Weights("a"))
+    net(a=12.0 * group.rank).backward()
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r)}
+
+
+def test_a_process_group_is_needed() -> None:
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        DistributedDataParallel(Weights("a"))
+
+
+@RANKS
+def test_unfrozen_after_wrapping(group) -> None:
+    module = Weights("a", "b")
+    module.a.requires_grad_(False)
+    net = DistributedDataParallel(module)
+    net(a=1.0, b=12).backward()
+    module.a.requires_grad_(True)
+    with pytest.raises(
+        RuntimeError, match=r"parameter a did not require grad when the module was wrapped.* wrap the module again"
+    ):
+        net(a=1.0, b=1.0)
+    net = DistributedDataParallel(module)
+    net.zero_grad()
+    net(a=12.0 * group.rank, b=12).backward()
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r), "b": 12}
+
+
+@RANKS
+def test_exchanged_parameters(group) -> None:
+    net = DistributedDataParallel(Weights("a", "b"))
+    net.module.b = nn.Parameter(engine.zeros(3))
+    with pytest.raises(RuntimeError, match="parameter b was exchanged for another one since the module was wrapped"):
+        net(a=1.0)
+
+
+@RANKS
+@pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
+def test_converted_after_wrapping(group, as_view) -> None:
+    net = DistributedDataParallel(Weights("a", "b"), gradient_as_bucket_view=as_view)
+    net.module.to(engine.float64)
+    with pytest.raises(RuntimeError, match=r"convert the model .*before wrapping it"):
+        net(a=1.0).backward()
+    net = DistributedDataParallel(nn.Conv2d(3, 4, 2), gradient_as_bucket_view=as_view)
+    net.module.to(memory_format=engine.channels_last)
+    with pytest.raises(
+        RuntimeError, match=r"weight was \[4, 3, 2, 2\] engine.float32 with strides \(12, 4, 2, 1\) when"
+    ):
+        net(engine.ones(1, 3, 2, 2)).sum().backward()
+
+
+@pytest.mark.mpi(ranks=[2, 3])
+def test_pickling_needs_the_default_group(group) -> None:
+    other = ProcessGroup(group.rank, group.ranks, group.comm)
+    net = DistributedDataParallel(Weights("a"), process_group=other)
+    with pytest.raises(RuntimeError, match="only supported when using DDP with the default process group"):
+        pickle.dumps(net)

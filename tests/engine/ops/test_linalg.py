@@ -1,0 +1,102 @@
+"""Linear algebra and einsum: PyTorch's values, layouts and derivatives; second derivatives; factors; errors."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import engine
+from engine import linalg
+from tests.data.operators.linalg import BATCH, CASES, POSITIVE, TALL, WIDE
+from tests.engine.ops.checking import check_against_pytorch, check_second_order
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_first_derivatives(name: str, dtype: str) -> None:
+    check_against_pytorch("linalg", name, CASES[name], dtype)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.twice])
+def test_second_derivatives(name: str) -> None:
+    check_second_order(CASES[name], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("matrix", [TALL, WIDE, BATCH], ids=["tall", "wide", "square"])
+@pytest.mark.parametrize("full", [False, True])
+def test_factors_multiply_to_the_matrix(matrix: np.ndarray, full: bool) -> None:
+    a = engine.from_numpy(matrix)
+    q, r = linalg.qr(a, "complete" if full else "reduced")
+    np.testing.assert_allclose((q @ r).numpy(), matrix, atol=1e-12)
+    u, s, vh = linalg.svd(a, full_matrices=full)
+    size = s.shape[-1]
+    np.testing.assert_allclose((u[..., :size] * s.unsqueeze(-2) @ vh[..., :size, :]).numpy(), matrix, atol=1e-12)
+    assert linalg.qr(a, "r").Q.shape == (0,)
+
+
+def test_eigenvectors_and_cholesky() -> None:
+    a = engine.from_numpy(POSITIVE)
+    values, vectors = linalg.eigh(a)
+    np.testing.assert_allclose((vectors * values.unsqueeze(-2) @ vectors.mT).numpy(), POSITIVE, atol=1e-12)
+    lower = linalg.cholesky(a)
+    np.testing.assert_allclose((lower @ lower.mT).numpy(), POSITIVE, atol=1e-12)
+
+
+def test_einsum_of_many_operands_agrees_with_numpy() -> None:
+    arrays = [
+        np.random.RandomState(i).standard_normal(shape) for i, shape in enumerate([(2, 3), (3, 4, 2), (4,), (2, 5)])
+    ]
+    result = engine.einsum("ab,bca,c,ad->dba", *map(engine.from_numpy, arrays))
+    np.testing.assert_allclose(result.numpy(), np.einsum("ab,bca,c,ad->dba", *arrays), rtol=1e-12)
+
+
+A = engine.zeros(2, 3)
+EYE = engine.eye(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: linalg.inv(engine.zeros(2, 2)), linalg.LinAlgError, "linalg.inv: .*singular"),
+        (lambda: linalg.solve(engine.zeros(2, 2), EYE), linalg.LinAlgError, "linalg.solve: .*singular"),
+        (lambda: linalg.cholesky(-EYE), linalg.LinAlgError, "linalg.cholesky: .*not positive-definite"),
+        (lambda: linalg.inv(A), RuntimeError, "must be batches of square matrices, but they are 2 by 3"),
+        (lambda: linalg.eigh(A), RuntimeError, "must be batches of square matrices"),
+        (lambda: linalg.det(engine.zeros(3)), RuntimeError, "at least 2 dimensions"),
+        (lambda: linalg.inv(EYE.long()), RuntimeError, "expected a floating point"),
+        (lambda: linalg.solve(EYE, engine.zeros(3, 1)), RuntimeError, r"Incompatible shapes of A and B .*2x2 and 3x1"),
+        (lambda: linalg.solve(EYE, EYE.double()), RuntimeError, "same dtype"),
+        (lambda: linalg.qr(EYE, "x"), RuntimeError, "unrecognized mode 'x'"),
+        (lambda: linalg.matrix_norm(EYE, "x"), RuntimeError, "Order x not supported"),
+        (lambda: linalg.cross(EYE, EYE), RuntimeError, "must have length 3. Got 2 and 2"),
+        (lambda: linalg.multi_dot([EYE]), RuntimeError, "at least 2 tensors but got 1"),
+        (lambda: EYE.unsqueeze(0).trace(), RuntimeError, "trace: expected a matrix"),
+        (lambda: engine.einsum("ij->k", A), RuntimeError, "output subscript k does not appear"),
+        (lambda: engine.einsum("ijk->i", A), RuntimeError, r"number of subscripts in the equation \(3\)"),
+        (lambda: engine.einsum("ij,jk", A), RuntimeError, "fewer operands were provided"),
+        (lambda: engine.einsum("ij", A, A), RuntimeError, "more operands were provided"),
+        (
+            lambda: engine.einsum("ij,jk", A, A),
+            RuntimeError,
+            "subscript j has size 2 for operand 1 which does not broadcast",
+        ),
+        (lambda: engine.einsum("i!->i", A), RuntimeError, "invalid subscript"),
+        (lambda: engine.tensordot(A, A, 1), RuntimeError, "contracted dimensions need to match, but first has size 3"),
+        (lambda: engine.inner(A, EYE), RuntimeError, "the last dimension must match"),
+        (lambda: engine.cdist(A, EYE), RuntimeError, "same number of columns"),
+        (lambda: linalg.vector_norm(engine.zeros(0), float("inf")), RuntimeError, "does not have an identity"),
+    ],
+)
+def test_errors(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_derivatives_that_are_not_defined_are_refused() -> None:
+    a = engine.from_numpy(TALL).requires_grad_()
+    with pytest.raises(RuntimeError, match="full_matrices=True"):
+        linalg.svd(a)[0].sum().backward()
+    with pytest.raises(RuntimeError, match="mode='complete' and nrows > ncols"):
+        linalg.qr(a, "complete")[0].sum().backward()
+    with pytest.raises(RuntimeError, match="mode='r'"):
+        linalg.qr(a, "r")[1].sum().backward()
