@@ -1,7 +1,7 @@
 """engine: tensors, automatic differentiation, neural network layers, optimizers and data loading, with PyTorch's names.
 
-Importing it switches NumPy's floating point warnings off on this thread: dividing by zero gives inf here, as in
-PyTorch, and says nothing.
+Importing it switches NumPy's floating point warnings off on this thread (dividing by zero gives inf here, as in
+PyTorch, and says nothing), and tells glibc to keep freed memory for the next step (`engine.allocator`).
 """
 
 # ruff: noqa: F401 - this module is the public face: it re-exports, and PyTorch's names include sum, max, float ...
@@ -14,6 +14,7 @@ import numpy as _np
 
 from engine import autograd, linalg, methods, more_methods, ops, random, special, utils
 from engine.absent import absent as _absent
+from engine.allocator import keep_freed_memory as _keep_freed_memory
 from engine.autograd.modes import (
     enable_grad,
     inference_mode,
@@ -73,6 +74,7 @@ from engine.tensor import Tensor
 from engine.threads import get_num_threads, set_num_threads
 from engine.trace import trace
 
+_keep_freed_memory()
 _np.seterr(divide="ignore", over="ignore", under="ignore", invalid="ignore")
 
 strided = "engine.strided"

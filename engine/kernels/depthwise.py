@@ -71,7 +71,7 @@ def _nine_products(
         target[to + k] = first + second + third
 
 
-# 8 images of 28x28 with 96 channels, 3x3: DW_NINE ms with whole windows in one pass, 0.9 with a pass a window element.
+# 8 images of 28x28 with 96 channels, 3x3: 0.4 ms with whole windows in one pass, 0.9 with a pass a window element.
 @kernel
 def _forward(image: Read4, filters: Read3, out: Write4, stride: Pair, padding: Pair, dilation: Pair) -> None:
     batch, height, width, channels = image.shape

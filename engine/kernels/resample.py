@@ -36,8 +36,8 @@ def _add_run(target: Write1, to: int, source: Read1, start: int, weight: float, 
         target[to + k] += weight * source[start + k]
 
 
-# 8 images of 64 channels, 28x28 to 56x56, bilinear: FIRST ms row-major and LAST channels-last; np.take and a sum a term
-# take 8.2 and 8.3.
+# 8 images of 64 channels, 28x28 to 56x56, bilinear: 4.9 ms row-major and 0.6 channels-last; np.take and a sum a
+# term take 8.2 and 8.3.
 @kernel
 def _weighted_sums(source: Read3, indices: ReadInt64, weights: Read1, out: Write3, taps: int) -> None:
     outer, size, inner = out.shape

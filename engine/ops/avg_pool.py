@@ -21,6 +21,7 @@ from engine.ops.windows import (
     as_batch,
     channels_first,
     channels_last,
+    compiled,
     formatted,
     lies_channels_last,
     pooled_shape,
@@ -68,10 +69,6 @@ def _format(input: Spec, dims: int) -> MemoryFormat:
     return contiguous_format if dims == 3 else suggested_format(input, dims)
 
 
-def _compiled(xp: ModuleType, array: Array, dims: int) -> bool:
-    return xp is np and dims == 2 and array.dtype.char in "fd" and array.size > 0
-
-
 def _avg_pool(
     xp: ModuleType,
     input: Array,
@@ -84,7 +81,7 @@ def _avg_pool(
 ) -> Array:
     dims = len(kernel)
     out: Any = pooled_shape(f"avg_pool{dims}d", input.shape, kernel, stride, padding, (1,) * dims, ceil_mode)
-    if not _compiled(xp, input, dims):
+    if dims != 2 or not compiled(xp, input) or not input.size:
         maps = tuple(
             averaging(*axis, count_padding, divisor is not None)
             for axis in zip(input.shape[-dims:], out, kernel, stride, padding, strict=True)
@@ -123,7 +120,7 @@ def _gradient(
 ) -> Array:
     dims = len(kernel)
     out = gradient.shape[-dims:]
-    if not _compiled(xp, gradient, dims):
+    if dims != 2 or not compiled(xp, gradient) or not gradient.size:
         maps = tuple(
             averaging(*axis, count_padding, divisor is not None).adjoint
             for axis in zip(size, out, kernel, stride, padding, strict=True)
@@ -136,10 +133,14 @@ def _gradient(
     window: Any = (kernel, stride, padding, count_padding, divisor)
     as_channels_last = memory_format is not contiguous_format
     if kernel == size and not any(padding):
-        result = np.empty((*image.shape[:2], *size), gradient.dtype)
+        share = image / gradient.dtype.type(divisor or prod(kernel))
         if as_channels_last:
-            result = channels_first(np.empty((image.shape[0], *size, image.shape[1]), gradient.dtype))
-        result[...] = image / gradient.dtype.type(divisor or prod(kernel))
+            rows = np.empty((image.shape[0], *size, image.shape[1]), gradient.dtype)
+            rows[...] = channels_last(share)
+            result = channels_first(rows)
+        else:
+            result = np.empty((*image.shape[:2], *size), gradient.dtype)
+            result[...] = share
     elif as_channels_last:
         shape = (image.shape[0], *size, image.shape[1])
         rows = np.ascontiguousarray(channels_last(image))

@@ -8,14 +8,12 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from engine import layout
 from engine.dispatch import apply, define
 from engine.layout import contiguous_format
 from engine.operands import Scalar
 from engine.ops.common import optional, require_floating
-from engine.ops.windows import channels_first, channels_last, formatted, suggested_format
+from engine.ops.windows import channels_first, channels_last, compiled, formatted, suggested_format
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -104,10 +102,6 @@ def work_dtype(xp: ModuleType, array: Array) -> Array:
 
 def _vector(xp: ModuleType, vector: Array, like: Array) -> Array:
     return None if vector is None else xp.ascontiguousarray(vector, dtype=like.dtype)
-
-
-def compiled(xp: ModuleType, rows: Array) -> bool:
-    return xp is np and rows.dtype.char in "fd"
 
 
 def _moments(xp: ModuleType, rows: Array) -> tuple[Array, Array]:

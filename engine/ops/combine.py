@@ -100,7 +100,8 @@ def _tensor_list(name: str, tensors: Any) -> tuple[Tensor, ...]:
         raise TypeError(f"{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor; use [tensor]")
     given = tuple(tensors)
     if not given:
-        raise RuntimeError(f"{name}(): expected a non-empty list of Tensors")
+        error = RuntimeError if name == "stack" else ValueError
+        raise error(f"{name}(): expected a non-empty list of Tensors")
     for position, tensor in enumerate(given):
         if not isinstance(tensor, Tensor):
             raise TypeError(
@@ -309,9 +310,10 @@ def _cumulative(name: str) -> Any:
         if out is not None:
             return deliver(out, function, input, dim, dtype=dtype or getattr(out, "dtype", None))
         kind = require_dtype(dtype) if dtype is not None else input.dtype if input.dtype.category >= 2 else int64
+        dim = wrap_dim(dim, input.ndim, name)
         if not input.ndim:
-            return input.to(kind).clone()
-        return apply(operator, (input,), (wrap_dim(dim, input.ndim, name), kind))
+            return input.to(kind, copy=True)
+        return apply(operator, (input,), (dim, kind))
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{name}: running {'sums' if name == 'cumsum' else 'products'} along an axis."

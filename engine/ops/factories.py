@@ -272,6 +272,8 @@ def eye(
     requires_grad: bool = False,
 ) -> Tensor:
     """Ones on the diagonal."""
+    if n < 0 or (m is not None and m < 0):
+        raise RuntimeError(f"eye: sizes must be greater or equal to 0, got {n} and {m}")
     if out is not None:
         return _into(out, eye, n, m, dtype=dtype)
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
@@ -280,7 +282,9 @@ def eye(
 
 def wrap_array(array: np.ndarray, where: Any = None, requires_grad: bool = False) -> Tensor:
     """A fresh host array as a Tensor on `where`."""
-    made = Tensor(array, backend.spec_of_array(array))
+    # NumPy's strides of empty arrays mean nothing.
+    spec = backend.spec_of_array(array) if array.size else spec_of(array.shape, None, of_numpy(array.dtype))
+    made = Tensor(array, spec)
     if state.inference:
         made._mark_inference()
     target = default.device if where is None else device(where)

@@ -582,8 +582,8 @@ def nonzero(input: Tensor, *, as_tuple: bool = False, out: Tensor | None = None)
     if as_tuple:
         return tuple(found)
     rows = [index._array for index in found[: input.ndim]]
-    # column-major, as PyTorch's
-    return wrap_device_array(xp.stack(rows).T if rows else xp.zeros((found[0].numel(), 0), np.int64), input)
+    places = xp.stack(rows).T if rows else xp.zeros((found[0].numel(), 0), np.int64)  # column-major, as PyTorch's
+    return Tensor(places, spec_of(places.shape, layout.strides_in_order(places.shape, (0, 1)), int64, input.device))
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:

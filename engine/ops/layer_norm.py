@@ -11,9 +11,9 @@ from typing import Any
 
 from engine.dispatch import apply, define
 from engine.dtypes import finfo
-from engine.ops.batch_norm import compiled, work_dtype
+from engine.ops.batch_norm import work_dtype
 from engine.ops.common import optional, require_floating
-from engine.ops.windows import formatted, suggested_format
+from engine.ops.windows import compiled, formatted, suggested_format
 from engine.spec import Spec
 from engine.tensor import Tensor
 

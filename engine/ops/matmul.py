@@ -2,6 +2,7 @@
 operand to transpose it.
 """
 
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -80,11 +81,10 @@ def _slope_of_other(g: Any, nd: Any, input: Any, input_spec: Spec, other_spec: S
         return g * input if other_spec.ndim == 1 else _outer(nd, input, g)
     if other_spec.ndim == 1:
         return (g[..., None] * input).sum(-2) if input_spec.ndim > 2 else nd.matmul(_transposed(nd, input), g)
-    if (
-        other_spec.ndim == 2 and input_spec.ndim > 2
-    ):  # one product over all rows instead of a batch that is summed afterwards
+    if other_spec.ndim == 2 and input_spec.ndim > 2:
+        # one product over all rows instead of a batch that is summed afterwards
         rows, columns = other_spec.shape
-        return nd.matmul(_transposed(nd, input.reshape((-1, rows))), g.reshape((-1, columns)))
+        return nd.matmul(_transposed(nd, _rows(input, rows)), _rows(g, columns))
     return nd.matmul(_transposed(nd, input), g)
 
 
@@ -170,7 +170,7 @@ def _linear_rule(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
 
 
 def _linear(xp: ModuleType, input: Any, weight: Any, bias: Any = None) -> Any:
-    rows = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
+    rows = input if input.ndim == 2 else input.reshape(prod(input.shape[:-1]), input.shape[-1])
     out = xp.dot(rows, weight.T)
     if bias is not None:
         out += bias
@@ -178,7 +178,7 @@ def _linear(xp: ModuleType, input: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def _rows(value: Any, width: int) -> Any:
-    return value if value.ndim == 2 else value.reshape((-1, width))
+    return value if value.ndim == 2 else value.reshape((prod(value.shape[:-1]), width))
 
 
 def _linear_weight_slope(g: Any, nd: Any, input: Any, input_spec: Spec, weight_spec: Spec) -> Any:

@@ -22,6 +22,7 @@ from engine.ops.windows import (
     as_batch,
     channels_first,
     channels_last,
+    compiled,
     formatted,
     lies_channels_last,
     pooled_shape,
@@ -103,15 +104,15 @@ def _max_pool(
     dims = len(kernel)
     image = as_batch(input, dims)
     out = pooled_shape(f"max_pool{dims}d", input.shape, kernel, stride, padding, dilation, ceil_mode)
-    if xp is np and dims <= 2 and input.dtype.char in "fd" and input.size:
-        best, place = _compiled(image, out, kernel, stride, padding, dilation)
+    if compiled(xp, input) and dims <= 2 and input.size:
+        best, place = _compiled_max(image, out, kernel, stride, padding, dilation)
     else:
         members = tuple(map(window_members, image.shape[2:], out, kernel, stride, padding, dilation))
         best, place = map(channels_first, max_places(xp, channels_last(image), members))
     return (best, place) if input.ndim == dims + 2 else (best[0], place[0])
 
 
-def _compiled(
+def _compiled_max(
     image: Array, out: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Array, Array]:
     """`engine.kernels.pool` on the image as it lies; positions are int32."""
@@ -120,7 +121,7 @@ def _compiled(
     if len(out) == 1:
         flat = np.ascontiguousarray(image)[:, :, None]
         window = [(value, *axis) for value, axis in zip((1, 1, 0, 1), (kernel, stride, padding, dilation), strict=True)]
-        best, place = _compiled(flat, (1, *out), *window)
+        best, place = _compiled_max(flat, (1, *out), *window)
         return best[:, :, 0], place[:, :, 0]
     if lies_channels_last(image):
         best, place = pool.max_pool2d_forward(channels_last(image), out, kernel, stride, padding, dilation)
@@ -206,7 +207,7 @@ def _scatter(xp: ModuleType, input: Array, place: Array, size: Axes, memory_form
     dims = len(size)
     lead, out = input.shape[:-dims], input.shape[-dims:]
     planes = prod(lead)
-    if xp is np and input.dtype.char in "fd" and input.size:
+    if compiled(xp, input) and input.size:
         from engine.kernels import pool
 
         if input.ndim == 4 and dims == 2 and memory_format is not contiguous_format:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from engine import backend, layout, promotion
 from engine.autograd.modes import no_grad, state
+from engine.callers import stack_level
 from engine.dispatch import Operator
 from engine.ops.inplace import check_overlap, check_writable, mark_written, write
 from engine.spec import Spec
@@ -34,7 +35,7 @@ def write_into(out: Tensor, operator: Operator, inputs: tuple[Any, ...], attribu
     spec = plan.outs[0]
     _check(name, out, inputs, any(operator.grad_inputs))
     _check_dtype(name, out, spec, same=False)
-    _prepare(name, out, spec, inputs, "partial", stacklevel=4)
+    _prepare(name, out, spec, inputs, "partial")
     write(plan, out, [value._array for value in inputs])
     mark_written(out, f"{name}(out=)", False)
     return out
@@ -69,7 +70,7 @@ def deliver(
         raise TypeError(f"{name}(): argument 'out' must be a tuple of {len(results)} Tensors, got {len(outs)}")
     for each, result in zip(outs, results, strict=True):
         _check_dtype(name, each, result._spec, same_dtype, cast_error)
-        _prepare(name, each, result._spec, inputs, overlap, stacklevel=4 if warn else None)
+        _prepare(name, each, result._spec, inputs, overlap, warn)
         if each._array is not None:
             each._array[...] = result._array
         mark_written(each, f"{name}(out=)", False)
@@ -107,18 +108,20 @@ def _check_dtype(
         )
 
 
-def _prepare(name: str, out: Tensor, result: Spec, inputs: Iterable[Any], overlap: Overlap, stacklevel: int | None) -> None:
+def _prepare(
+    name: str, out: Tensor, result: Spec, inputs: Iterable[Any], overlap: Overlap, warn: bool = True
+) -> None:
     """Brings `out` to the result's shape and refuses memory that must not be written."""
     if out.device is not result.device:
         raise RuntimeError(f"{name}(out=): Expected out tensor to be on {result.device}, but got {out.device} instead")
     if out.shape != result.shape:
-        if out.numel() and stacklevel is not None:
+        if out.numel() and warn:
             warnings.warn(
                 f"{name}: An output with one or more elements was resized since it had shape {list(out.shape)}, which "
                 f"does not match the required output shape {list(result.shape)}. Pass an out tensor of that shape, or "
                 "one without elements (out.resize_(0)).",
                 UserWarning,
-                stacklevel=stacklevel,
+                stacklevel=stack_level(),
             )
         _resize(out, result)
     check_writable(out, f"{name}(out=)")

@@ -119,8 +119,19 @@ def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
 ) -> Tensor:
     """Indices drawn from the rows' weights."""
+    if input.ndim not in (1, 2):
+        raise RuntimeError(f"multinomial: prob_dist must be 1 or 2 dim, got shape {list(input.shape)}")
+    if num_samples <= 0:
+        raise RuntimeError(f"multinomial: cannot sample n_sample <= 0 samples, got {num_samples}")
+    if not replacement and num_samples > input.shape[-1]:
+        raise RuntimeError(
+            f"multinomial: cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} "
+            f"of {input.shape[-1]}"
+        )
     weights = input.detach().cpu().numpy().astype(np.float64)
     rows = weights.reshape(-1, weights.shape[-1])
+    if not len(rows):
+        return wrap_array(np.empty((0, num_samples), np.int64), input.device)
     if (rows < 0).any() or not np.isfinite(rows).all() or (rows.sum(1) <= 0).any():
         raise RuntimeError(
             "multinomial: probability tensor contains either `inf`, `nan` or element < 0, or sums to zero"

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from engine import iterator
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
@@ -33,11 +35,11 @@ def spread(nd: Any, g: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) ->
 
 
 def _sum(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Any:
-    return (
-        xp.add.reduce(input, axis=dims, keepdims=keepdim, dtype=kind.numpy)
-        if xp.__name__ == "numpy"
-        else xp.sum(input, axis=dims, keepdims=keepdim, dtype=kind.numpy)
-    )
+    # 16-bit floats are added up in float32, as in PyTorch; the result is rounded once.
+    wide: Any = np.float32 if kind.itemsize == 2 and kind.is_floating_point else kind.numpy
+    if xp is np:  # 1.2 µs for 8x16 floats where np.sum takes 2.6
+        return np.add.reduce(input, axis=dims, keepdims=keepdim, dtype=wide)
+    return xp.sum(input, axis=dims, keepdims=keepdim, dtype=wide)
 
 
 SUM = define(
@@ -69,10 +71,16 @@ def _count(shape: tuple[int, ...], dims: tuple[int, ...]) -> int:
     return count
 
 
+def _mean(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Any:
+    total = _sum(xp, input, dims, keepdim, kind)
+    count = _count(input.shape, dims)
+    return total / count if count else total * float("nan")
+
+
 MEAN = define(
     "mean",
     rule=_rule,
-    forward=lambda xp, input, dims, keepdim, kind: xp.mean(input, axis=dims, keepdims=keepdim, dtype=kind.numpy),
+    forward=_mean,
     backward=(
         lambda g, nd, input_spec, dims, keepdim: spread(
             nd, g / _count(input_spec.shape, dims), input_spec, dims, keepdim
@@ -118,8 +126,10 @@ def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], 
     axes = [axis for axis in range(spec.ndim) if axis not in dims]
     order = [*axes, *dims]
     kept = tuple(spec.shape[axis] for axis in axes)
-    rows = nd.permute(input, tuple(order)).reshape((*kept, -1))
-    n = rows.shape[-1]
+    n = _count(spec.shape, dims)
+    if not spec.numel:
+        return g
+    rows = nd.permute(input, tuple(order)).reshape((*kept, n))
     left, right = [], []
     forward = backward = None
     for i in range(n):
@@ -166,7 +176,10 @@ def _extremum(name: str, function: str) -> Callable[..., Tensor]:
         if out is not None:
             return deliver(out, reduce, input, dim, keepdim)
         dims = wrap_dims(dim, input.ndim, name)
-        _refuse_empty(name, input._spec, dims)
+        if not input.numel():
+            if dim is None or dim == ():
+                raise RuntimeError(_unspecified(name, input))
+            _refuse_empty(name, input._spec, dims)
         return apply(operator, (input,), (dims, keepdim, input.dtype))
 
     reduce.__name__ = reduce.__qualname__ = name
@@ -179,6 +192,13 @@ def _even_shares(g: Any, nd: Any, input: Any, out: Any, spec: Spec, dims: tuple[
     hit = hit.to(g.dtype) if nd.records else hit.astype(g.dtype)
     shares = nd.sum(hit, dims, True) if nd.records else hit.sum(axis=dims, keepdims=True)
     return spread(nd, g, spec, dims, keepdim) * hit / shares
+
+
+def _unspecified(name: str, input: Tensor) -> str:
+    return (
+        f"{name}(): Expected reduction dim to be specified for input.numel() == 0 (shape {list(input.shape)}). Specify "
+        "the reduction dim with the 'dim' argument; its size must not be 0."
+    )
 
 
 def _refuse_empty(name: str, spec: Spec, dims: tuple[int, ...]) -> None:
@@ -222,9 +242,9 @@ def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callab
     )
 
     def along(input: Tensor, dim: int, keepdim: bool) -> values_indices:
+        dim = wrap_dim(dim, input.ndim, name)
         if not input.ndim:
             return values_indices((input.clone(), input.new_zeros((), dtype=int64)))
-        dim = wrap_dim(dim, input.ndim, name)
         _refuse_empty(name, input._spec, (dim,))
         return values_indices(apply(operator, (input,), (dim, keepdim)))
 
@@ -235,10 +255,7 @@ def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callab
             return deliver(out, index_only, input, dim, keepdim)
         if dim is None:
             if not input.numel():
-                raise IndexError(
-                    f"arg{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the "
-                    f"reduction dim with the 'dim' argument."
-                )
+                raise IndexError(_unspecified(f"arg{name}", input))
             flat = along(input.detach().reshape(-1), 0, False)[1]
             return flat.reshape((1,) * input.ndim) if keepdim else flat
         return along(input.detach(), dim, keepdim)[1]
@@ -407,22 +424,3 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False, *, out: Tensor | 
     top = top.where(top.abs() != float("inf"), 0)
     result = sum((input - top).exp(), dims, True).log() + top
     return result if keepdim or not dims else result.reshape(iterator.reduction_shape(input.shape, dims, False))
-
-
-def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """p-norm over axes ("fro" and 2: the square root of the sum of squares)."""
-    if dtype is not None:
-        input = input.to(dtype)
-    require_floating("norm", input._spec)
-    dims = wrap_dims(dim, input.ndim, "norm")
-    if p in ("fro", 2, 2.0):
-        return sum(input * input, dims, keepdim).sqrt()
-    if p == float("inf"):
-        return amax(input.abs(), dims, keepdim)
-    if p == -float("inf"):
-        return amin(input.abs(), dims, keepdim)
-    if p == 0:
-        return sum((input != 0).to(input.dtype), dims, keepdim)
-    if p == 1:
-        return sum(input.abs(), dims, keepdim)
-    return sum(input.abs() ** p, dims, keepdim) ** (1.0 / p)

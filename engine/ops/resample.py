@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.dispatch import apply, define
 from engine.layout import MemoryFormat
-from engine.ops.windows import Axes, channels_first, channels_last, formatted, lies_channels_last
+from engine.ops.windows import Axes, channels_first, channels_last, compiled, formatted, lies_channels_last
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -111,7 +111,7 @@ def _separable(xp: ModuleType, array: Array, maps: Sequence[AxisMap], first: int
 
 def _along(xp: ModuleType, array: Array, axis: int, one: AxisMap) -> Array:
     copies = len(one.terms) == 1 and one.terms[0][0] is None and one.terms[0][2] is None
-    if xp is np and array.dtype.char in "fd" and array.size and len(one.terms) and not copies:
+    if compiled(xp, array) and array.size and len(one.terms) and not copies:
         from engine.kernels import resample as kernels
 
         outer, inner = array.shape[:axis], array.shape[axis + 1 :]

@@ -131,6 +131,8 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Turned by 90 degrees k times in the plane of two axes, from the first towards the second."""
     if len(dims) != 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
+    if input.ndim < 2:
+        raise RuntimeError(f"rot90: expected total dims >= 2, but got total dims = {input.ndim}")
     first, second = (wrap_dim(dim, input.ndim, "rot90") for dim in dims)
     if first == second:
         raise RuntimeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
@@ -302,7 +304,10 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with `value` at `index` along an axis."""
     copy = input.clone()
-    copy.movedim(dim, 0)[index] = value
+    if input.ndim:
+        copy.movedim(dim, 0)[index] = value
+    else:
+        copy.reshape(1)[index] = value
     return copy
 
 

@@ -89,6 +89,8 @@ def _by_rows(kernel: Any, dim: int, *arrays: Any) -> Any:
 
 @SOFTMAX.kernel("cpu")
 def _softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
+    if input.dtype.itemsize == 2:  # half precision: the very bits of single precision, rounded once
+        return _softmax_cpu(xp, in_single_precision(input), dim).astype(input.dtype)
     if not _kernels_serve(input):
         return _softmax(xp, np.asarray(input).reshape(1), 0).reshape(()) if not input.ndim else _softmax(xp, input, dim)
     return _by_rows(kernels.softmax_forward, dim, input)
@@ -96,6 +98,8 @@ def _softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
 
 @LOG_SOFTMAX.kernel("cpu")
 def _log_softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
+    if input.dtype.itemsize == 2:  # half precision: the very bits of single precision, rounded once
+        return _log_softmax_cpu(xp, in_single_precision(input), dim).astype(input.dtype)
     if not _kernels_serve(input):
         return (
             _log_softmax(xp, np.asarray(input).reshape(1), 0).reshape(())

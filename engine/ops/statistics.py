@@ -45,7 +45,12 @@ class min_max(NamedTuple):
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> min_max:
-    """(smallest, largest), of all elements or along an axis."""
+    """(smallest, largest), of all elements or along an axis. Raises RuntimeError where there is none."""
+    if dim is None and not input.numel():
+        raise RuntimeError(
+            "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity: got shape "
+            f"{list(input.shape)}"
+        )
     return min_max(amin(input, () if dim is None else dim, keepdim), amax(input, () if dim is None else dim, keepdim))
 
 

@@ -135,8 +135,7 @@ def adopt_history(target: Tensor, written: Tensor) -> None:
         rewrite_base(base, target, written)
 
 
-# --- the base of a written view
-# ---------------------------------------------------------------------------------------------------------
+# --- the base of a written view ---------------------------------------------------------------------------------------
 
 
 class CopySlices(OperatorNode):
@@ -205,8 +204,7 @@ def rewrite_base(base: Tensor, view: Tensor, written: Tensor) -> None:
     view._view_version = view._counter.value - 1  # its own history is replayed from the base when somebody asks
 
 
-# --- in-place changes of shape and strides
-# ----------------------------------------------------------------------------------------------
+# --- in-place changes of shape and strides ----------------------------------------------------------------------------
 
 
 def become_view(target: Tensor, operation: Callable[..., Tensor], *arguments: Any) -> Tensor:

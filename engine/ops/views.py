@@ -202,11 +202,13 @@ PERMUTE = view_operator(
 
 def permute(input: Tensor, *dims: Any) -> Tensor:
     """Axes in another order."""
-    order = tuple(wrap_dim(dim, input.ndim, "permute") for dim in _sizes(dims, "permute"))
-    if len(order) != input.ndim:
-        raise RuntimeError(f"permute(sparse_coo): number of dimensions in the tensor input does not match the length "
-                           f"of the desired ordering of dimensions "
-                           f"i.e. input.dim() = {input.ndim} is not equal to len(dims) = {len(order)}")  # fmt: skip
+    given = _sizes(dims, "permute")
+    if len(given) != input.ndim:
+        raise RuntimeError(
+            "permute: number of dimensions in the tensor input does not match the length of the desired ordering of "
+            f"dimensions, i.e. input.dim() = {input.ndim} is not equal to len(dims) = {len(given)}"
+        )
+    order = tuple(wrap_dim(dim, input.ndim, "permute") for dim in given)
     if len(set(order)) < len(order):
         raise RuntimeError(f"permute(): duplicate dims are not allowed, got {list(order)}")
     return apply(PERMUTE, (input,), (order,))
@@ -468,6 +470,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces along an axis: of one size (the last may be smaller), or of the given sizes."""
+    _require_axes("split", input)
     dim = wrap_dim(dim, input.ndim, "split")
     size = input.shape[dim]
     if isinstance(split_size_or_sections, int):
@@ -498,8 +501,14 @@ def _output_of_many(piece: Tensor) -> Tensor:
     return piece
 
 
+def _require_axes(name: str, input: Tensor) -> None:
+    if not input.ndim:
+        raise RuntimeError(f"{name} expects at least a 1-dimensional tensor, got a tensor with 0 dims; reshape(1) adds one")
+
+
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces of equal size along an axis (the last may be smaller)."""
+    _require_axes("chunk", input)
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     size = input.shape[wrap_dim(dim, input.ndim, "chunk")]
@@ -509,6 +518,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces as NumPy's array_split makes them."""
+    _require_axes("tensor_split", input)
     size = input.shape[wrap_dim(dim, input.ndim, "tensor_split")]
     if isinstance(indices_or_sections, int):
         n = indices_or_sections
@@ -522,11 +532,9 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: i
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The elements along an axis, which disappears."""
-    if not input.ndim:
-        raise RuntimeError(
-            "unbind() cannot be applied to a 0-dim tensor; dimension specified as 0 but tensor has no dimensions"
-        )
     dim = wrap_dim(dim, input.ndim, "unbind")
+    if not input.ndim:
+        raise IndexError("unbind: Dimension specified as 0 but tensor has no dimensions; a 0-dim tensor is one element")
     return tuple(_output_of_many(apply(SELECT, (input,), (dim, index))) for index in range(input.shape[dim]))
 
 

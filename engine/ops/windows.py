@@ -5,6 +5,8 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from engine import layout
 from engine.layout import MemoryFormat, contiguous_format
 from engine.spec import Spec
@@ -138,6 +140,11 @@ def channels_last(array: Any) -> Any:
 def channels_first(array: Any) -> Any:
     """(N, d..., C) as a view (N, C, d...)."""
     return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1))
+
+
+def compiled(xp: ModuleType, array: Any) -> bool:
+    """Whether the compiled kernels of engine.kernels serve this array."""
+    return xp is np and array.dtype.char in "fd"
 
 
 def lies_channels_last(array: Any) -> bool:

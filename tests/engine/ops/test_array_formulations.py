@@ -1,0 +1,38 @@
+"""The spatial operators without their compiled kernels: the formulation that CuPy arrays go through, on NumPy's."""
+
+import importlib
+from collections.abc import Iterator
+
+import pytest
+
+from engine.dispatch import OPERATORS
+from tests.engine.ops.checking import check_against_pytorch
+
+MODULES = ("batch_norm", "layer_norm", "group_norm", "max_pool", "avg_pool", "resample")
+FAMILIES = ("conv", "pooling", "normalization", "padding", "upsampling")
+CASES = {
+    (family, name): case
+    for family in FAMILIES
+    for name, case in importlib.import_module(f"tests.data.operators.{family}").CASES.items()
+}
+
+
+@pytest.fixture(scope="module")
+def without_kernels() -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    for module in MODULES:
+        # by import_module: in the package these names are functions
+        patch.setattr(importlib.import_module(f"engine.ops.{module}"), "compiled", lambda xp, array: False)
+    patch.setattr(importlib.import_module("engine.ops.conv"), "_is_fast", lambda window, *arrays: False)
+    for operator in OPERATORS.values():
+        operator.plans.clear()
+    yield
+    patch.undo()
+    for operator in OPERATORS.values():
+        operator.plans.clear()
+
+
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize(("family", "name"), CASES, ids=[f"{family}-{name}" for family, name in CASES])
+def test_values_and_first_derivatives(family: str, name: str) -> None:
+    check_against_pytorch(family, name, CASES[family, name], "float64")
