@@ -1,6 +1,6 @@
 """Distributed data parallel training over MPI, in torch.distributed's names.
 
-Read in this order: reference (the oracle), buckets (planning), reducer, parallel, then transport/base and
+Read in this order: reference (the oracle), buckets (planning), gathering, reducer, parallel, then transport/base and
 transport/shared.
 """
 
@@ -18,6 +18,7 @@ from ddp.collectives import reduce as reduce
 from ddp.collectives import reduce_scatter as reduce_scatter
 from ddp.collectives import scatter as scatter
 from ddp.collectives import send as send
+from ddp.futures import Future as Future
 from ddp.group import ProcessGroup as ProcessGroup
 from ddp.group import describe as describe
 from ddp.group import destroy_process_group as destroy_process_group
@@ -28,5 +29,6 @@ from ddp.group import get_world_size as get_world_size
 from ddp.group import init_process_group as init_process_group
 from ddp.group import is_available as is_available
 from ddp.group import is_initialized as is_initialized
+from ddp.hooks import GradBucket as GradBucket
 from ddp.parallel import DistributedDataParallel as DistributedDataParallel
 from ddp.sampler import DistributedSampler as DistributedSampler

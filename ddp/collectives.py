@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import engine
+from ddp.futures import Future
 from ddp.group import ProcessGroup, resolve
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ _WIDER = {"float16": np.float32, "bfloat16": np.float32}
 class Work:
     """A collective under way."""
 
-    def __init__(self, request: "MPI.Request | None", finish: Callable[[], None]) -> None:
+    def __init__(self, tensor: engine.Tensor, request: "MPI.Request | None", finish: Callable[[], None]) -> None:
+        self._tensor = tensor
         self._request = request
         self._finish: Callable[[], None] | None = finish
 
@@ -49,6 +51,15 @@ class Work:
         if self._finish is not None and (self._request is None or self._request.Test()):
             self._done()
         return self._finish is None
+
+    def get_future(self) -> "Future[list[engine.Tensor]]":
+        """The future of the result: a list of one tensor."""
+
+        def compute() -> list[engine.Tensor]:
+            self.wait()
+            return [self._tensor]
+
+        return Future(compute)
 
     def wait(self) -> bool:
         """Blocks until the result is in the tensor."""
@@ -120,7 +131,7 @@ def all_reduce(
         result = values / members.size() if op is ReduceOp.AVG else values
         _write(tensor, result.astype(bool) if own.dtype == np.bool_ else result)
 
-    work = Work(request, finish)
+    work = Work(tensor, request, finish)
     if async_op:
         return work
     work.wait()

@@ -1,5 +1,7 @@
 """DistributedDataParallel: one model, a replica on every rank, gradients averaged during backward."""
 
+import inspect
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +11,9 @@ import engine.nn as nn
 from ddp import replicas
 from ddp.agreement import Replica, TensorLayout, check_replicas
 from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
+from ddp.futures import Future
 from ddp.group import ProcessGroup, resolve
+from ddp.hooks import GradBucket, Hook
 from ddp.reducer import Reducer
 from engine.report import name_parameters
 
@@ -67,6 +71,7 @@ class DistributedDataParallel(nn.Module):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
         self.require_backward_grad_sync = True
+        self.gradient_weight = 1.0
         self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
         self.reducer: Reducer | None = self._join(init_sync, self._problem(device_ids, output_device))
 
@@ -162,6 +167,7 @@ class DistributedDataParallel(nn.Module):
             self.static_graph,
         )
         reducer.synchronize = self.require_backward_grad_sync
+        reducer.weight = self.gradient_weight
         return reducer
 
     def _parameters_of_owners(self) -> Iterator[tuple[nn.Module, str, nn.Parameter, str]]:
@@ -232,6 +238,37 @@ class DistributedDataParallel(nn.Module):
         ]
         return [buffer for _, buffer in self._kept(named)]
 
+    def set_gradient_weight(self, weight: float) -> None:
+        """How much this rank's gradients count from now on: the mean is sum(weight * gradient) / sum(weight).
+
+        With the number of its samples (or tokens) as weight, ranks whose batches differ in size get what one process
+        would get on all samples together. A rank of weight 0 takes part and contributes nothing.
+        Raises ValueError unless the weight is finite and at least 0; and backward, on every rank, if all are 0.
+        """
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"set_gradient_weight: expected a finite weight of at least 0, got {weight}")
+        self.gradient_weight = float(weight)
+        if self.reducer is not None:
+            self.reducer.weight = self.gradient_weight
+
+    def register_comm_hook(self, state: Any, hook: Hook) -> None:
+        """Collective: from now on `hook(state, bucket)` reduces every bucket of gradients; see `ddp.hooks`.
+
+        A copy of the wrapper (pickle, deepcopy) does not have the hook.
+        Raises TypeError unless `hook` can be called; ValueError for annotations that contradict `ddp.hooks`;
+        RuntimeError when there is one already.
+        """
+        _check_hook(hook)
+        if self.reducer is None:
+            self.reducer = self._join(False, None)
+        self.reducer.register_hook(state, hook)
+
+    def overlap(self) -> dict[str, float]:
+        """How much of the last backward's communication was hidden behind it: see `Reducer.overlap`."""
+        if self.reducer is None:
+            raise RuntimeError("DistributedDataParallel: this copy has not trained yet, so there is nothing to tell")
+        return self.reducer.overlap()
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes inside only accumulate local gradients; the next one outside averages the sums.
@@ -249,6 +286,22 @@ class DistributedDataParallel(nn.Module):
         self.require_backward_grad_sync = synchronize
         if self.reducer is not None:
             self.reducer.synchronize = synchronize
+
+
+def _check_hook(hook: Any) -> None:
+    if not callable(hook):
+        raise TypeError("Communication hook must be callable.")
+    signature = inspect.signature(hook)
+    parameters = list(signature.parameters.values())
+    wanted = {"bucket": GradBucket, "return": Future}
+    found = {"bucket": parameters[1].annotation if len(parameters) > 1 else None, "return": signature.return_annotation}
+    for what, annotation in found.items():
+        kind = getattr(annotation, "__origin__", annotation)  # Future of Future[Tensor]
+        if kind not in (inspect.Parameter.empty, wanted[what]) and not isinstance(kind, str):
+            raise ValueError(
+                f"Communication hook: {what} annotation should be {wanted[what].__name__}, got {annotation}; "
+                "a hook is hook(state, bucket) -> Future[Tensor]"
+            )
 
 
 def _layouts(named: Iterable[tuple[str, engine.Tensor]]) -> list[TensorLayout]:

@@ -15,48 +15,19 @@ of sums; what is not full when backward ends is started then.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import compress, count
+from itertools import count
 from time import perf_counter
 from weakref import WeakValueDictionary, finalize, ref
 
-import numpy as np
-
 import engine
 from ddp.buckets import BucketLayout, compute_bucket_assignment, plan_bucket
-from ddp.history import with_history_of
+from ddp.futures import Future
+from ddp.gathering import Bucket
+from ddp.hooks import GradBucket
 from ddp.transport import Transport
-from engine import report
 from engine.autograd import graph
 
-# Header of a bucket: the weight of this rank's gradients; whether its backward failed, and which rank that was; whether
-# it had no gradient for some parameter; then for each parameter whether it had one.
-_WEIGHT, _FAILED, _FAILED_RANK, _INCOMPLETE, _USED = 0, 1, 2, 3, 4
-
 Listener = Callable[[bool, engine.Tensor | None], None]
-
-
-class Bucket:
-    """A buffer of the transport, the parameters that lie in it, and which of their gradients are still to come."""
-
-    def __init__(self, transport: Transport, layout: BucketLayout, parameters: Sequence[engine.Tensor]) -> None:
-        self.indices = [slot.index for slot in layout.slots]
-        owners = [parameters[index] for index in self.indices]
-        size = len(self.indices)
-        self.buffer = transport.allocate(layout.count, owners[0].dtype.numpy, header=_USED + size)
-        flat = engine.from_numpy(self.buffer.array)
-        start = flat.storage_offset()  # the transport may hand out the middle of a larger block
-        # detach: for the user no views, but their version counter is the bucket's, counted up once for all of them
-        views = [flat.as_strided(slot.shape, slot.stride, start + slot.offset).detach() for slot in layout.slots]
-        self.members = list(zip(owners, views, strict=True))
-        self.flat = flat
-        self.fresh = bytearray(size)  # whether a gradient has come since the bucket was last summed
-        self.fresh_array = np.frombuffer(self.fresh, np.uint8)
-        self.astray = False  # some of them are not in their views
-        self.counting = False  # between the first gradient of a backward that is synchronised, and its end
-        self.expected = [1] * size  # gradients of each parameter in one backward
-        self.missing = [1] * size  # those that have not come yet; below 0: more came than expected
-        self.pending = 0  # the sum of those above 0
-        self.kept: dict[int, np.ndarray] = {}  # gradients to be put back if no rank had a fresh one
 
 
 class Reducer:
@@ -82,18 +53,21 @@ class Reducer:
         self.synchronize = True  # False inside no_sync: gradients only accumulate
         self.taken_over = False  # by a later Reducer of the same parameters
         self.failed = False  # an exception ended the last backward
-        self.layout_bytes = 0  # copied so far because a gradient was not laid out as its view in the bucket
+        self.weight = 1.0  # of this rank's gradients in the mean
         # perf_counter of the last backward: first gradient, first bucket started, last gradient, everything handed out
         self.times = [0.0, 0.0, 0.0, 0.0]
-        self._names = [name for name, _ in parameters]
         self._as_view = as_view
         self._find_unused = find_unused and not static
         self._static = static
         self._learning = static
-        self._buckets = [Bucket(transport, layout, self.parameters) for layout in _plan(self.parameters, limits)]
+        self._hook: Callable[[Bucket, float], Future[engine.Tensor]] | None = None
+        names = [name for name, _ in parameters]
+        self._buckets = [
+            Bucket(transport, layout, self.parameters, names, as_view) for layout in _plan(self.parameters, limits)
+        ]
         self._number = next(_numbers)
         self._cursor = 0  # the next bucket to start
-        self._flying: list[Bucket] = []  # started and not waited for
+        self._flying: list[Bucket] = []  # started, and not waited for
         self._attach()
 
     def _attach(self) -> None:
@@ -122,6 +96,45 @@ class Reducer:
         """Bytes of each bucket, in the order in which they are started."""
         return [bucket.buffer.array.nbytes for bucket in self._buckets]
 
+    @property
+    def layout_bytes(self) -> int:
+        """Bytes copied so far because a gradient was not laid out as its view in a bucket."""
+        return sum(bucket.layout_bytes for bucket in self._buckets)
+
+    def register_hook(self, state: object, hook: Callable[[object, GradBucket], Future[engine.Tensor]]) -> None:
+        """Collective: reduce every bucket by `hook(state, bucket)`; its own sum goes on carrying the headers only."""
+        if self._hook is not None:
+            raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        last = len(self._buckets) - 1
+
+        def reduce(bucket: Bucket, weight: float) -> Future[engine.Tensor]:
+            index = self._buckets.index(bucket)
+            future = hook(state, GradBucket(bucket, index, index == last, weight))
+            if not isinstance(future, Future):
+                raise RuntimeError(
+                    f"communication hook: callback must return a Future[Tensor], but got {type(future).__name__}"
+                )
+            return future
+
+        for bucket in self._buckets:
+            bucket.separate_header()
+        self._hook = reduce
+
+    def overlap(self) -> dict[str, float]:
+        """Seconds of the last backward, and the share of its communication that was hidden behind it.
+
+        `backward`: from its first gradient to its last. `communication`: from the start of the first bucket until
+        everything was handed out. `exposed`: the part of that after the last gradient. `hidden`: the share before it.
+        """
+        first, started, last, done = self.times
+        communication = done - started
+        return {
+            "backward": last - first,
+            "communication": communication,
+            "exposed": done - max(started, last),
+            "hidden": max(0.0, last - started) / communication if communication else 0.0,
+        }
+
     # --- during backward ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -136,9 +149,7 @@ class Reducer:
         for bucket in self._buckets:
             if reached is not None:
                 bucket.expected = [int(reached[index]) for index in bucket.indices]
-            bucket.missing = bucket.expected.copy()
-            bucket.pending = sum(bucket.expected) + self._learning  # while learning, nothing is ever full
-            bucket.counting = True
+            bucket.begin(delay=self._learning)
         if not _running:
             graph.queue_callback(_finish_all, outermost=True, on_error=_give_up_all)
         _running.append(self)
@@ -151,53 +162,15 @@ class Reducer:
             self._cursor += 1
 
     def _start(self, bucket: Bucket) -> None:
-        """Hands the bucket over to the transport, with every parameter's `.grad` in its view."""
         if self.times[1] == 0.0:
             self.times[1] = perf_counter()
-        # Where each parameter has told in this backward that its gradient is in its view, there is nothing to look
-        # after.
-        if bucket.pending or bucket.astray or 0 in bucket.expected or 0 in bucket.fresh:
-            self._gather(bucket)
-        header = bucket.buffer.header
-        header[:_USED] = 1, 0, 0, 0 in bucket.fresh
-        header[_USED:] = bucket.fresh_array
-        bucket.fresh_array[:] = 0
-        bucket.astray = False
         self._flying.append(bucket)
-        self.transport.start(bucket.buffer, divisor=None)
-
-    def _gather(self, bucket: Bucket) -> None:
-        """Brings what every parameter has for a gradient into its view."""
-        for slot, (parameter, view) in enumerate(bucket.members):
-            gradient = parameter.grad
-            if gradient is None:
-                bucket.fresh[slot] = 0  # one that came was dropped by a hook
-                view.numpy()[...] = 0
-            elif gradient is not view:
-                self._copy_in(bucket.indices[slot], gradient, view)
-            elif not bucket.fresh[slot]:
-                bucket.kept[slot] = view.numpy().copy()
-
-    def _copy_in(self, index: int, gradient: engine.Tensor, view: engine.Tensor) -> None:
-        if gradient.dtype is not view.dtype or gradient.shape != view.shape:
-            raise RuntimeError(
-                f"DistributedDataParallel: gradient of {self._names[index]!r}: expected {list(view.shape)} "
-                f"{view.dtype}, got {list(gradient.shape)} {gradient.dtype}; convert the model before wrapping it"
-            )
-        began = perf_counter()
-        view.numpy()[...] = gradient.detach().numpy()
-        parameter = self.parameters[index]
-        if report.is_breach(gradient.stride(), parameter):
-            self.layout_bytes += (
-                gradient.nbytes if self._as_view else 2 * gradient.nbytes
-            )  # the mean is copied back out
-            report.note(parameter, gradient.stride(), report.ASSIGNED, perf_counter() - began, "bucket")
+        bucket.start(self.weight, self._hook)
 
     def _check_surplus(self, bucket: Bucket, slot: int) -> None:
         """More gradients of one parameter than expected do no harm as long as its bucket is still here."""
-        if bucket not in self._flying:
+        if not bucket.flying:
             return
-        name = self._names[bucket.indices[slot]]
         if self._static:
             reason = "the graph is not static: the first backward had fewer gradients of this parameter"
         elif self._find_unused:
@@ -211,8 +184,8 @@ class Reducer:
                 "step uses the same parameters equally often"
             )
         raise RuntimeError(
-            f"DistributedDataParallel: another gradient of parameter {name!r} came after its bucket was on its way; "
-            f"{reason}"
+            f"DistributedDataParallel: another gradient of parameter {bucket.names[slot]!r} came after its bucket was "
+            f"on its way; {reason}"
         )
 
     # --- at the end of backward ---------------------------------------------------------------------------------------
@@ -227,42 +200,14 @@ class Reducer:
         """Waits for all buckets and hands out the results. Returns whose backward failed, in words, or None."""
         failure = None
         for bucket in self._buckets:
-            self.transport.wait(bucket.buffer)
-            _, failed, rank, incomplete = bucket.buffer.header[:_USED].tolist()
-            if failed:
-                failure = f"rank {rank:g}" if failed == 1 else f"{failed:g} ranks"
-            members = self._restore_unused(bucket) if incomplete else bucket.members
-            for parameter, view in members:
-                if parameter.grad is not view:
-                    self._hand_out(parameter, view)
-            bucket.counting = False
-            graph.increment_version(bucket.flat)
+            failure = bucket.wait() or failure
+            bucket.hand_out()
             if self._learning:
-                bucket.expected = [before - rest for before, rest in zip(bucket.expected, bucket.missing, strict=True)]
+                bucket.learn()
         self._learning = False
         self._flying.clear()
         self.times[3] = perf_counter()
         return failure
-
-    def _restore_unused(self, bucket: Bucket) -> list[tuple[engine.Tensor, engine.Tensor]]:
-        """Puts back the gradients of parameters that no rank used; returns the others."""
-        used = bucket.buffer.header[_USED:].tolist()
-        for slot, gradient in bucket.kept.items():
-            if not used[slot]:
-                bucket.members[slot][1].numpy()[...] = gradient
-        bucket.kept.clear()
-        return list(compress(bucket.members, used))
-
-    def _hand_out(self, parameter: engine.Tensor, mean: engine.Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is not None and gradient.requires_grad:  # backward(create_graph=True)
-            parameter.grad = with_history_of(gradient, mean)
-        elif self._as_view:
-            parameter.grad = mean
-        elif gradient is None:
-            parameter.grad = mean.clone()
-        else:
-            gradient.copy_(mean)
 
     # --- when backward does not end -----------------------------------------------------------------------------------
 
@@ -278,22 +223,17 @@ class Reducer:
         Not at once when the exception comes by: if nobody catches it, its traceback shall be the only one.
         """
         for bucket in self._buckets[self._cursor :]:
-            bucket.buffer.header[:] = 0
-            bucket.buffer.header[:_USED] = 1, 1, self.transport.rank, 0
-            self.transport.start(bucket.buffer, divisor=None)
+            bucket.give_up(self.weight, self._hook)
         for bucket in self._buckets:
-            self.transport.wait(bucket.buffer)
-            bucket.fresh_array[:] = 0
-            bucket.kept.clear()
+            bucket.wait()
+            bucket.forget()
         self._flying.clear()
         self.failed = False
 
 
 _numbers = count()
 _owners: WeakValueDictionary[int, Reducer] = WeakValueDictionary()  # by id of the parameter
-_running: list[
-    Reducer
-] = []  # between the first gradient of a backward and its end; several for several wrapped modules
+_running: list[Reducer] = []  # those whose backward is going on; several where several modules are wrapped
 
 
 def _plan(parameters: Sequence[engine.Tensor], limits: Sequence[int]) -> list[BucketLayout]:

@@ -56,15 +56,28 @@ def array_module(where: device) -> ModuleType:
 
 
 def empty(spec: Spec) -> Array:
-    """Uninitialised memory laid out as `spec` says (None on "meta")."""
-    if spec.device.type == "meta":
-        return None
-    xp = array_module(spec.device)
-    if spec.dense and spec.numel:  # 0.2 µs (0.1 row-major); a strided view on flat memory takes 4
-        sizes, axes = spec.allocation
-        memory = xp.empty(sizes, spec.dtype.numpy)
-        return memory if axes is None else memory.transpose(axes)
-    flat = xp.empty(layout.storage_size(spec.shape, spec.stride), spec.dtype.numpy)
+    """Uninitialised memory laid out as `spec` says (None on "meta").
+
+    Raises: RuntimeError, as PyTorch does, where there is not so much memory.
+    """
+    where = spec.device
+    xp: Any = np
+    if where is not CPU:
+        if where.type == "meta":
+            return None
+        xp = array_module(where)
+    try:
+        if spec.dense and spec.numel:  # 0.2 µs (0.1 row-major); a strided view on flat memory takes 4
+            sizes, axes = spec.allocation
+            memory = xp.empty(sizes, spec.dtype.numpy)
+            return memory if axes is None else memory.transpose(axes)
+        flat = xp.empty(layout.storage_size(spec.shape, spec.stride), spec.dtype.numpy)
+    except (MemoryError, ValueError) as cause:  # NumPy's ValueError: more than fits an address
+        needed = layout.storage_size(spec.shape, spec.stride) * spec.dtype.itemsize
+        raise RuntimeError(
+            f"can't allocate memory: {needed:,} bytes on {where} for shape {list(spec.shape)}, {spec.dtype}; "
+            "device='meta' computes shapes without memory"
+        ) from cause
     return strided_view(flat, spec, 0)
 
 

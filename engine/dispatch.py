@@ -191,6 +191,7 @@ class Operator:
         self.direct: Callable[..., Any] | None = None
         self.differentiable = backward is not None
         self.node_name = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
+        self.node_type: type[OperatorNode] | None = None  # made at the first recorded call
         # What a derivative rule may ask for by name, and where `OperatorNode.apply` has it.
         names = ["g", "nd", "needs", "out", *inputs, *attributes, *(f"{name}_spec" for name in inputs), *residuals]
         places = ["g", "nd", "needs", "out"]
@@ -234,6 +235,11 @@ class Operator:
             return function
 
         return register
+
+    def make_node_type(self) -> "type[OperatorNode]":
+        """The class of this operator's nodes, so that `type(grad_fn).__name__` says which operator it is."""
+        self.node_type = type(self.node_name, (OperatorNode,), {"__slots__": ()})
+        return self.node_type
 
     def plan(self, key: tuple[Any, ...]) -> Plan:
         """Makes and remembers the plan of a call; `key` is (attributes, *Specs)."""
@@ -450,7 +456,7 @@ def _record(
         bit += bit
     if not mask:
         return
-    node = OperatorNode(edges, plan, residuals)
+    node = (operator.node_type or operator.make_node_type())(edges, plan, residuals)
     for number, out in enumerate(outputs):
         if out._spec.dtype.category >= 2:  # indices and masks carry no gradient
             out._requires_grad = True

@@ -180,7 +180,12 @@ def _reversed_axes(self: Tensor) -> Tensor:
 
 
 def _transposed(self: Tensor) -> Tensor:
-    return ops.transpose(self, -2, -1)
+    if self.ndim == 1:
+        raise RuntimeError(
+            "tensor.mT and tensor.H are only supported on matrices or batches of matrices. Got 1-D tensor; unsqueeze(0) "
+            "makes it a row"
+        )
+    return ops.transpose(self, -2, -1) if self.ndim else self
 
 
 _CONVERSIONS = {
@@ -342,6 +347,7 @@ def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
 @method
 def index_add_(self: Tensor, dim: int, index_: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """Adds the rows of `source` at `index_` along an axis, repeated indices included."""
+    index.check_index("index_add_", index_, self.size(dim) if self.ndim else 1)
     moved = self.movedim(dim, 0) if dim else self
     values = source.movedim(dim, 0) if dim else source
     index.index_put_(moved, (0,), (index_,), values if alpha == 1 else values * alpha, accumulate=True)
@@ -351,6 +357,7 @@ def index_add_(self: Tensor, dim: int, index_: Tensor, source: Tensor, *, alpha:
 @method
 def index_copy_(self: Tensor, dim: int, index_: Tensor, source: Tensor) -> Tensor:
     """Writes the rows of `source` at `index_` along an axis."""
+    index.check_index("index_copy_", index_, self.size(dim) if self.ndim else 1, IndexError)
     moved = self.movedim(dim, 0) if dim else self
     index.index_put_(moved, (0,), (index_,), source.movedim(dim, 0) if dim else source)
     return self

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from engine import layout
+from engine.callers import stack_level
 from engine.layout import channels_last
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _tell(breach: LayoutBreach, consumer: str) -> None:
     message = f"layout contract broken on the way to the {consumer}: {breach}"
     if _mode == "strict":
         raise LayoutError(message)
-    warnings.warn(message, LayoutWarning, stacklevel=2)
+    warnings.warn(message, LayoutWarning, stacklevel=stack_level())
 
 
 def _settle_names(parameters: "list[Tensor]") -> None:

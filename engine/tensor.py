@@ -523,18 +523,25 @@ class Tensor:
         return bool(self.item())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._single())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._single())
 
     def __index__(self) -> int:
         if self._spec.dtype.category > 1:
             raise TypeError(f"only integer tensors of a single element can be converted to an index, got {self.dtype}")
-        return int(self.item())
+        return int(self._single())
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self._single())
+
+    def _single(self) -> Any:
+        if self._spec.numel != 1:
+            raise ValueError(
+                f"only one element tensors can be converted to Python scalars, got shape {list(self.shape)}"
+            )
+        return self.item()
 
     def __len__(self) -> int:
         if not self._spec.ndim:

@@ -10,7 +10,7 @@ The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cas
   part, nor on arrival time, nor on the transport. float16 and bfloat16 are summed and divided in float32.
   `ddp/transport/summing.py` is the only place that knows the order.
 * **Header.** A few float64 that are summed with the buffer, in rank order, and never divided: exact for integers up to
-  2**53. Its sum is known before the first element is divided, so a divisor can travel in it (`divisor=None`).
+  2**53. The ranks' headers are known before the first element is summed, so weights can travel in them.
 * **Rounds.** `start` says that this rank has filled the buffer; from then until `wait` returns nobody but the transport
   touches it. Every rank starts the same buffers in the same order. `poll` makes progress and never blocks; `wait`
   blocks until the result is there and meanwhile makes progress on every buffer that was started, so ranks may wait in
@@ -67,7 +67,8 @@ class Transport(Protocol):
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         """This rank has filled `buffer`: sum it and divide by `divisor`. Returns at once.
 
-        divisor: alike on every rank; None for the sum of the ranks' `header[0]` (the weights of a weighted mean).
+        divisor: alike on every rank; None for the mean weighted by the ranks' `header[0]` (if these are all equal, for
+        the plain mean, bit for bit).
         RuntimeError if the buffer is in flight; TypeError if integers are to be divided.
         """
         ...
@@ -103,7 +104,7 @@ def accumulator_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 def check_divisor(dtype: np.dtype[Any], divisor: float | None) -> None:
     """Raises TypeError when a sum of integers is to be divided."""
     if divisor != 1 and dtype.kind in "iu":
-        by = "a sum of weights" if divisor is None else divisor
+        by = "the ranks' weights" if divisor is None else divisor
         raise TypeError(
             f"transport: a sum of {dtype.name} cannot be divided by {by}; use a floating dtype or divisor=1"
         )

@@ -37,9 +37,7 @@ class LoopbackTransport:
             raise RuntimeError("transport loopback: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
         buffer.in_flight = True
-        if divisor is None:
-            divisor = float(buffer.header[0])
-        if divisor != 1:
+        if divisor is not None and divisor != 1:
             buffer.summation.run(divisor)
 
     def poll(self) -> None:

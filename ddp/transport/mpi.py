@@ -152,9 +152,11 @@ class MpiTransport:
         (counts, places), dtype = chunk.slices, buffer.array.dtype
         mine, at = counts[self.rank], places[self.rank]
         received = [scratch[begin : begin + mine].view(dtype) for begin in chunk.receive[1]]
-        # The header went ahead of the first chunk, so its sum is there.
-        divisor = float(buffer.header[0]) if buffer.divisor is None else buffer.divisor
-        Summation(received, [chunk.array[at : at + mine].view(dtype)]).run(divisor)
+        summation = Summation(received, [chunk.array[at : at + mine].view(dtype)])
+        if buffer.divisor is None:  # the headers went ahead of the first chunk, so they are there
+            summation.average(buffer.headers[:, 0].tolist())
+        else:
+            summation.run(buffer.divisor)
         self._scratch.append(scratch)
         request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.array, chunk.slices])
         self._gathering.append((request, buffer))

@@ -163,7 +163,10 @@ class SharedTransport:
             self._fence()
             if buffer.header.size:
                 sum_headers(buffer.headers, out=buffer.header_total)
-            buffer.summation.run(float(buffer.header_total[0]) if buffer.divisor is None else buffer.divisor)
+            if buffer.divisor is None:
+                buffer.summation.average([float(header[0]) for header in buffer.headers])
+            else:
+                buffer.summation.run(buffer.divisor)
             self._fence()
             buffer.summed[self.rank][0] = buffer.round
             buffer.stage = _SUMMING

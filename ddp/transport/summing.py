@@ -1,7 +1,8 @@
 """The one place that knows in which order ranks are added: rank order, element by element, then one division.
 
-Works in blocks that stay in the cache between the passes NumPy makes over them. The views of a block are cut once, when
-a buffer is allocated, so that a round costs nothing but the arithmetic.
+float32 and float64 go through a compiled loop (`engine.kernels.reduce`), other dtypes through NumPy, in blocks that
+stay in the cache between its passes. Both give the same bits. What can be prepared is prepared when a buffer is
+allocated, so that a round costs nothing but the arithmetic.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp.transport.base import accumulator_dtype
+from engine.kernels.reduce import addresses, sum_slices
 
 # Bytes of one operand of a block. Sum and average of two ranks' 4 MiB, EPYC with 1 MiB of L2 cache, ms: 16 KiB 0.35 and
 # 0.47, 32 KiB 0.25 and 0.31, 64 KiB 0.19 and 0.24, 128 KiB 0.12 and 0.21, 256 KiB 0.13 and 0.21.
@@ -32,31 +34,53 @@ class Summation:
     they may be addends. All of one dtype.
     """
 
-    __slots__ = ("_blocks", "_sum_block", "_wide")
+    __slots__ = ("_addends", "_compiled", "_targets", "_wide", "_work")
 
     def __init__(self, addends: Sequence[NDArray[Any]], targets: Sequence[NDArray[Any]]) -> None:
-        dtype, count = addends[0].dtype, addends[0].size
+        self._addends, self._targets = tuple(addends), tuple(targets)
+        dtype = addends[0].dtype
         accumulator = accumulator_dtype(dtype)
-        length = BLOCK_BYTES // accumulator.itemsize
-        total = np.empty(min(count, length), accumulator)
-        self._blocks = [
-            Block(
-                tuple(array[begin : begin + length] for array in addends),
-                total[: count - begin],
-                tuple(array[begin : begin + length] for array in targets),
-            )
-            for begin in range(0, count, length)
-        ]
-        narrow = accumulator != dtype
-        self._sum_block = self._sum_narrow if narrow else _sum
-        self._wide = np.empty(total.size if narrow else 0, accumulator)
+        # Average of two ranks' 64 KiB in µs, compiled and not: 3.4 and 11; of 4 MiB in ms: 0.13 and 0.21.
+        self._compiled = (addresses(addends), addresses(targets)) if dtype.char in "fd" else None
+        length = min(addends[0].size, BLOCK_BYTES // accumulator.itemsize)
+        self._work = np.empty(0 if self._compiled else length, accumulator)
+        self._wide = np.empty(length if accumulator != dtype else 0, accumulator)
 
-    def run(self, divisor: float = 1.0) -> None:
-        """Write the sum of the addends, divided by `divisor`, to every target."""
+    def run(self, divisor: float = 1.0, weights: Sequence[float] | None = None) -> None:
+        """Write the sum of the addends, divided by `divisor`, to every target.
+
+        weights: what to multiply each addend with; an addend of weight 0 is not looked at.
+        """
         # An overflowing gradient is the training script's business (a loss scaler expects it): no warning from in here.
-        with np.errstate(all="ignore"):
-            for block in self._blocks:
-                self._sum_block(block, divisor)
+        if weights is not None:
+            with np.errstate(all="ignore"):
+                self._run_weighted(divisor, weights)
+        elif self._compiled is not None:
+            addends, targets = self._compiled
+            first = self._addends[0]
+            sum_slices(addends, targets, first.dtype.char, 0, first.size, divisor)
+        else:
+            sum_block = self._sum_narrow if self._wide.size else _sum
+            with np.errstate(all="ignore"):
+                for block in self._blocks(self._work):
+                    sum_block(block, divisor)
+
+    def average(self, weights: Sequence[float]) -> None:
+        """Write the mean weighted by one number a rank to every target. Equal weights give the bits of a plain mean."""
+        if weights.count(weights[0]) == len(weights):
+            self.run(len(weights))
+        else:
+            self.run(sum(weights), weights)
+
+    def _blocks(self, work: NDArray[Any]) -> Iterable[Block]:
+        count = self._addends[0].size
+        for begin in range(0, count, work.size or 1):
+            end = min(begin + work.size, count)
+            yield Block(
+                tuple(array[begin:end] for array in self._addends),
+                work[: end - begin],
+                tuple(array[begin:end] for array in self._targets),
+            )
 
     def _sum_narrow(self, block: Block, divisor: float) -> None:
         """Two bytes an element: widen, sum, divide, round once."""
@@ -70,6 +94,21 @@ class Summation:
             np.divide(total, divisor, out=total)
         for target in block.targets:
             np.copyto(target, total, casting="unsafe")
+
+    def _run_weighted(self, divisor: float, weights: Sequence[float]) -> None:
+        accumulator = accumulator_dtype(self._addends[0].dtype)
+        length = BLOCK_BYTES // accumulator.itemsize
+        work, wide = np.empty((2, min(length, self._addends[0].size)), accumulator)
+        for addends, total, targets in self._blocks(work):
+            part = wide[: total.size]
+            total[:] = 0
+            for addend, weight in zip(addends, weights, strict=True):
+                if weight:
+                    np.multiply(addend, accumulator.type(weight), out=part)
+                    np.add(total, part, out=total)
+            np.divide(total, divisor, out=total)
+            for target in targets:
+                np.copyto(target, total, casting="unsafe")
 
 
 def _sum(block: Block, divisor: float) -> None:

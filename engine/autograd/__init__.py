@@ -1,17 +1,14 @@
 """Automatic differentiation: `backward`, `grad`, modes, hooks, `Function`.
 
-Read in this order: node, saved (what is recorded), accumulate (the leaf), executor (the walk) with gradients and hooks,
-api, function; then graph (the user's view of it all), functional, gradcheck.
+Read in this order: node, saved (what is recorded), accumulate (the leaf), task and executor (the walk) with gradients
+and hooks, api, function; then graph (the user's view of it all), functional, gradcheck.
 """
-
-# ruff: noqa: F401
 
 from engine.autograd import function as function
 from engine.autograd import functional as functional
 from engine.autograd import graph as graph
 from engine.autograd.api import backward as backward
 from engine.autograd.api import grad as grad
-from engine.autograd.executor import is_checkpoint_valid as _is_checkpoint_valid
 from engine.autograd.function import Function as Function
 from engine.autograd.function import once_differentiable as once_differentiable
 from engine.autograd.gradcheck import gradcheck as gradcheck
@@ -25,4 +22,5 @@ from engine.autograd.modes import no_grad as no_grad
 from engine.autograd.modes import set_detect_anomaly as set_detect_anomaly
 from engine.autograd.modes import set_grad_enabled as set_grad_enabled
 from engine.autograd.modes import set_layout_contract as set_layout_contract
+from engine.autograd.task import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401 - PyTorch's private name
 from engine.autograd.variable import Variable as Variable

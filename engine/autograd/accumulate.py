@@ -71,11 +71,14 @@ class AccumulateGrad(Node):
             if self.extras is not None and self.extras.post_hooks:
                 references += 1  # the executor keeps what it gives to post-hooks
             unshared = sys.getrefcount(gradient) <= references
-            with _accumulation:
+            _accumulation.acquire()  # as a context manager it takes 0.15 µs more
+            try:
                 if recorded:
                     _accumulate_recorded(variable, gradient)
                 else:
                     _accumulate(variable, gradient, unshared)
+            finally:
+                _accumulation.release()
         meta = variable._meta
         if meta is not None and meta.post_accumulate:
             for hook in tuple(meta.post_accumulate.values()):
@@ -168,6 +171,8 @@ def _obedient_spec(variable: Tensor, gradient: Any) -> Spec | None:
         return None
     if gradient.strides == spec.byte_strides and spec.dense and 0 not in spec.byte_strides:
         return spec
+    if gradient.strides and min(gradient.strides) < 0:  # a flipped view, which no Tensor can be
+        return None
     found = backend.spec_of_array(gradient, spec.device)
     obeys = layout.obeys_layout_contract(spec.shape, found.stride, spec.stride) or not state.layout_contract
     return found if obeys else None

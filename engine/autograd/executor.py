@@ -1,4 +1,4 @@
-"""Backward: GraphTask (the state of one run), dependency counts, and the ready queue.
+"""Backward: the walk over a recorded graph with a queue of ready nodes.
 
 A node runs when every gradient that will ever reach it has arrived. Among ready nodes the one recorded last runs first,
 and AccumulateGrad before all others, so a leaf's gradient is final, and can be reduced, as early as possible.
@@ -10,9 +10,8 @@ neither long nor deep graphs meet Python's recursion limit.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any
 
 from engine.autograd.accumulate import AccumulateGrad
@@ -20,177 +19,9 @@ from engine.autograd.gradients import add_into, fit
 from engine.autograd.hooks import check_nan, name_the_node, run_post_hooks, run_pre_hooks
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node
+from engine.autograd.task import GraphTask
 
 _DEPTH_OF_ONE_THREAD = 40  # a backward inside a backward takes about 10 Python frames of the 1000 a thread has
-
-_ids = count()
-
-
-class GraphTask:
-    """The state of one backward run."""
-
-    __slots__ = (
-        "callbacks",
-        "captured",
-        "captures",
-        "dependencies",
-        "id",
-        "keep_graph",
-        "needed",
-        "node",
-        "not_ready",
-        "on_error",
-        "producer",
-        "recorded",
-        "roots",
-        "scratch",
-    )
-
-    def __init__(self, roots: Iterable[Node], keep_graph: bool, recorded: bool) -> None:
-        self.id = next(_ids)
-        self.roots = tuple(roots)
-        self.keep_graph = keep_graph
-        self.recorded = recorded
-        self.dependencies: dict[Node, int] = {}
-        self.not_ready: dict[Node, list[Any]] = {}
-        self.needed: set[Node] | None = None  # the nodes to run where certain inputs were asked for; None: all
-        self.captures: dict[
-            Node, list[tuple[int, int]]
-        ] = {}  # node -> (gradient slot, position among the requested inputs)
-        self.captured: dict[int, Any] = {}
-        self.callbacks: list[Callable[[], None]] = []
-        self.on_error: list[Callable[[], None]] = []
-        self.node: Node | None = None  # the one that is running
-        self.producer: Node | None = None  # the one whose gradients reach leaves at the moment
-        self.scratch: dict[Any, Any] = {}  # what hooks remember for the length of this run
-
-    def count_dependencies(self, lowest: int) -> None:
-        """How many gradients each node waits for. What lies beyond nodes at `lowest` or nearer to the leaves is not
-        visited.
-        """
-        dependencies = self.dependencies
-        stack = list(self.roots)
-        while stack:
-            for edge in stack.pop().next_edges:
-                if edge is not None:
-                    following = edge[0]
-                    known = dependencies.get(following)
-                    if known is not None:
-                        dependencies[following] = known + 1
-                    else:
-                        dependencies[following] = 1
-                        if following.topological > lowest and following not in self.roots:
-                            stack.append(following)
-
-    def request(self, inputs: Sequence[Edge], accumulate: bool) -> None:
-        """Counts dependencies, and restricts the run to the nodes on a path to the requested inputs."""
-        wanted = {edge[0] for edge in inputs}
-        lowest = min(node.topological for node in wanted)
-        self.count_dependencies(lowest)
-        if not accumulate:
-            for position, (node, slot) in enumerate(inputs):
-                self.captures.setdefault(node, []).append((slot, position))
-        # A node is needed iff one of its edges leads to a requested node or to a needed one; post-order, without
-        # recursion.
-        needed: set[Node] = set()
-        seen: set[Node] = set()
-        stack = [(node, False) for node in self.roots]
-        while stack:
-            node, expanded = stack.pop()
-            if expanded:
-                if any(edge is not None and (edge[0] in wanted or edge[0] in needed) for edge in node.next_edges):
-                    needed.add(node)
-            elif node not in seen:
-                seen.add(node)
-                if node.topological > lowest:
-                    stack.append((node, True))
-                    stack.extend((edge[0], False) for edge in node.next_edges if edge is not None)
-        self.needed = needed | wanted if accumulate else needed
-        reached = self.needed | wanted
-        self.dependencies = {node: waits for node, waits in self.dependencies.items() if node in reached}
-
-    def will_run(self, node: Node) -> bool:
-        """Whether this run computes the gradient that arrives at `node`."""
-        if self.needed is not None:
-            return node in self.needed or node in self.captures
-        return node in self.dependencies or node in self.roots
-
-    def predicted_order(self) -> list[Node]:
-        """The nodes in the order in which this run takes them."""
-        again = GraphTask(self.roots, True, False)
-        again.count_dependencies(0)
-        waits = again.dependencies
-        tie = count()
-        queue = [(-node.sequence, next(tie), node) for node in self.roots if node not in waits]
-        queue.sort()
-        order = []
-        while queue:
-            node = heappop(queue)[2]
-            if self.needed is None or node in self.needed:
-                order.append(node)
-            for edge in node.next_edges:
-                if edge is not None:
-                    waits[edge[0]] -= 1
-                    if not waits[edge[0]]:
-                        heappush(queue, (-edge[0].sequence, next(tie), edge[0]))
-        return order
-
-
-def current_task() -> GraphTask:
-    """The innermost backward on this thread.
-
-    Raises: RuntimeError outside a backward pass.
-    """
-    if not state.tasks:
-        raise RuntimeError("this can be called during a backward pass only")
-    return state.tasks[-1]
-
-
-def current_task_id() -> int:
-    """The number of the backward that is running on this thread, -1 outside."""
-    return state.tasks[-1].id if state.tasks else -1
-
-
-def current_node() -> Node | None:
-    """The node that this thread is running, for hooks and debugging."""
-    return state.tasks[-1].node if state.tasks else None
-
-
-def is_checkpoint_valid() -> bool:
-    """Whether no backward that this thread is inside of is restricted to certain inputs (which re-entrant checkpoints
-    cannot obey).
-    """
-    return all(task.needed is None for task in state.tasks)
-
-
-def queue_callback(
-    callback: Callable[[], None], outermost: bool = False, on_error: Callable[[], None] | None = None
-) -> None:
-    """Runs `callback` at the end of the backward that is running on this thread, or `on_error` when an exception ends
-    it.
-
-    outermost: of a backward inside a backward (re-entrant checkpoints), take the outer one's end.
-
-    Raises: RuntimeError outside a backward pass.
-    """
-    if not state.tasks:
-        raise RuntimeError("Final callbacks can only be installed during backward pass.")
-    task = state.tasks[0 if outermost else -1]
-    task.callbacks.append(callback)
-    if on_error is not None:
-        task.on_error.append(on_error)
-
-
-def are_reached(nodes: Iterable[Node]) -> list[bool]:
-    """For each node, whether the outermost backward that is running on this thread leads to it.
-
-    Raises: RuntimeError outside a backward pass.
-    """
-    if not state.tasks:
-        raise RuntimeError("which nodes backward leads to is known during a backward pass only")
-    task = state.tasks[0]
-    reached = task.dependencies if task.needed is None else task.needed
-    return [node in reached for node in nodes]
 
 
 def run_backward(
@@ -289,10 +120,11 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
             leaves.append((node, buffer))
         else:
             heappush(queue, (-node.sequence, node, buffer))
-    buffer = None  # type: ignore[assignment]
+    node = buffer = None  # type: ignore[assignment]
     while True:
         # AccumulateGrad looks at reference counts: nothing here may hold a gradient while it runs.
         if leaves:
+            task.producer = node
             for leaf, buffer in leaves:
                 task.node = leaf
                 if plain and leaf.extras is None:
@@ -317,9 +149,7 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
             if evaluated is None:
                 continue
             results, evaluated = evaluated, None
-        position = -1
         for edge, gradient, spec in zip(node.next_edges, results, node.input_specs, strict=False):
-            position += 1
             if edge is None:
                 continue
             following, slot = edge
@@ -329,28 +159,37 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
             if gradient is not None and (
                 recorded or gradient.shape != spec.shape or gradient.dtype is not spec.dtype.numpy
             ):
-                gradient = fit(node, position, gradient, spec, recorded)
-            buffer = not_ready.get(following)  # type: ignore[assignment]
+                gradient = fit(node, _position(node, results, edge, gradient), gradient, spec, recorded)
+            buffer = not_ready.get(following) if not_ready else None  # type: ignore[assignment]
             if buffer is None:
                 buffer = [None] * len(following.output_specs)
+                buffer[slot] = gradient
                 if remaining > 1:
                     not_ready[following] = buffer
-            elif remaining == 1:
-                del not_ready[following]
-            if gradient is not None:
+            else:
+                if remaining == 1:
+                    del not_ready[following]
                 if buffer[slot] is None:
                     buffer[slot] = gradient
-                else:
+                elif gradient is not None:
                     add_into(buffer, slot, gradient, recorded)
             if remaining > 1:
                 dependencies[following] = remaining - 1
             elif type(following) is AccumulateGrad:
-                task.producer = node
                 leaves.append((following, buffer))
             else:
                 heappush(queue, (-following.sequence, following, buffer))
         results = gradient = buffer = None  # type: ignore[assignment]
     assert not not_ready, f"could not compute gradients for some functions: {[node.name() for node in not_ready]}"
+
+
+def _position(node: Node, results: Sequence[Any], edge: Edge, gradient: Any) -> int:
+    """Which of its results a node sends along an edge; looked up where it matters only, for an error message."""
+    return next(
+        place
+        for place, (other, result) in enumerate(zip(node.next_edges, results, strict=False))
+        if other is edge and result is gradient
+    )
 
 
 def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:

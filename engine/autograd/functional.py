@@ -180,8 +180,7 @@ def hvp(
     return _result(outputs, False, create_graph), _result(product, is_inputs_tuple, create_graph)
 
 
-# --- shared
-# -------------------------------------------------------------------------------------------------------------------
+# --- shared -----------------------------------------------------------------------------------------------------------
 
 
 def _as_tensors(value: Any, what: str, name: str) -> tuple[bool, Tensors]:

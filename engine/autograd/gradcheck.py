@@ -15,6 +15,7 @@ import engine
 from engine import layout
 from engine.autograd.api import grad
 from engine.autograd.function import Function
+from engine.autograd.real_vectors import Random, as_reals, from_reals, shifted
 from engine.tensor import Tensor
 
 Function_ = Callable[..., Any]
@@ -102,7 +103,7 @@ def gradgradcheck(
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     outputs = _differentiable_outputs(func(*given))
     if grad_outputs is None:
-        random = _Random()
+        random = Random()
         weights = tuple(random.like(output, gen_non_contig_grad_outputs) for output in outputs)
     else:
         weights = (grad_outputs,) if isinstance(grad_outputs, Tensor) else tuple(grad_outputs)
@@ -131,8 +132,7 @@ def gradgradcheck(
     )
 
 
-# --- what is checked
-# ------------------------------------------------------------------------------------------------------------
+# --- what is checked --------------------------------------------------------------------------------------------------
 
 
 def _check_inputs(inputs: Sequence[Any]) -> None:
@@ -181,57 +181,10 @@ def _values_of_outputs(func: Function_, inputs: Sequence[Any], like: tuple[Tenso
         raise GradcheckError(
             f"the function returned {len(outputs)} differentiable outputs where it returned {len(like)} before"
         )
-    return [_as_reals(output) for output in outputs]
+    return [as_reals(output) for output in outputs]
 
 
-def _as_reals(tensor: Tensor) -> np.ndarray:
-    """A copy of the values as a flat vector, complex ones as pairs (row-major order)."""
-    array = np.array(tensor.detach().cpu()._array, order="C").reshape(-1)
-    return array.view(array.real.dtype) if array.dtype.kind == "c" else array
-
-
-def _from_reals(values: np.ndarray, like: Tensor) -> Tensor:
-    """The inverse of `_as_reals`."""
-    kind = like.dtype.numpy
-    values = values.astype(kind.type(0).real.dtype)
-    array = (values.view(kind) if like.is_complex() else values).reshape(tuple(like.shape))
-    return engine.from_numpy(np.array(array)).to(like.device)
-
-
-class _Random:
-    """Random vectors of its own, so that a check neither depends on nor changes the state of `engine.manual_seed`."""
-
-    def __init__(self) -> None:
-        self.stream = np.random.default_rng(20_240_229)
-
-    def vector(self, size: int) -> np.ndarray:
-        """Entries of either sign between 0.5 and 1 in size: none of them hides an entry of the Jacobian."""
-        return self.stream.uniform(0.5, 1.0, size) * self.stream.choice([-1.0, 1.0], size)
-
-    def like(self, tensor: Tensor, strided: bool) -> Tensor:
-        """A leaf shaped as `tensor` that requires grad."""
-        count = tensor.numel() * (2 if tensor.is_complex() else 1)
-        values = _from_reals(self.vector(count), tensor)
-        if strided and tensor.ndim:
-            spread = engine.zeros((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device)
-            spread[..., 0] = values
-            values = spread.select(-1, 0)
-        return values.detach().requires_grad_()
-
-
-# --- numbers
-# --------------------------------------------------------------------------------------------------------------------
-
-
-def _shifted(tensor: Tensor, direction: np.ndarray, run: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
-    """What `run` returns while `direction` is added to the memory of `tensor`, behind autograd's back."""
-    array = tensor._array
-    before = array.copy()
-    array[...] = array + _from_reals(direction, tensor)._array
-    try:
-        return run()
-    finally:
-        array[...] = before
+# --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def _slopes(
@@ -247,18 +200,18 @@ def _slopes(
     def run() -> list[np.ndarray]:
         return _values_of_outputs(func, inputs, outputs)
 
-    above, below = _shifted(tensor, eps * direction, run), _shifted(tensor, -eps * direction, run)
+    above, below = shifted(tensor, eps * direction, run), shifted(tensor, -eps * direction, run)
     return [(high - low) / (2 * eps) for high, low in zip(above, below, strict=True)]
 
 
 def _products(output: Tensor, wanted: list[Tensor], weight: np.ndarray) -> list[np.ndarray]:
     """uᵀJ for each input, as flat real vectors."""
-    found = grad(output, wanted, _from_reals(weight, output), retain_graph=True, allow_unused=True)
+    found = grad(output, wanted, from_reals(weight, output), retain_graph=True, allow_unused=True)
     products = []
     for gradient, tensor in zip(found, wanted, strict=True):
         if gradient is not None and gradient.dtype is not tensor.dtype:
             raise GradcheckError(f"grad is {gradient.dtype} for an input of {tensor.dtype}")
-        products.append(np.zeros_like(_as_reals(tensor)) if gradient is None else _as_reals(gradient))
+        products.append(np.zeros_like(as_reals(tensor)) if gradient is None else as_reals(gradient))
     return products
 
 
@@ -266,10 +219,10 @@ def _compare_elements(
     func: Function_, inputs: Sequence[Any], outputs: tuple[Tensor, ...], eps: float, atol: float, rtol: float
 ) -> None:
     wanted = _required(inputs)
-    sizes = [_as_reals(output).size for output in outputs]
+    sizes = [as_reals(output).size for output in outputs]
     numerical: list[list[np.ndarray]] = []  # of each input: one column an output
     for tensor in wanted:
-        directions = np.eye(_as_reals(tensor).size)
+        directions = np.eye(as_reals(tensor).size)
         slopes = [_slopes(func, inputs, outputs, tensor, direction, eps) for direction in directions]
         if not outputs:
             _require_zero(slopes)
@@ -283,7 +236,7 @@ def _compare_elements(
     for j, output in enumerate(outputs):
         rows = [_products(output, wanted, weight) for weight in np.eye(sizes[j])]
         for i, tensor in enumerate(wanted):
-            analytical = np.stack([row[i] for row in rows], axis=1) if rows else np.zeros((_as_reals(tensor).size, 0))
+            analytical = np.stack([row[i] for row in rows], axis=1) if rows else np.zeros((as_reals(tensor).size, 0))
             expected = numerical[i][j]
             if not np.allclose(analytical, expected, rtol, atol):
                 raise GradcheckError(
@@ -295,9 +248,9 @@ def _compare_elements(
 def _compare_projections(
     func: Function_, inputs: Sequence[Any], outputs: tuple[Tensor, ...], eps: float, atol: float, rtol: float
 ) -> None:
-    random = _Random()
+    random = Random()
     wanted = _required(inputs)
-    directions = [random.vector(_as_reals(tensor).size) for tensor in wanted]
+    directions = [random.vector(as_reals(tensor).size) for tensor in wanted]
     slopes = [
         _slopes(func, inputs, outputs, tensor, direction, eps)
         for tensor, direction in zip(wanted, directions, strict=True)
@@ -305,7 +258,7 @@ def _compare_projections(
     if not outputs:
         _require_zero(slopes)
     for j, output in enumerate(outputs):
-        weight = random.vector(_as_reals(output).size)
+        weight = random.vector(as_reals(output).size)
         products = _products(output, wanted, weight)
         for i, direction in enumerate(directions):
             analytical, numerical = float(products[i] @ direction), float(slopes[i][j] @ weight)
@@ -327,10 +280,10 @@ def _require_zero(slopes: list[list[np.ndarray]]) -> None:
 
 def _check_repeatable(outputs: tuple[Tensor, ...], inputs: Sequence[Any], nondet_tol: float) -> None:
     """Backward of the same graph with the same gradients must give the same result."""
-    random = _Random()
+    random = Random()
     wanted = _required(inputs)
     for output in outputs:
-        weight = random.vector(_as_reals(output).size)
+        weight = random.vector(as_reals(output).size)
         first, second = _products(output, wanted, weight), _products(output, wanted, weight)
         if any(np.any(np.abs(a - b) > nondet_tol) for a, b in zip(first, second, strict=True)):
             raise GradcheckError(
@@ -364,7 +317,7 @@ def _check_undefined(func: Function_, inputs: Sequence[Any], outputs: tuple[Tens
         marked = [_Undefined.apply(output) if j in undefined else output for j, output in enumerate(made)]
         zeros = [engine.zeros_like(output.detach()) for output in made]
         found = grad(marked, wanted, zeros, allow_unused=True)
-        if any(gradient is not None and np.any(_as_reals(gradient) != 0) for gradient in found):
+        if any(gradient is not None and np.any(as_reals(gradient) != 0) for gradient in found):
             raise GradcheckError(
                 "Expected all input grads to be undefined or zero when all output grads are undefined or zero."
             )

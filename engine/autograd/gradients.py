@@ -20,11 +20,12 @@ def as_tensor(value: Any, like: Spec) -> Tensor | None:
         return value
     if isinstance(value, backend.SCALAR):
         value = np.asarray(value)
+    if value.strides and min(value.strides) < 0:  # a rule may return a flipped view; no Tensor has negative strides
+        value = value.copy()
     return Tensor(value, backend.spec_of_array(value, like.device))
 
 
-# --- made to fit
-# --------------------------------------------------------------------------------------------------------------
+# --- made to fit ------------------------------------------------------------------------------------------------------
 
 
 def fit(node: Node, position: int, gradient: Any, spec: Spec, recorded: bool) -> Any:
@@ -77,8 +78,7 @@ def _axes_to_sum(node: Node, position: int, given: tuple[int, ...], expected: tu
     return (*range(extra), *kept)
 
 
-# --- summed
-# -------------------------------------------------------------------------------------------------------------------
+# --- summed -----------------------------------------------------------------------------------------------------------
 
 
 def add_into(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> None:

@@ -11,17 +11,18 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Literal, NamedTuple
 
-from engine.autograd import executor
 from engine.autograd.modes import state
 from engine.autograd.node import Edge as Edge
 from engine.autograd.node import Node as Node
 from engine.autograd.node import RemovableHandle as RemovableHandle
 from engine.autograd.saved import Pack, Unpack
+from engine.autograd.task import current_task
+from engine.autograd.task import queue_callback as queue_callback
+from engine.autograd.task import reached_nodes as _reached_nodes
 from engine.device import CPU, device
 from engine.tensor import Tensor
 
-# --- gradient edges
-# -----------------------------------------------------------------------------------------------------------
+# --- gradient edges ---------------------------------------------------------------------------------------------------
 
 
 class GradientEdge(NamedTuple):
@@ -55,8 +56,7 @@ def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
         written._bump_version("increment_version")
 
 
-# --- hooks on saved tensors
-# ---------------------------------------------------------------------------------------------------
+# --- hooks on saved tensors -------------------------------------------------------------------------------------------
 
 
 class saved_tensors_hooks:
@@ -124,8 +124,7 @@ def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
         state.saved_tensor_hooks_disabled = before
 
 
-# --- hooks on several gradients
-# -----------------------------------------------------------------------------------------------
+# --- hooks on several gradients ---------------------------------------------------------------------------------------
 
 
 class _Handles(RemovableHandle):
@@ -161,7 +160,7 @@ def register_multi_grad_hook(
 
 def _first_of(fn: Callable[[Tensor], None], lock: threading.Lock) -> Callable[[Tensor], None]:
     def first_only(gradient: Tensor) -> None:
-        task = executor.current_task()
+        task = current_task()
         with lock:
             if lock in task.scratch:
                 return
@@ -184,7 +183,7 @@ class _Gather:
         self.lock = lock
 
     def __call__(self, position: int, gradient: Tensor) -> None:
-        task = executor.current_task()
+        task = current_task()
         with self.lock:
             if self.lock not in task.scratch:
                 alive = [node() for node in self.nodes]
@@ -198,8 +197,7 @@ class _Gather:
             self.fn(progress[1])
 
 
-# --- for packages that reduce gradients (ddp)
-# ---------------------------------------------------------------------------------
+# --- for packages that reduce gradients (ddp) -------------------------------------------------------------------------
 
 
 def listen_to_gradients(
@@ -237,7 +235,4 @@ def are_reached(variables: Iterable[Tensor]) -> list[bool]:
 
     Raises: RuntimeError outside a backward pass.
     """
-    return executor.are_reached([variable.gradient_edge()[0] for variable in variables])
-
-
-queue_callback = executor.queue_callback
+    return _reached_nodes([variable.gradient_edge()[0] for variable in variables])

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from engine.autograd import executor
+from engine.autograd.task import is_checkpoint_valid, queue_callback
 from engine.tensor import Tensor
 
 
@@ -15,11 +15,11 @@ class _ExecutionEngine:
 
         Raises: RuntimeError outside a backward pass.
         """
-        executor.queue_callback(callback)
+        queue_callback(callback)
 
     def is_checkpoint_valid(self) -> bool:
         """Whether a re-entrant checkpoint may run its backward now."""
-        return executor.is_checkpoint_valid()
+        return is_checkpoint_valid()
 
 
 class _VariableType(type):

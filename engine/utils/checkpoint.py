@@ -18,12 +18,12 @@ from itertools import count
 from typing import Any
 
 from engine.autograd import api
-from engine.autograd.executor import is_checkpoint_valid
 from engine.autograd.function import Function
 from engine.autograd.graph import saved_tensors_hooks
 from engine.autograd.modes import enable_grad, is_grad_enabled, no_grad, state
 from engine.autograd.node import Node
 from engine.autograd.saved import SavedTensor, save
+from engine.autograd.task import is_checkpoint_valid
 from engine.random import get_rng_state, set_rng_state
 from engine.tensor import Tensor
 
@@ -103,8 +103,7 @@ def checkpoint(
         return function(*args, **kwargs)
 
 
-# --- without re-entrant backward
-# ------------------------------------------------------------------------------------------------
+# --- without re-entrant backward --------------------------------------------------------------------------------------
 
 
 class _Place:
@@ -248,8 +247,7 @@ def _random_state(wanted: Tensor | None) -> Iterator[None]:
         set_rng_state(before)
 
 
-# --- with re-entrant backward
-# ---------------------------------------------------------------------------------------------------
+# --- with re-entrant backward -----------------------------------------------------------------------------------------
 
 
 class CheckpointFunction(Function):

@@ -92,6 +92,51 @@ def test_header_is_summed_and_not_divided(transports, comm) -> None:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64])
+def test_weights_travel_in_the_header(transports, comm, dtype: Any) -> None:
+    """A weighted mean: rank r's array counts header[0] times; equal weights are a plain mean to the last bit."""
+    count = 40_003
+    addends = [integers(rank, count, np.float64) for rank in range(comm.size)]
+    for transport in transports:
+        buffer = transport.allocate(count, dtype, header=2)
+        plain = reduce_once(transport, transport.allocate(count, dtype), addends[comm.rank], comm.size).copy()
+        for weight in (1.0, 0.3, 512.0):
+            buffer.header[:] = weight, 1
+            buffer.array[:] = addends[comm.rank]
+            transport.start(buffer, divisor=None)
+            transport.wait(buffer)
+            assert buffer.array.tobytes() == plain.tobytes(), transport.name
+            assert buffer.header[1] == comm.size
+        weights = [2.0, 0.0, 1.0, 5.0][: comm.size]
+        buffer.header[:] = weights[comm.rank], 0
+        buffer.array[:] = addends[comm.rank] if weights[comm.rank] else np.nan  # not looked at
+        transport.start(buffer, divisor=None)
+        transport.wait(buffer)
+        expected = sum(weight * addend for weight, addend in zip(weights, addends, strict=True)) / sum(weights)
+        assert np.allclose(buffer.array.astype(np.complex128), expected, rtol=0.01)
+        if np.dtype(dtype).itemsize == 8:
+            assert np.allclose(buffer.array, expected, rtol=1e-6), transport.name
+        assert buffer.header[0] == sum(weights)
+
+
+@pytest.mark.mpi(ranks=[2, 3])
+def test_independent_transports_need_no_common_order(transports, comm) -> None:
+    for transport in transports:
+        other = transport.independent()
+        first, second = transport.allocate(100_000, np.float32), other.allocate(100_000, np.float32)
+        first.array[:], second.array[:] = comm.rank, 1
+        pairs = [(transport, first), (other, second)]
+        for user, buffer in pairs if comm.rank else reversed(pairs):
+            user.start(buffer)
+        for user, buffer in pairs:
+            user.wait(buffer)
+        assert set(first.array.tolist()) == {comm.size * (comm.size - 1) / 2}
+        assert set(second.array.tolist()) == {comm.size}
+        if other is not transport:
+            other.close()
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_header_without_elements(transports, comm) -> None:
     for transport in transports:
         buffer = transport.allocate(0, np.float32, header=1)

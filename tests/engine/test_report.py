@@ -70,6 +70,7 @@ def test_an_optimizer_hears_of_a_breach_once() -> None:
     with pytest.warns(report.LayoutWarning) as told:
         optimizer.step()
     assert len(told) == 1
+    assert told[0].filename == __file__
     text = str(told[0].message)
     for part in ("optimizer", "features.weight", "[6, 4]", "PermuteBackward0", "(1, 6)", "(4, 1)", "96 bytes", " ms)"):
         assert part in text

@@ -15,7 +15,7 @@ import pytest
 import engine
 from engine import nn
 from engine.autograd import Function, Variable
-from engine.autograd.executor import current_node, current_task, current_task_id
+from engine.autograd.task import current_node, current_task, current_task_id
 
 
 def leaf(*values):

@@ -225,8 +225,7 @@ def test_saved_outputs_can_be_differentiated_and_close_no_cycle():
         gc.enable()
 
 
-# --- E43: what is written in place
-# ------------------------------------------------------------------------------------------------
+# --- E43: what is written in place ------------------------------------------------------------------------------------
 
 
 def double_in_place(ctx, x):
@@ -328,8 +327,7 @@ def test_E43_an_input_declared_non_differentiable_is_returned_detached():
     assert y.requires_grad
 
 
-# --- E54 and other wrong returns
-# --------------------------------------------------------------------------------------------------
+# --- E54 and other wrong returns --------------------------------------------------------------------------------------
 
 
 def test_E54_surplus_gradients_must_be_none():
@@ -367,8 +365,7 @@ def test_E54_wrong_gradients_name_the_function(gradient, message):
         y.sum().backward()
 
 
-# --- the context
-# --------------------------------------------------------------------------------------------------------------------
+# --- the context ------------------------------------------------------------------------------------------------------
 
 
 def test_saved_tensors_are_freed_by_backward_and_attributes_are_not():

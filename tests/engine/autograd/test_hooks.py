@@ -222,7 +222,7 @@ def test_E17_grad_of_a_non_leaf_warns_unless_retained():
 
 
 def test_E37_the_node_that_runs_is_visible_in_hooks():
-    from engine.autograd.executor import current_node
+    from engine.autograd.task import current_node
 
     seen = []
     x = leaf(1.0)
@@ -387,8 +387,7 @@ def test_E57_what_grad_returns_for_a_tensor_that_also_lies_on_the_way():
     assert needed.tolist() == [2.0, 2.0]  # captured before them, because its node runs, too
 
 
-# --- node hooks
-# ---------------------------------------------------------------------------------------------------------------
+# --- node hooks -------------------------------------------------------------------------------------------------------
 
 
 def test_node_hooks_may_replace_and_drop_gradients():
@@ -448,8 +447,7 @@ def test_metadata_belongs_to_the_user():
     assert y.grad_fn.metadata == {"mine": 1}
 
 
-# --- hooks on saved tensors
-# -----------------------------------------------------------------------------------------------------
+# --- hooks on saved tensors -------------------------------------------------------------------------------------------
 
 
 def test_saved_tensors_hooks_pack_and_unpack():

@@ -17,8 +17,7 @@ def non_leaf(count=4):
     return x, x * 1
 
 
-# --- E42: histories
-# -----------------------------------------------------------------------------------------------------------
+# --- E42: histories ---------------------------------------------------------------------------------------------------
 
 
 def test_E42_a_write_through_a_view_rewrites_the_base():
@@ -233,8 +232,7 @@ def test_E42_a_second_gradient_of_a_value_written_by_itself():
     assert engine.autograd.gradgradcheck(f, x)
 
 
-# --- E42: what is refused
-# -------------------------------------------------------------------------------------------------------
+# --- E42: what is refused ---------------------------------------------------------------------------------------------
 
 
 def test_E42_a_leaf_and_a_view_of_a_leaf():
@@ -392,8 +390,7 @@ def test_E42_a_saved_tensor_that_was_detached_in_place():
         (x * 1)[:1].detach_()
 
 
-# --- E50: version counters
-# --------------------------------------------------------------------------------------------------------
+# --- E50: version counters --------------------------------------------------------------------------------------------
 
 
 def test_E50_every_write_counts_and_reads_do_not():
@@ -464,8 +461,7 @@ def test_E50_accumulation_counts_on_the_grad_and_not_on_the_leaf():
     assert x._version == 0
 
 
-# --- E51: flags
-# ---------------------------------------------------------------------------------------------------------------------
+# --- E51: flags -------------------------------------------------------------------------------------------------------
 
 
 def test_E51_requires_grad_changes_on_leaves_only():
@@ -517,3 +513,33 @@ def test_no_grad_inside_an_operation_that_requires_grad_by_another_operand():
     assert x.requires_grad
     x.sum().backward()
     assert w.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "geometry", [((3, 2), (1, 1), 0), ((2, 2), (3, 1), 1), ((4,), (0,), 2), ((2,), (2,), 0)], ids=str
+)
+def test_as_strided_has_derivatives_of_any_order(geometry):
+    size, stride, offset = geometry
+
+    def f(x):
+        return (x * 1).as_strided(size, stride, offset) ** 3
+
+    x = (engine.arange(6, dtype=engine.float64) + 1).requires_grad_()
+    assert engine.autograd.gradcheck(f, x)
+    assert engine.autograd.gradgradcheck(f, x)
+    (first,) = engine.autograd.grad(f(x).sum(), x, create_graph=True)
+    (second,) = engine.autograd.grad(first.sum(), x, create_graph=True)
+    (third,) = engine.autograd.grad(second.sum(), x)
+    counts = engine.zeros(6, dtype=engine.float64)
+    for index in np.ndindex(size):
+        counts[offset + sum(i * step for i, step in zip(index, stride, strict=True))] += 6
+    assert third.tolist() == counts.tolist()
+
+
+def test_as_strided_beyond_its_input_has_no_gradient_there():
+    """As in PyTorch: what lies in the storage, but not in the input, is no part of the function."""
+    x = engine.arange(6.0).requires_grad_()
+    part = (x * 1)[2:]
+    for offset, expected in ((0, [0.0] * 6), (1, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0])):
+        (g,) = engine.autograd.grad(part.as_strided((2,), (1,), offset).sum(), x, retain_graph=True)
+        assert g.tolist() == expected

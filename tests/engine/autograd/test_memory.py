@@ -202,8 +202,7 @@ def test_buffers_hold_gradients_no_longer_than_needed():
     y.sum().backward()
 
 
-# --- sums in the input buffer: in place where nobody can see it
-# ---------------------------------------------------------------------
+# --- sums in the input buffer: in place where nobody can see it -------------------------------------------------------
 
 
 class Fresh(Function):

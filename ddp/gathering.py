@@ -1,0 +1,197 @@
+"""A bucket at work: a buffer of the transport, the gradients that lie in it, and which of them are still to come."""
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import engine
+from ddp.buckets import BucketLayout
+from ddp.history import with_history_of
+from ddp.transport import Buffer, Transport
+from engine import report
+from engine.autograd import graph
+
+if TYPE_CHECKING:
+    from ddp.futures import Future
+
+    Hook = Callable[["Bucket", float], "Future[engine.Tensor]"]  # bound by the Reducer to what the user registered
+
+# Header of a bucket: the weight of this rank's gradients; whether its backward failed, and which rank that was; whether
+# it had no gradient for some parameter; then for each parameter whether it had one.
+_WEIGHT, _FAILED, _FAILED_RANK, _INCOMPLETE, _USED = 0, 1, 2, 3, 4
+
+
+class Bucket:
+    """See the module. Making one is collective.
+
+    layout: places of the parameters. parameters, names: of the whole model. as_view: whether `.grad` is to be the
+    bucket's memory.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        layout: BucketLayout,
+        parameters: Sequence[engine.Tensor],
+        names: Sequence[str],
+        as_view: bool,
+    ) -> None:
+        self.transport = transport
+        self.indices = [slot.index for slot in layout.slots]
+        self.names = [names[index] for index in self.indices]
+        owners = [parameters[index] for index in self.indices]
+        size = len(self.indices)
+        self.buffer = transport.allocate(layout.count, owners[0].dtype.numpy, header=_USED + size)
+        self.header = self.buffer  # the buffer whose header is used
+        self.rooms: dict[engine.dtype, Buffer] = {}  # for hooks: memory of the transport for as many elements
+        self.flat = engine.from_numpy(self.buffer.array)
+        start = self.flat.storage_offset()  # the transport may hand out the middle of a larger block
+        # detach: for the user no views, but their version counter is the bucket's, counted up once for all of them
+        views = [self.flat.as_strided(slot.shape, slot.stride, start + slot.offset).detach() for slot in layout.slots]
+        self.members = list(zip(owners, views, strict=True))
+        self.as_view = as_view
+        self.layout_bytes = 0  # copied so far because a gradient was not laid out as its view
+        self.fresh = bytearray(size)  # whether a gradient has come since the bucket was last reduced
+        self.astray = False  # some gradients are not in their views
+        self.counting = False  # between the first gradient of a backward that is synchronised, and its end
+        self.flying = False  # started, and not waited for
+        self.expected = [1] * size  # gradients of each parameter in one backward
+        self.missing = [1] * size  # those that have not come yet; below 0: more came than expected
+        self.pending = 0  # the sum of those above 0
+        self._fresh = np.frombuffer(self.fresh, np.uint8)
+        self._kept: dict[int, np.ndarray] = {}  # gradients to be put back if no rank had a fresh one
+        self._result: Future[engine.Tensor] | None = None  # of a hook
+
+    def separate_header(self) -> None:
+        """Collective: from now on a hook reduces the gradients, and the header travels without them."""
+        self.header = self.transport.allocate(0, np.float32, header=_USED + len(self.members))
+
+    # --- filling ------------------------------------------------------------------------------------------------------
+
+    def begin(self, delay: bool) -> None:
+        """A backward that is synchronised has begun. delay: the bucket is not to count as full before its end."""
+        self.missing = self.expected.copy()
+        self.pending = sum(self.expected) + delay
+        self.counting = True
+
+    def learn(self) -> None:
+        """From now on expect as many gradients as came in this backward."""
+        self.expected = [before - missing for before, missing in zip(self.expected, self.missing, strict=True)]
+
+    def start(self, weight: float, hook: "Hook | None") -> None:
+        """Send it off, with every parameter's `.grad` in its view."""
+        # Where each parameter has told in this backward that its gradient is in its view, there is nothing to gather.
+        if self.pending or self.astray or 0 in self.expected or 0 in self.fresh:
+            self._gather()
+        header = self.header.header
+        header[:_USED] = weight, 0, 0, 0 in self.fresh
+        header[_USED:] = self._fresh
+        self._fresh[:] = 0
+        self.astray = False
+        self._send(weight, hook)
+
+    def give_up(self, weight: float, hook: "Hook | None") -> None:
+        """Send off the news that this rank's backward failed; what lies in the bucket goes along unregarded."""
+        header = self.header.header
+        header[:] = 0
+        header[:_USED] = weight, 1, self.transport.rank, 1
+        self._send(weight, hook)
+
+    def _send(self, weight: float, hook: "Hook | None") -> None:
+        self.flying = True
+        if hook is None:
+            self.transport.start(self.buffer, divisor=None)
+        else:
+            self.transport.start(self.header)
+            self._result = hook(self, weight)
+
+    def _gather(self) -> None:
+        """Brings what every parameter has for a gradient into its view."""
+        for slot, (parameter, view) in enumerate(self.members):
+            gradient = parameter.grad
+            if gradient is None:
+                self.fresh[slot] = 0  # one that came was dropped by a hook
+                view.numpy()[...] = 0
+            elif gradient is not view:
+                self._copy_in(slot, gradient)
+            elif not self.fresh[slot]:
+                self._kept[slot] = view.numpy().copy()
+
+    def _copy_in(self, slot: int, gradient: engine.Tensor) -> None:
+        parameter, view = self.members[slot]
+        if gradient.dtype is not view.dtype or gradient.shape != view.shape:
+            raise RuntimeError(
+                f"DistributedDataParallel: gradient of {self.names[slot]!r}: expected {list(view.shape)} "
+                f"{view.dtype}, got {list(gradient.shape)} {gradient.dtype}; convert the model before wrapping it"
+            )
+        began = perf_counter()
+        view.numpy()[...] = gradient.detach().numpy()
+        if report.is_breach(gradient.stride(), parameter):
+            copies = 1 if self.as_view else 2  # the mean is copied back out
+            self.layout_bytes += copies * gradient.nbytes
+            report.note(parameter, gradient.stride(), report.ASSIGNED, perf_counter() - began, "bucket")
+
+    # --- emptying -----------------------------------------------------------------------------------------------------
+
+    def wait(self) -> str | None:
+        """Returns when the mean is there: whose backward failed, in words, or None.
+
+        Raises ValueError, on every rank, when all weights are 0.
+        """
+        self.transport.wait(self.header)
+        if self._result is not None:
+            self._take(self._result)
+            self._result = None
+        self.flying = self.counting = False
+        weight, failed, rank, _ = self.header.header[:_USED].tolist()
+        if failed:
+            return f"rank {rank:g}" if failed == 1 else f"{failed:g} ranks"
+        if not weight:
+            raise ValueError("DistributedDataParallel: the gradients of all ranks have weight 0, so there is no mean")
+        return None
+
+    def _take(self, result: "Future[engine.Tensor]") -> None:
+        """What a hook made of the bucket."""
+        reduced = result.wait()
+        if not isinstance(reduced, engine.Tensor) or reduced.numel() != self.flat.numel():
+            got = f"{list(reduced.shape)}" if isinstance(reduced, engine.Tensor) else type(reduced).__name__
+            raise RuntimeError(
+                f"communication hook: expected the future of a Tensor of {self.flat.numel()} elements, got {got}"
+            )
+        if reduced.data_ptr() != self.flat.data_ptr():
+            self.flat.numpy()[...] = reduced.detach().reshape(-1).numpy()
+
+    def hand_out(self) -> None:
+        """Lets every parameter that some rank had a gradient for have the mean as its `.grad`."""
+        members = self.members
+        if self.header.header[_INCOMPLETE]:
+            used = self.header.header[_USED:].tolist()
+            for slot, gradient in self._kept.items():
+                if not used[slot]:
+                    members[slot][1].numpy()[...] = gradient
+            self._kept.clear()
+            members = list(compress(members, used))
+        for parameter, view in members:
+            if parameter.grad is not view:
+                self._hand_out(parameter, view)
+        graph.increment_version(self.flat)
+
+    def _hand_out(self, parameter: engine.Tensor, mean: engine.Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is not None and gradient.requires_grad:  # backward(create_graph=True)
+            parameter.grad = with_history_of(gradient, mean)
+        elif self.as_view:
+            parameter.grad = mean
+        elif gradient is None:
+            parameter.grad = mean.clone()
+        else:
+            gradient.copy_(mean)
+
+    def forget(self) -> None:
+        """After a backward that failed: nothing in the bucket counts any more."""
+        self._fresh[:] = 0
+        self._kept.clear()
+        self._result = None
