@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numpy as np  # noqa: E402 - thread counts are read at import
+import numpy as np
 
-import ddp  # noqa: E402
-import engine  # noqa: E402
-import engine.nn.functional as F  # noqa: E402
-from engine import nn, report  # noqa: E402
-from engine.optim import flat  # noqa: E402
+import ddp
+import engine
+import engine.nn.functional as F
+from engine import nn, report
+from engine.optim import flat
 
 CALLS = 200  # of a small operation in one round: so few that most rounds run without an interruption
 ROUNDS_OF_CALLS = 15  # as many rounds for small operations as for training steps
@@ -52,7 +52,11 @@ def operands() -> Iterator[tuple[str, engine.Tensor, engine.Tensor]]:
     a, b = engine.randn(8, 16), engine.randn(8, 16)
     yield "contiguous", a, b
     last = engine.channels_last
-    yield "channels-last", engine.randn(2, 4, 4, 4).to(memory_format=last), engine.randn(2, 4, 4, 4).to(memory_format=last)
+    yield (
+        "channels-last",
+        engine.randn(2, 4, 4, 4).to(memory_format=last),
+        engine.randn(2, 4, 4, 4).to(memory_format=last),
+    )
     yield "channels-last, one value a channel", engine.randn(2, 4, 4, 4).to(memory_format=last), engine.randn(4, 1, 1)
     yield "broadcast row", a, engine.randn(16)
     yield "broadcast column", a, engine.randn(8, 1)

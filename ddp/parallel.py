@@ -30,11 +30,11 @@ class DistributedDataParallel(nn.Module):
 
     Args:
         module: the model, on its device and in its memory format already. broadcast_buffers: before each training
-        forward, buffers (batch norm statistics) become those of rank 0. init_sync: with False the values of rank 0 are
-        not taken over at the start. process_group: the ranks; default all. bucket_cap_mb: MiB of a bucket; by default
-        25, and 1 for the first, so that communication starts early. find_unused_parameters: do not wait for parameters
-        that the loss does not depend on, so that their buckets are on
-            their way early. Without it they are noticed at the end of backward; the result is the same.
+            forward, buffers (batch norm statistics) become those of rank 0. init_sync: with False the values of rank
+            0 are not taken over at the start. process_group: the ranks; default all. bucket_cap_mb: MiB of a bucket;
+            by default 25, and 1 for the first, so that communication starts early. find_unused_parameters: do not
+            wait for parameters that the loss does not depend on, so that their buckets are on their way early.
+            Without it they are noticed at the end of backward; the result is the same.
         gradient_as_bucket_view: with False, `.grad` is memory of its own and a copy is made in and out of the bucket
             (PyTorch's default; here the default is True).
         static_graph: every step uses the same parameters equally often, as the first one will show; allows re-entrant
@@ -254,9 +254,8 @@ class DistributedDataParallel(nn.Module):
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
         """Collective: from now on `hook(state, bucket)` reduces every bucket of gradients; see `ddp.hooks`.
 
-        A copy of the wrapper (pickle, deepcopy) does not have the hook.
-        Raises TypeError unless `hook` can be called; ValueError for annotations that contradict `ddp.hooks`;
-        RuntimeError when there is one already.
+        A copy of the wrapper (pickle, deepcopy) does not have the hook. Raises TypeError unless `hook` can be called;
+        ValueError for annotations that contradict `ddp.hooks`; RuntimeError when there is one already.
         """
         _check_hook(hook)
         if self.reducer is None:

@@ -4,7 +4,7 @@ Importing it switches NumPy's floating point warnings off on this thread (dividi
 PyTorch, and says nothing), and tells glibc to keep freed memory for the next step (`engine.allocator`).
 """
 
-# ruff: noqa: F401 - this module is the public face: it re-exports, and PyTorch's names include sum, max, float ...
+# ruff: noqa: F401, F403 - the public face: it re-exports, and what engine.ops defines is what this module is about
 
 import importlib as _importlib
 from math import e, inf, nan, pi

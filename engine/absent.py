@@ -1,4 +1,6 @@
-"""What PyTorch has and this library has not: where to look instead, for the AttributeErrors of `engine` and its packages."""
+"""What PyTorch has and this library has not: where to look instead, for the AttributeErrors of `engine` and its
+packages.
+"""
 
 _ELSEWHERE = {
     "engine.distributed": "it is the package ddp: `import ddp as dist`",

@@ -3,7 +3,6 @@
 from engine import cuda
 from engine.cuda import device_count as device_count
 from engine.cuda import is_available as is_available
-from engine.cuda import set_device as set_device_index
 from engine.cuda import synchronize as synchronize
 from engine.device import device
 

@@ -7,26 +7,22 @@ shape and dtype error;
 * `forward`: the kernel, on raw arrays: `forward(xp, *arrays, *attributes)`, with xp numpy or cupy;
 * `backward`: derivative rules (below), or None where the output carries no gradient.
 
-`apply` looks up a `Plan` by (attributes, Specs of the inputs). Making a plan runs the rule, so checking a call that was
-seen before costs one
-dictionary look-up and nothing else. The kernel's first result is compared with the rule's strides: where they differ
-(axes of size > 1), the plan
-from then on copies into memory laid out by the rule. On the "meta" device only the rule runs.
+`apply` looks up a `Plan` by (attributes, Specs of the inputs). Making a plan runs the rule, so checking a call that
+was seen before costs one dictionary look-up and nothing else. The kernel's first result is compared with the rule's
+strides: where they differ (axes of size > 1), the plan from then on copies into memory laid out by the rule. On the
+"meta" device only the rule runs.
 
 Below autograd the call is redispatched by device key (`KEYS`): the same kernel with another array module, or a kernel
-of its own
-(`Operator.kernel("cuda")`). `engine.trace` (engine/trace.py) swaps plans for timed ones, so that tracing costs nothing
-when it is off.
+of its own (`Operator.kernel("cuda")`). `engine.trace` (engine/trace.py) swaps plans for timed ones, so that tracing
+costs nothing when it is off.
 
 Derivative rules name what they need by parameter name: `g` (the gradient of the output; a tuple for operators with
-several outputs), any input,
-any attribute, `out` (the output, or a tuple), `<input>_spec`, a residual (an extra array that forward returned for
-backward), `needs` (which inputs
-need a gradient), and `nd` (the functions of engine.ops, on raw arrays or on Tensors, as the occasion demands).
-`backward` is a tuple with one rule
-an input (None: not differentiable) or one function that returns all of them. Only what the needed rules name is saved.
-With create_graph the rule runs on Tensors and is itself recorded; residuals are then None and the rule computes them
-again from its inputs.
+several outputs), any input, any attribute, `out` (the output, or a tuple), `<input>_spec`, a residual (an extra array
+that forward returned for backward), `needs` (which inputs need a gradient), and `nd` (the functions of engine.ops, on
+raw arrays or on Tensors, as the occasion demands). `backward` is a tuple with one rule an input (None: not
+differentiable) or one function that returns all of them. Only what the needed rules name is saved. With create_graph
+the rule runs on Tensors and is itself recorded; residuals are then None and the rule computes them again from its
+inputs.
 """
 
 import inspect
@@ -352,10 +348,9 @@ def apply_unary(operator: Operator, input: Tensor) -> Tensor:
     else:
         plan = operator.plans.get(((), spec)) or operator.plan(((), spec))
         out = Tensor(plan.run(input._array), plan.out)
-    if input._requires_grad or (input._base is not None and input.requires_grad):
-        if state.grad_enabled:
-            plan = operator.plans.get(((), spec)) or operator.plan(((), spec))
-            _record(operator, plan, (input,), (out,), ())
+    if (input._requires_grad or (input._base is not None and input.requires_grad)) and state.grad_enabled:
+        plan = operator.plans.get(((), spec)) or operator.plan(((), spec))
+        _record(operator, plan, (input,), (out,), ())
     if inference_blocks.open and state.inference:
         out._mark_inference()
     return out

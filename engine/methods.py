@@ -9,8 +9,8 @@ import numpy as np
 
 from engine import dtypes, ops
 from engine.device import CPU
-from engine.dtypes import INTEGER_CATEGORY
 from engine.dispatch import OPERATORS, Operator, apply_binary, apply_unary, binary_method
+from engine.dtypes import INTEGER_CATEGORY
 from engine.ops import copy, factories, index, inplace, pointwise, random, views
 from engine.ops.common import operand
 from engine.ops.view_history import become_view
@@ -182,7 +182,8 @@ def _reversed_axes(self: Tensor) -> Tensor:
 def _transposed(self: Tensor) -> Tensor:
     if self.ndim == 1:
         raise RuntimeError(
-            "tensor.mT and tensor.H are only supported on matrices or batches of matrices. Got 1-D tensor; unsqueeze(0) "
+            "tensor.mT and tensor.H are only supported on matrices or batches of matrices. Got 1-D tensor; "
+            "unsqueeze(0) "
             "makes it a row"
         )
     return ops.transpose(self, -2, -1) if self.ndim else self

@@ -1,11 +1,9 @@
 """`save` and `load`: tensors and plain data in one safetensors file. Nothing is ever executed on load.
 
-A flat dict of tensors (a state_dict) becomes a plain safetensors file, readable by PyTorch and others; files of theirs
-load here, too. Nested dicts,
-lists, tuples, numbers, strings, bytes and None travel as JSON in the file's metadata, which also keeps strides, so that
-channels-last weights come
-back channels-last. A file is written beside its destination, flushed, and then moved there: it is complete or not there
-at all.
+A flat dict of tensors (a state_dict) becomes a plain safetensors file, readable by PyTorch and others; files of
+theirs load here, too. Nested dicts, lists, tuples, numbers, strings, bytes and None travel as JSON in the file's
+metadata, which also keeps strides, so that channels-last weights come back channels-last. A file is written beside
+its destination, flushed, and then moved there: it is complete or not there at all.
 """
 
 import base64

@@ -1,11 +1,9 @@
 """Spec: the interned descriptor (shape, stride, dtype, device) that every tensor points at.
 
 A training step repeats the same few hundred layouts, so each is one object: plans are memoised by Spec identity
-(`engine.dispatch`) and the
-layout questions of `engine.layout` are answered once per Spec. The Spec is the truth a user sees: the array behind a
-tensor agrees with it on
-every axis of size > 1, while NumPy is free to report other strides for axes of size 0 and 1, where they address
-nothing.
+(`engine.dispatch`) and the layout questions of `engine.layout` are answered once per Spec. The Spec is the truth a
+user sees: the array behind a tensor agrees with it on every axis of size > 1, while NumPy is free to report other
+strides for axes of size 0 and 1, where they address nothing.
 """
 
 from collections.abc import Iterable
@@ -88,8 +86,8 @@ class Spec:
 
     @cached_property
     def allocation(self) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-        """How a dense Spec's memory is made: sizes from the slowest axis to the fastest, and the transposition from there
-        to the shape (None if there is nothing to transpose).
+        """How a dense Spec's memory is made: sizes from the slowest axis to the fastest, and the transposition from
+        there to the shape (None if there is nothing to transpose).
         """
         if self.contiguous:
             return tuple(self.shape), None

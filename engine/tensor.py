@@ -22,7 +22,6 @@ from engine.dtypes import dtype
 from engine.layout import MemoryFormat, contiguous_format
 from engine.spec import Size, Spec
 
-
 _creation = threading.Lock()  # two threads may use one leaf for the first time at once
 
 
@@ -395,7 +394,9 @@ class Tensor:
             tensor = itself()
             if tensor is not None:
                 kept = tensor._autograd_meta()
-                kept.grad = gradient.clone(memory_format=contiguous_format) if kept.grad is None else kept.grad + gradient
+                kept.grad = (
+                    gradient.clone(memory_format=contiguous_format) if kept.grad is None else kept.grad + gradient
+                )
 
         fn.hooks_of(self._output_nr).retain = keep
 

@@ -1,4 +1,6 @@
-"""How many threads matrix products use. They run in the BLAS that NumPy came with; everything else here is one thread."""
+"""How many threads matrix products use. They run in the BLAS that NumPy came with; everything else here is one
+thread.
+"""
 
 import ctypes
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""`trace`: every operator call with its dispatch key, shapes, strides and time; as a list, a table, or a Chrome/Perfetto file.
+"""`trace`: every operator call with its dispatch key, shapes, strides and time; as a list, a table, or a
+Chrome/Perfetto file.
 
 It costs nothing when it is off: entering it makes plans anew, wrapped in a clock, and leaving it throws them away.
 """
@@ -51,7 +52,7 @@ class _TimedPlan:
         return result
 
 
-class trace:  # noqa: N801 - used as a function
+class trace:
     """Collects the operator calls made inside the `with` block, on every thread.
 
     with engine.trace() as calls:
@@ -96,7 +97,9 @@ class trace:  # noqa: N801 - used as a function
         self._wrapper = dispatch.plan_wrapper
         keep, backward = self._keep, self._backward
 
-        def timed_backward(node: OperatorNode, gradients: list[Any], recorded: bool, edges: Any = None) -> Sequence[Any]:
+        def timed_backward(
+            node: OperatorNode, gradients: list[Any], recorded: bool, edges: Any = None
+        ) -> Sequence[Any]:
             began = perf_counter()
             results = backward(node, gradients, recorded, edges)
             keep(node.name(), "Autograd", node.output_specs, node.input_specs, began)

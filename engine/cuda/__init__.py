@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from engine.cuda import amp as amp
 from engine.backend import require_cupy
+from engine.cuda import amp as amp
 from engine.device import device as _device
 from engine.random import default_generator
 

@@ -271,7 +271,8 @@ def _triangle(name: str) -> Any:
             return deliver(out, function, input, diagonal)
         if input.ndim < 2:
             raise RuntimeError(
-                f"{name}: input tensor must have at least 2 dimensions, got shape {list(input.shape)}; unsqueeze(0) adds one"
+                f"{name}: input tensor must have at least 2 dimensions, got shape {list(input.shape)}; unsqueeze(0) "
+                f"adds one"
             )
         return apply(operator, (input,), (int(diagonal),))
 

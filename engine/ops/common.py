@@ -23,7 +23,9 @@ def operand(value: Any, name: str) -> Any:
         return Scalar(parsed(name, value))
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
         return Scalar(parsed(name, value.item()))
-    raise TypeError(f"{name}: expected a Tensor or a number, got {type(value).__name__}; make a Tensor with engine.tensor(...)")
+    raise TypeError(
+        f"{name}: expected a Tensor or a number, got {type(value).__name__}; make a Tensor with engine.tensor(...)"
+    )
 
 
 def optional(value: Tensor | None) -> Any:
@@ -49,11 +51,15 @@ def floating_dtype(*specs: Spec) -> dtype:
 def require_floating(name: str, spec: Spec) -> None:
     """Raises RuntimeError unless the input is of a floating point or complex dtype."""
     if spec.dtype.category < FLOATING_CATEGORY:
-        raise RuntimeError(f"{name}: expected a floating point or complex input, got {spec.dtype}; convert it with .float()")
+        raise RuntimeError(
+            f"{name}: expected a floating point or complex input, got {spec.dtype}; convert it with .float()"
+        )
 
 
 _CATEGORIES = ("bool", "integer", "float", "complex")
-_PLAIN_ERRORS = frozenset({"neg", "sub", "positive", "maximum", "minimum", "fmax", "fmin", "heaviside"})  # of PyTorch's operators
+_PLAIN_ERRORS = frozenset(
+    {"neg", "sub", "positive", "maximum", "minimum", "fmax", "fmin", "heaviside"}
+)  # of PyTorch's operators
 
 
 def refuse_dtypes(name: str, refused: str, specs: tuple[Spec, ...]) -> None:
@@ -78,7 +84,9 @@ def refuse_dtypes(name: str, refused: str, specs: tuple[Spec, ...]) -> None:
 def require_real(name: str, spec: Spec) -> None:
     """Raises NotImplementedError, as PyTorch's kernels do, unless the input is of a real floating point dtype."""
     if not spec.dtype.is_floating_point:
-        raise NotImplementedError(f'"{name}" not implemented for {spec.dtype} (input of shape {list(spec.shape)}); convert it with .float()')
+        raise NotImplementedError(
+            f'"{name}" not implemented for {spec.dtype} (input of shape {list(spec.shape)}); convert it with .float()'
+        )
 
 
 def in_single_precision(array: Any) -> Any:

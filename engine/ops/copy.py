@@ -15,7 +15,8 @@ from engine.tensor import Tensor
 def _rule(input: Spec, stride: tuple[int, ...], kind: dtype, where: device) -> Spec:
     if input.device.type == "meta" and where.type != "meta":
         raise NotImplementedError(
-            f"Cannot copy out of meta tensor; no data! Make one on {where} with engine.empty_like(x, device={str(where)!r})"
+            f"Cannot copy out of meta tensor; no data! Make one on {where} with engine.empty_like(x, "
+            f"device={str(where)!r})"
         )
     return spec_of(input.shape, stride, kind, where)
 

@@ -90,9 +90,7 @@ def nan_to_num(
 # --- compositions -----------------------------------------------------------------------------------------------------
 
 
-def addcmul(
-    input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
-) -> Tensor:
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None) -> Tensor:
     """input + value * tensor1 * tensor2."""
     if out is not None:
         return deliver(out, addcmul, input, tensor1, tensor2, value=value, same_dtype=False, overlap="partial")
@@ -100,9 +98,7 @@ def addcmul(
     return input + (product if value == 1 else product * value)
 
 
-def addcdiv(
-    input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
-) -> Tensor:
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None) -> Tensor:
     """input + value * tensor1 / tensor2."""
     if out is not None:
         return deliver(out, addcdiv, input, tensor1, tensor2, value=value, same_dtype=False, overlap="partial")

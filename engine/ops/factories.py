@@ -119,7 +119,9 @@ def full(
             dtype = complex128 if get_default_dtype() is float64 else complex64
     made = empty(size, dtype=dtype, device=device)
     if made._array is not None:
-        made._array.fill(checked("full", fill_value.item() if isinstance(fill_value, Tensor) else fill_value, made.dtype))
+        made._array.fill(
+            checked("full", fill_value.item() if isinstance(fill_value, Tensor) else fill_value, made.dtype)
+        )
     return made.requires_grad_() if requires_grad else made
 
 

@@ -372,7 +372,9 @@ def check_index(name: str, index: Tensor, size: int, error: type[Exception] = Ru
     if index._array is not None and index._array.size:
         low, high = int(index._array.min()), int(index._array.max())
         if low < 0 or high >= size:
-            raise error(f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}")
+            raise error(
+                f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}"
+            )
 
 
 INDEX_SELECT = define(

@@ -2,9 +2,8 @@
 functional one plus `write`.
 
 Under autograd an in-place write gives the tensor the node of the functional operator. When the tensor is a view, its
-base's history is rewritten as
-`base = scatter_view(base, view)` (PyTorch calls the node CopySlices), and every view of that base takes its history
-from the base anew.
+base's history is rewritten as `base = scatter_view(base, view)` (PyTorch calls the node CopySlices), and every view
+of that base takes its history from the base anew.
 """
 
 from typing import Any
@@ -45,8 +44,8 @@ def check_writable(target: Tensor, name: str, *sources: Any, repeated: bool = Fa
 
 
 def check_overlap(name: str, out: Tensor, inputs: tuple[Any, ...], full: bool = False) -> None:
-    """Raises RuntimeError where `out` partially overlaps an input (with `full`: overlaps at all): elements would be read
-    after they were written.
+    """Raises RuntimeError where `out` partially overlaps an input (with `full`: overlaps at all): elements would be
+    read after they were written.
     """
     array = out._array
     if array is None:

@@ -10,8 +10,8 @@ from engine import iterator
 from engine.dims import wrap_dims
 from engine.dispatch import apply, define
 from engine.ops.common import require_floating
-from engine.ops.precision import in_single_precision
 from engine.ops.out import deliver
+from engine.ops.precision import in_single_precision
 from engine.ops.reduce import Dims, spread
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -87,7 +87,15 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     return apply(VECTOR_NORM, (x,), (float(ord), wrap_dims(dim, x.ndim, "linalg.vector_norm"), bool(keepdim)))
 
 
-def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False, *, dtype: Any = None, out: Tensor | None = None) -> Tensor:
+def norm(
+    input: Tensor,
+    p: Any = "fro",
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """p-norm of the elements over axes ("fro": 2; "nuc": of the singular values of matrices)."""
     if out is not None:
         return deliver(out, norm, input, p, dim, keepdim, dtype=dtype)

@@ -95,22 +95,20 @@ def _check(name: str, out: Any, inputs: Iterable[Any], differentiable: bool = Tr
         )
 
 
-def _check_dtype(
-    name: str, out: Tensor, result: Spec, same: bool, cast_error: type[Exception] = RuntimeError
-) -> None:
+def _check_dtype(name: str, out: Tensor, result: Spec, same: bool, cast_error: type[Exception] = RuntimeError) -> None:
     if out.dtype is result.dtype:
         return
     if same:
-        raise RuntimeError(f"{name}(out=): Expected out tensor to have dtype {result.dtype}, but got {out.dtype} instead")
+        raise RuntimeError(
+            f"{name}(out=): Expected out tensor to have dtype {result.dtype}, but got {out.dtype} instead"
+        )
     if not promotion.can_cast(result.dtype, out.dtype):
         raise cast_error(
             f"{name}(out=): result type {result.dtype} can't be cast to the desired output type {out.dtype}"
         )
 
 
-def _prepare(
-    name: str, out: Tensor, result: Spec, inputs: Iterable[Any], overlap: Overlap, warn: bool = True
-) -> None:
+def _prepare(name: str, out: Tensor, result: Spec, inputs: Iterable[Any], overlap: Overlap, warn: bool = True) -> None:
     """Brings `out` to the result's shape and refuses memory that must not be written."""
     if out.device is not result.device:
         raise RuntimeError(f"{name}(out=): Expected out tensor to be on {result.device}, but got {out.device} instead")

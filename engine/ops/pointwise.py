@@ -1,11 +1,9 @@
 """Elementwise operators: one row each, with its derivative. Shapes, dtypes and strides come from `engine.iterator` and
 `engine.promotion`.
 
-A row is `pointwise(name, function, rules, ...)`: `function` is the name of a NumPy/CuPy ufunc, or a Python function of
-(xp, *arrays). Its flavour says
-how dtypes meet: "arithmetic" (promote), "floating" (integers become the default dtype), "comparison" (promote, result
-bool), "boolean" (result bool,
-no promotion needed).
+A row is `pointwise(name, function, rules, ...)`: `function` is the name of a NumPy/CuPy ufunc, or a Python function
+of (xp, *arrays). Its flavour says how dtypes meet: "arithmetic" (promote), "floating" (integers become the default
+dtype), "comparison" (promote, result bool), "boolean" (result bool, no promotion needed).
 
 Source of the rules: TensorIterator as described in PyTorch's aten/src/ATen/TensorIterator.cpp; derivatives from
 calculus.
@@ -127,7 +125,8 @@ def _without_zero_division(name: str, run: Callable[..., Any], *arrays: Any, **o
             return run(*arrays, **out)
     except FloatingPointError:
         raise RuntimeError(
-            f"{name}: ZeroDivisionError: an integer was divided by zero; check the divisor, or use float tensors, which "
+            f"{name}: ZeroDivisionError: an integer was divided by zero; check the divisor, or use float tensors, "
+            f"which "
             "give inf or nan"
         ) from None
 
@@ -250,14 +249,15 @@ pointwise("abs", "absolute", (lambda g, nd, input: g * nd.sign(input),), refused
 pointwise("sign", _sign, (lambda g: g * 0,), refused="complex")
 pointwise("sgn", _sign, (lambda g: g * 0,))
 pointwise("square", "square", (lambda g, input: g * (2 * input),))
+
+
 def _power(xp: ModuleType, input: Any, other: Any) -> Any:
     if isinstance(other, int | float) and not isinstance(other, bool) and hasattr(input, "dtype"):
-        if input.dtype.kind in "iu":
-            if isinstance(other, int) and other < 0:
-                raise RuntimeError(
-                    f"pow: Integers to negative integer powers are not allowed: got exponent {other}; convert the base "
-                    "with .float()"
-                )
+        if input.dtype.kind in "iu" and isinstance(other, int) and other < 0:
+            raise RuntimeError(
+                f"pow: Integers to negative integer powers are not allowed: got exponent {other}; convert the base "
+                "with .float()"
+            )
         if isinstance(other, int) or input.dtype.kind not in "iub":
             other = checked("pow", other, of_numpy(input.dtype))
     elif hasattr(other, "dtype") and other.dtype.kind == "i" and getattr(input, "dtype", other.dtype).kind in "iu":

@@ -1,9 +1,9 @@
 """Python numbers that meet tensors: what becomes of those that the tensor's dtype does not hold.
 
 As in PyTorch there are three answers. A call that stores a number (fill_, full, where, clamp, masked_fill, pow ...)
-refuses it with a RuntimeError (`checked`, PyTorch's c10::checked_convert; `assigned`). Arithmetic and comparisons take an integer
-modulo two to the power of the tensor's bits (`wrapped`), and a float as the infinity it rounds to. An integer that fits
-no 64 bits is an OverflowError everywhere (`parsed`).
+refuses it with a RuntimeError (`checked`, PyTorch's c10::checked_convert; `assigned`). Arithmetic and comparisons take
+an integer modulo two to the power of the tensor's bits (`wrapped`), and a float as the infinity it rounds to. One
+that fits no 64 bits is an OverflowError everywhere (`parsed`).
 """
 
 from typing import Any, Final
@@ -30,7 +30,8 @@ def parsed(name: str, value: Any) -> Any:
     """
     if type(value) is int and not _LEAST <= value < _BEYOND:
         raise OverflowError(
-            f"{name}: int too big to convert: expected -2**63 <= number < 2**64, got {value}; a float holds such numbers"
+            f"{name}: int too big to convert: expected -2**63 <= number < 2**64, got {value}; a float holds such "
+            f"numbers"
         )
     return value
 

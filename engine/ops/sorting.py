@@ -12,8 +12,8 @@ from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
 from engine.ops.common import require_floating
-from engine.ops.pointwise import where
 from engine.ops.out import deliver
+from engine.ops.pointwise import where
 from engine.ops.reduce import values_indices
 from engine.spec import Spec
 from engine.tensor import Tensor

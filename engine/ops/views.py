@@ -2,9 +2,8 @@
 derivative.
 
 The gradient of a view is the incoming gradient written into zeros through the same view (`view_backward`), so a new
-view needs no rule of its own.
-Views whose elements overlap (unfold, as_strided) add instead of write. Rules: PyTorch's
-aten/src/ATen/native/TensorShape.cpp.
+view needs no rule of its own. Views whose elements overlap (unfold, as_strided) add instead of write. Rules:
+PyTorch's aten/src/ATen/native/TensorShape.cpp.
 """
 
 import itertools
@@ -16,7 +15,6 @@ from engine import backend, layout
 from engine.autograd.versions import MULTIPLE, restricted
 from engine.dims import wrap_dim
 from engine.dispatch import OPERATORS, apply, define
-from engine.ops.factories import shape_from
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -503,7 +501,9 @@ def _output_of_many(piece: Tensor) -> Tensor:
 
 def _require_axes(name: str, input: Tensor) -> None:
     if not input.ndim:
-        raise RuntimeError(f"{name} expects at least a 1-dimensional tensor, got a tensor with 0 dims; reshape(1) adds one")
+        raise RuntimeError(
+            f"{name} expects at least a 1-dimensional tensor, got a tensor with 0 dims; reshape(1) adds one"
+        )
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:

@@ -1,4 +1,5 @@
-"""Bad input of the layout layer: PyTorch's error type, and a message that says what was expected, what came, what to do.
+"""Bad input of the layout layer: PyTorch's error type, and a message that says what was expected, what came, what to
+do.
 
 And the inputs that look bad and are not: without elements, without axes, too large for memory.
 """

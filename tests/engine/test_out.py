@@ -109,7 +109,9 @@ def test_out_of_the_right_shape_keeps_memory_and_strides(name: str) -> None:
 def test_out_of_another_shape_is_resized_with_a_warning(name: str) -> None:
     expected = ALL[name](X)
     out = engine.zeros(17, dtype=expected.dtype)
-    with pytest.warns(UserWarning, match=r"resized since it had shape \[17\].*Pass an out tensor of that shape") as told:
+    with pytest.warns(
+        UserWarning, match=r"resized since it had shape \[17\].*Pass an out tensor of that shape"
+    ) as told:
         ALL[name](X, out=out)
     assert told[0].filename == __file__
     assert (out.shape, out.stride()) == (expected.shape, expected.stride())
