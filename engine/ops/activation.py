@@ -81,6 +81,8 @@ def _flat_kernel(operator: Operator, name: str) -> None:
     forward = operator.forward
 
     def run(xp: ModuleType, input: Any, *attributes: Any) -> Any:
+        if input.dtype.itemsize == 2:  # half precision: the very bits of single precision, rounded once
+            return run(xp, in_single_precision(input), *attributes).astype(input.dtype)
         flat = _flat(input)
         if flat is None:
             return forward(xp, input, *attributes)
