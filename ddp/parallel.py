@@ -29,12 +29,13 @@ class DistributedDataParallel(nn.Module):
     the rule for accumulated and unused gradients). `engine.autograd.grad` does not reduce anything.
 
     Args:
-        module: the model, on its device and in its memory format already. broadcast_buffers: before each training
-            forward, buffers (batch norm statistics) become those of rank 0. init_sync: with False the values of rank
-            0 are not taken over at the start. process_group: the ranks; default all. bucket_cap_mb: MiB of a bucket;
-            by default 25, and 1 for the first, so that communication starts early. find_unused_parameters: do not
-            wait for parameters that the loss does not depend on, so that their buckets are on their way early.
-            Without it they are noticed at the end of backward; the result is the same.
+        module: the model, on its device and in its memory format already.
+        broadcast_buffers: before each training forward, buffers (batch norm statistics) become those of rank 0.
+        init_sync: with False the values of rank 0 are not taken over at the start.
+        process_group: the ranks; default all.
+        bucket_cap_mb: MiB of a bucket; by default 25, and 1 for the first, so that communication starts early.
+        find_unused_parameters: do not wait for parameters that the loss does not depend on, so that their buckets are
+            on their way early. Without it they are noticed at the end of backward; the result is the same.
         gradient_as_bucket_view: with False, `.grad` is memory of its own and a copy is made in and out of the bucket
             (PyTorch's default; here the default is True).
         static_graph: every step uses the same parameters equally often, as the first one will show; allows re-entrant

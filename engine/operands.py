@@ -42,7 +42,8 @@ class Scalar(_Absent):
     __slots__ = ()
 
     def __init__(self, value: bool | int | float | complex) -> None:
-        super().__init__(value, number_spec(type(value)))
+        self._array = value
+        self._spec = number_spec(type(value))
 
 
 UNDEFINED = _Absent(None, None)  # an optional tensor that was not given

@@ -60,7 +60,8 @@ def _blocks(
 def _scores(block: tuple[Any, ...], query: Any, keys_turned: Any, mask: Any, scale: float) -> tuple[Any, float]:
     """Scores of a block, and the scale that is still to be applied."""
     index, first, end, width = block
-    scores = np.matmul(query[index][..., first:end, :], keys_turned[index][..., :width])
+    # order="C": the kernels walk rows in place, and left alone NumPy would follow operands with axes in another order
+    scores = np.matmul(query[index][..., first:end, :], keys_turned[index][..., :width], order="C")
     if mask is None:
         return scores, scale
     mask = mask[index][..., first:end, :width]
@@ -155,7 +156,7 @@ def slopes_by_blocks(
                 first=first,
             )
         g_block = g[index][..., first:end, :]
-        of_scores = np.matmul(g_block, value_turned[index][..., :width])
+        of_scores = np.matmul(g_block, value_turned[index][..., :width], order="C")
         dropped = probabilities
         if kept is not None:
             factors = kept[index][..., first:end, :width] * of_scores.dtype.type(kept_scale)

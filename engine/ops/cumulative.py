@@ -62,6 +62,8 @@ def _backward_sums(xp: ModuleType, logarithms: Any, dim: int) -> Any:
 
 def _logcumsumexp_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
     if nd.records:
+        if not out.numel():
+            return g
         top = out.detach().max()
         sums = (g * (top - out).exp()).flip(dim).cumsum(dim).flip(dim)
         return sums * (input - top).exp()

@@ -45,7 +45,11 @@ floating(
     "copysign",
     "copysign",
     (
-        lambda g, nd, input, other: g * nd.sign(input) * nd.where(nd.signbit(other), -1.0, 1.0),
+        lambda g, nd, input, other: (
+            g
+            * nd.sign(input)
+            * (nd.where(nd.signbit(other), -1.0, 1.0) if hasattr(other, "shape") else math.copysign(1.0, other))
+        ),
         lambda g: g * 0,
     ),
     refused="complex",

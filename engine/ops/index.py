@@ -548,21 +548,51 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     return apply(SCATTER, (input, index, source), (dim,))
 
 
-def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """`input` with `value` where the mask is true."""
-    from engine.ops.pointwise import where
-
+def _masked_fill_rule(input: Spec, mask: Spec, value: Any) -> Spec:
     if mask.dtype is not bool_:
-        raise RuntimeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+        raise RuntimeError(
+            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}; compare it, as in "
+            "mask != 0"
+        )
+    return input.like(shape=layout.broadcast_shapes(tuple(input.shape), tuple(mask.shape)))
+
+
+def _masked_fill(xp: ModuleType, input: Any, mask: Any, value: Any) -> Any:
+    out = xp.empty(layout.broadcast_shapes(input.shape, mask.shape), input.dtype)
+    out[...] = input
+    xp.copyto(out, value, where=mask, casting="unsafe")
+    return out
+
+
+MASKED_FILL = define(
+    "masked_fill",
+    rule=_masked_fill_rule,
+    forward=_masked_fill,
+    backward=(
+        lambda g, nd, mask: nd.masked_fill(g, mask, 0),
+        None,
+        lambda g, nd, mask: nd.masked_fill(g, ~mask, 0),
+    ),
+    inputs="input mask value",
+)
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """`input` with `value` (a number or a 0-dim Tensor) where the mask is true; row-major, as PyTorch's.
+
+    Raises: RuntimeError for a mask that is not bool, a value with axes, or a number that the dtype does not hold.
+    """
     if isinstance(value, Tensor):
         if value.ndim:
             raise RuntimeError(
                 "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
                 f"{value.ndim} dimension(s); where(mask, value, input) takes any"
             )
+        if value.dtype is not input.dtype:
+            value = value.to(input.dtype)
     else:
-        value = make_tensor(checked("masked_fill", value, input.dtype), dtype=input.dtype, device=input.device)
-    return where(mask, value, input)
+        value = Scalar(checked("masked_fill", value, input.dtype))
+    return apply(MASKED_FILL, (input, mask, value))
 
 
 def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> Tensor:

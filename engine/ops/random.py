@@ -31,23 +31,33 @@ def _drawn(function: str, shape: tuple[int, ...], kind: Any, generator: Generato
 
 
 def rand(
-    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    *sizes: Any,
+    size: Any = None,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Uniform on [0, 1)."""
-    return wrap_array(_drawn("random", shape_from(size, "rand"), _floating(dtype), generator), device, requires_grad)
+    shape = shape_from(sizes if size is None else (size,), "rand")
+    return wrap_array(_drawn("random", shape, _floating(dtype), generator), device, requires_grad)
 
 
 def randn(
-    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    *sizes: Any,
+    size: Any = None,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Normal with mean 0 and variance 1."""
-    return wrap_array(
-        _drawn("standard_normal", shape_from(size, "randn"), _floating(dtype), generator), device, requires_grad
-    )
+    shape = shape_from(sizes if size is None else (size,), "randn")
+    return wrap_array(_drawn("standard_normal", shape, _floating(dtype), generator), device, requires_grad)
 
 
 def randint(
-    low: int,
+    low: Any = None,
     high: Any = None,
     size: Any = None,
     *,
@@ -59,6 +69,10 @@ def randint(
     """Integers uniform on [low, high); `randint(high, size)` starts at 0."""
     if size is None:
         low, high, size = 0, low, high
+    elif low is None:
+        low = 0
+    elif high is None:
+        low, high = 0, low
     shape = shape_from((size,), "randint")
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")

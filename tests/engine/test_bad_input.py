@@ -214,6 +214,7 @@ NUMBERS: dict[str, Row] = {
     "bits of floats": (lambda: ones(2) & 1, RuntimeError, ("bitwise_and", "float32", "expected bool or integer")),
     "invert floats": (lambda: ~ones(2), TypeError, ("integer and Boolean", "float32")),
     "order of complex": (lambda: ones(2, dtype=engine.complex64) < 1, RuntimeError, ("lt", "complex64", ".abs()")),
+    "complex32": (lambda: ones(2, **HALF) * 1j, NotImplementedError, ("mul", "float16", "complex32", ".float()")),
     "a string": (lambda: ones(2) + "a", TypeError, ("Tensor", "str")),
     "a list": (lambda: engine.add(ones(2), [1, 2]), TypeError, ("add", "list", "engine.tensor")),
     "float()": (lambda: float(zeros(2)), ValueError, ("only one element", "[2]")),

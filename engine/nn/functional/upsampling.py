@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from engine import ops
+from engine import layout, ops
 from engine.tensor import Tensor
 
 _DIMS_OF = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
@@ -104,4 +104,5 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
         raise RuntimeError(
             f"Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
         )
-    return input.reshape(samples, groups, channels // groups, -1).transpose(1, 2).reshape(input.shape)
+    shuffled = input.reshape(samples, groups, channels // groups, -1).transpose(1, 2).reshape(input.shape)
+    return shuffled.contiguous(memory_format=layout.suggest_memory_format(tuple(input.shape), input.stride()))

@@ -1,0 +1,18 @@
+"""Sample inputs for every operator of the registry: `SAMPLES[operator]` is a list of calls with arrays to make them on.
+
+An operator that is missing here fails tests/engine/test_operators.py. A sample whose result carries no gradient says so
+(`differentiable=False`), as does one whose second derivative is not checked (`twice=False`). A new operator gets its
+samples in the file of its family: elementwise, reductions, views, indexing, products, networks.
+"""
+
+from collections.abc import Iterator
+
+from engine.dispatch import OPERATORS
+from tests.op_samples import elementwise, indexing, networks, products, reductions, views  # noqa: F401 - fill the table
+from tests.op_samples.table import SAMPLES as SAMPLES
+from tests.op_samples.table import Sample as Sample
+
+
+def names() -> Iterator[str]:
+    """Every operator there is, those included that appear at the first call with so many tensors (cat4, stack5)."""
+    yield from sorted(OPERATORS.keys() | SAMPLES.keys())
