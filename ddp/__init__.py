@@ -32,3 +32,4 @@ from ddp.group import is_initialized as is_initialized
 from ddp.hooks import GradBucket as GradBucket
 from ddp.parallel import DistributedDataParallel as DistributedDataParallel
 from ddp.sampler import DistributedSampler as DistributedSampler
+from ddp.sync_batch_norm import SyncBatchNorm as SyncBatchNorm

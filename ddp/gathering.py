@@ -100,6 +100,14 @@ class Bucket:
         header[:_USED] = weight, 1, self.transport.rank, 1
         self._send(weight, hook)
 
+    def shadow(self, weight: float, hook: "Hook | None") -> None:
+        """Send off zeros, of a rank that has no data, in place of whatever the bucket holds."""
+        self.buffer.array[...] = 0
+        header = self.header.header
+        header[:] = 0
+        header[:_USED] = weight, 0, 0, 1
+        self._send(weight, hook)
+
     def _send(self, weight: float, hook: "Hook | None") -> None:
         self.flying = True
         if hook is None:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_BACKENDS = ("mpi", *TRANSPORTS)
+# Scripts name PyTorch's libraries; MPI does their work here.
+_BACKENDS = ("mpi", "gloo", "nccl", *TRANSPORTS)
 
 
 @dataclass(slots=True)
@@ -55,17 +56,20 @@ def init_process_group(
 ) -> None:
     """Enters the world of MPI ranks; a script that no launcher started is a world of one and needs no MPI.
 
-    backend, init_method, world_size and rank exist because torch.distributed has them: MPI knows the ranks by itself. A
-    `world_size` or `rank` that contradicts MPI's is an error. transport: how gradients are summed
-    (`ddp.transport.TRANSPORTS`); chosen by itself when not given. Raises: ValueError for an unknown backend or
-    transport, contradicting numbers, or a second call; RuntimeError when MPI does not see the ranks that the launcher
-    started (an mpirun of another MPI).
+    backend, init_method, world_size and rank exist because torch.distributed has them: the backend is MPI whichever of
+    "gloo", "nccl" and "mpi" is asked for ("cpu:gloo,cuda:nccl" too), and MPI knows the ranks by itself. A `world_size`
+    or `rank` that contradicts MPI's is an error. transport: how gradients are summed (`ddp.transport.TRANSPORTS`);
+    chosen by itself when not given.
+
+    Raises: ValueError for an unknown backend or transport, contradicting numbers, or a second call; RuntimeError when
+    MPI does not see the ranks that the launcher started (an mpirun of another MPI).
     """
     global _default
-    if backend is not None and backend not in _BACKENDS:
+    asked = () if backend is None else [part.rpartition(":")[2] for part in backend.lower().split(",")]
+    if any(name not in _BACKENDS for name in asked):
         raise ValueError(
             f"init_process_group: unknown backend {backend!r}; "
-            "this package communicates over MPI: leave it out or pass 'mpi'"
+            "this package communicates over MPI: leave it out or pass 'mpi' ('gloo' and 'nccl' mean the same)"
         )
     if transport is not None and transport not in TRANSPORTS:
         raise ValueError(

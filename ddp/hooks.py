@@ -8,6 +8,7 @@ Here: `allreduce_hook`, and hooks that send float32 gradients in half the bytes.
 torch.distributed.algorithms.ddp_comm_hooks. The sum of the compressed gradients is made in float32 and rounded once.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,23 @@ class GradBucket:
         if dtype not in rooms:
             rooms[dtype] = self._bucket.transport.allocate(self._bucket.flat.numel(), dtype.numpy, header=1)
         return rooms[dtype]
+
+
+def check_hook(hook: Any) -> None:
+    """Raises TypeError unless `hook` can be called; ValueError for annotations that say it is something else."""
+    if not callable(hook):
+        raise TypeError("Communication hook must be callable.")
+    signature = inspect.signature(hook)
+    parameters = list(signature.parameters.values())
+    wanted = {"bucket": GradBucket, "return": Future}
+    found = {"bucket": parameters[1].annotation if len(parameters) > 1 else None, "return": signature.return_annotation}
+    for what, annotation in found.items():
+        kind = getattr(annotation, "__origin__", annotation)  # Future of Future[Tensor]
+        if kind not in (inspect.Parameter.empty, wanted[what]) and not isinstance(kind, str):
+            raise ValueError(
+                f"Communication hook: {what} annotation should be {wanted[what].__name__}, got {annotation}; "
+                "a hook is hook(state, bucket) -> Future[Tensor]"
+            )
 
 
 def allreduce_hook(process_group: ProcessGroup | None, bucket: GradBucket) -> Future[engine.Tensor]:

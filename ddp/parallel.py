@@ -1,6 +1,5 @@
 """DistributedDataParallel: one model, a replica on every rank, gradients averaged during backward."""
 
-import inspect
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,10 +10,10 @@ import engine.nn as nn
 from ddp import replicas
 from ddp.agreement import Replica, TensorLayout, check_replicas
 from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
-from ddp.futures import Future
 from ddp.group import ProcessGroup, resolve
-from ddp.hooks import GradBucket, Hook
+from ddp.hooks import Hook, check_hook
 from ddp.reducer import Reducer
+from ddp.uneven import Join
 from engine.report import name_parameters
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"  # PyTorch's name of the attribute
@@ -73,8 +72,9 @@ class DistributedDataParallel(nn.Module):
         self.static_graph = static_graph
         self.require_backward_grad_sync = True
         self.gradient_weight = 1.0
+        self._joining: Join | None = None
         self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
-        self.reducer: Reducer | None = self._join(init_sync, self._problem(device_ids, output_device))
+        self.reducer: Reducer | None = self._agree(init_sync, self._problem(device_ids, output_device))
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(
@@ -85,7 +85,7 @@ class DistributedDataParallel(nn.Module):
 
     # --- making one ---------------------------------------------------------------------------------------------------
 
-    def _join(self, init_sync: bool, problem: Exception | None) -> Reducer:
+    def _agree(self, init_sync: bool, problem: Exception | None) -> Reducer:
         """Collective: check that the ranks agree, take over rank 0's values if wanted, and make the Reducer."""
         try:
             check_replicas(self._describe(problem, init_sync), self.process_group.exchange)
@@ -206,16 +206,25 @@ class DistributedDataParallel(nn.Module):
         return module(*inputs, **keywords)
 
     def _prepare(self, module: nn.Module) -> None:
-        reducer = self.reducer
-        if reducer is None:  # this wrapper was unpickled or copied
-            reducer = self.reducer = self._join(False, None)
+        reducer = self._live_reducer()
         if reducer.taken_over:
             raise RuntimeError("DistributedDataParallel: the module was wrapped again since; use the later wrapper")
         self._check_members()
         if reducer.failed:
             reducer.recover()
-        if self._owners_of_buffers and self.broadcast_buffers and self.require_backward_grad_sync and module.training:
-            replicas.copy_from(0, self._current_buffers(), self.process_group)
+        synchronize = self.require_backward_grad_sync
+        buffers = bool(self._owners_of_buffers) and self.broadcast_buffers and synchronize and module.training
+        root = 0
+        if self._joining is not None:
+            root = self._joining.before_step(synchronize, buffers).active - 1
+        if buffers:
+            replicas.copy_from(root, self._current_buffers(), self.process_group)
+
+    def _live_reducer(self) -> Reducer:
+        """The Reducer; collective where this wrapper was unpickled or copied and has none yet."""
+        if self.reducer is None:
+            self.reducer = self._agree(False, None)
+        return self.reducer
 
     def _check_members(self) -> None:
         for members, name, parameter, trainable, path in self._members:
@@ -255,13 +264,12 @@ class DistributedDataParallel(nn.Module):
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
         """Collective: from now on `hook(state, bucket)` reduces every bucket of gradients; see `ddp.hooks`.
 
-        A copy of the wrapper (pickle, deepcopy) does not have the hook. Raises TypeError unless `hook` can be called;
-        ValueError for annotations that contradict `ddp.hooks`; RuntimeError when there is one already.
+        A copy of the wrapper (pickle, deepcopy) does not have the hook.
+        Raises TypeError unless `hook` can be called; ValueError for annotations that contradict `ddp.hooks`;
+        RuntimeError when there is one already.
         """
-        _check_hook(hook)
-        if self.reducer is None:
-            self.reducer = self._join(False, None)
-        self.reducer.register_hook(state, hook)
+        check_hook(hook)
+        self._live_reducer().register_hook(state, hook)
 
     def overlap(self) -> dict[str, float]:
         """How much of the last backward's communication was hidden behind it: see `Reducer.overlap`."""
@@ -282,26 +290,43 @@ class DistributedDataParallel(nn.Module):
         finally:
             self._set_sync(before)
 
+    @contextmanager
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Iterator[None]:
+        """Around a training loop whose number of batches differs between ranks: who is through waits for the others.
+
+        Waiting ranks take part in the others' steps (one backward a forward) with zeros; in the end all have the model
+        of the highest rank that took the last step. With `divide_by_initial_world_size=False` gradients are divided by
+        the number of ranks that have data, not of all. With `throw_on_early_termination` every rank raises RuntimeError
+        as soon as one is through. An exception inside is passed on at once.
+        """
+        if not enable:
+            yield
+            return
+        reducer = self._live_reducer()
+        joining = self._joining = Join(self.process_group, throw_on_early_termination)
+        try:
+            yield
+        finally:
+            self._joining = None
+        weight = reducer.weight if divide_by_initial_world_size else 0.0
+        while (vote := joining.before_shadow_step()) is not None:
+            if vote.buffers:
+                replicas.copy_from(vote.active - 1, self._current_buffers(), self.process_group)
+            if vote.synchronize:
+                reducer.shadow(weight)
+        if joining.root is not None:
+            kept = self._tensors_to_copy() if self.broadcast_buffers else list(self.module.parameters())
+            replicas.copy_from(joining.root, kept, self.process_group)
+
     def _set_sync(self, synchronize: bool) -> None:
         self.require_backward_grad_sync = synchronize
         if self.reducer is not None:
             self.reducer.synchronize = synchronize
-
-
-def _check_hook(hook: Any) -> None:
-    if not callable(hook):
-        raise TypeError("Communication hook must be callable.")
-    signature = inspect.signature(hook)
-    parameters = list(signature.parameters.values())
-    wanted = {"bucket": GradBucket, "return": Future}
-    found = {"bucket": parameters[1].annotation if len(parameters) > 1 else None, "return": signature.return_annotation}
-    for what, annotation in found.items():
-        kind = getattr(annotation, "__origin__", annotation)  # Future of Future[Tensor]
-        if kind not in (inspect.Parameter.empty, wanted[what]) and not isinstance(kind, str):
-            raise ValueError(
-                f"Communication hook: {what} annotation should be {wanted[what].__name__}, got {annotation}; "
-                "a hook is hook(state, bucket) -> Future[Tensor]"
-            )
 
 
 def _layouts(named: Iterable[tuple[str, engine.Tensor]]) -> list[TensorLayout]:

@@ -209,6 +209,18 @@ class Reducer:
         self.times[3] = perf_counter()
         return failure
 
+    # --- without a backward -------------------------------------------------------------------------------------------
+
+    def shadow(self, weight: float) -> None:
+        """Collective with the others' backward: take part in it with zeros of this weight. Gradients here are lost."""
+        for bucket in self._buckets:
+            bucket.shadow(weight, self._hook)
+        failures = [failure for bucket in self._buckets if (failure := bucket.wait()) is not None]
+        for bucket in self._buckets:
+            bucket.forget()
+        if failures:
+            raise _failed(failures[0])
+
     # --- when backward does not end -----------------------------------------------------------------------------------
 
     def _give_up(self) -> None:
@@ -300,10 +312,14 @@ def _finish_all() -> None:
     failures = [failure for reducer in reducers if (failure := reducer._collect()) is not None]
     _running.clear()
     if failures:
-        raise RuntimeError(
-            f"DistributedDataParallel: an exception ended the backward of {failures[0]}, so the gradients of this step "
-            "are no averages; the cause is in that rank's output"
-        )
+        raise _failed(failures[0])
+
+
+def _failed(who: str) -> RuntimeError:
+    return RuntimeError(
+        f"DistributedDataParallel: an exception ended the backward of {who}, so the gradients of this step are no "
+        "averages; the cause is in that rank's output"
+    )
 
 
 def _give_up_all() -> None:

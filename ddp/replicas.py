@@ -6,9 +6,10 @@ import numpy as np
 
 import engine
 from ddp.group import ProcessGroup
+from engine.flat import flat_view
 
 # Bytes of one message, and of the memory that small tensors are packed into. What is larger travels from where it lies.
-# 1000 tensors of 1 KiB, 2 ranks: 9 ms one by one, 1.2 ms packed.
+# 1000 tensors of 1 KiB, 2 ranks: 3.3 ms one by one, 1.1 ms packed.
 _MESSAGE_BYTES = 16 << 20
 
 
@@ -22,21 +23,20 @@ def copy_from(root: int, tensors: Iterable[engine.Tensor], group: ProcessGroup) 
     if comm is None or group.size() == 1:
         return
     for batch in _batches(tensors):
+        pieces = [_memory(tensor) for tensor in batch]
         if len(batch) == 1:
-            memory = _memory(batch[0])
-            for begin in range(0, memory.size, _MESSAGE_BYTES):
-                comm.Bcast(memory[begin : begin + _MESSAGE_BYTES], root)
-            _write(batch[0], memory)
+            for begin in range(0, pieces[0].size, _MESSAGE_BYTES):
+                comm.Bcast(pieces[0][begin : begin + _MESSAGE_BYTES], root)
         else:
-            pieces = [_memory(tensor) for tensor in batch]
             packed = np.concatenate(pieces)
             comm.Bcast(packed, root)
-            if group.rank != root:
-                begin = 0
-                for tensor, piece in zip(batch, pieces, strict=True):
-                    piece[:] = packed[begin : begin + piece.size]
-                    _write(tensor, piece)
-                    begin += piece.size
+            begin = 0
+            for piece in pieces if group.rank != root else ():
+                piece[:] = packed[begin : begin + piece.size]
+                begin += piece.size
+        if group.rank != root:
+            for tensor, piece in zip(batch, pieces, strict=True):
+                _put_back(tensor, piece)
 
 
 def _batches(tensors: Iterable[engine.Tensor]) -> Iterator[list[engine.Tensor]]:
@@ -55,15 +55,14 @@ def _batches(tensors: Iterable[engine.Tensor]) -> Iterator[list[engine.Tensor]]:
 
 def _memory(tensor: engine.Tensor) -> np.ndarray:
     """The tensor's bytes, in the order in which they lie in memory: a view where it is dense, else a row-major copy."""
-    plain = tensor.detach()
-    if plain.is_non_overlapping_and_dense():
-        return plain.as_strided((plain.numel(),), (1,)).numpy().view(np.uint8)
-    return np.ascontiguousarray(plain.numpy()).reshape(-1).view(np.uint8)
+    flat = flat_view(tensor)
+    if flat is None:
+        flat = np.ascontiguousarray(tensor.detach().numpy()).reshape(-1)
+    return flat.view(np.uint8)
 
 
-def _write(tensor: engine.Tensor, memory: np.ndarray) -> None:
-    """Puts what `_memory` gave into the tensor, where that was a copy."""
-    plain = tensor.detach()
-    if not plain.is_non_overlapping_and_dense():
-        array = plain.numpy()
+def _put_back(tensor: engine.Tensor, memory: np.ndarray) -> None:
+    """Writes what `_memory` gave into the tensor, where that was a copy."""
+    if not tensor.is_non_overlapping_and_dense():
+        array = tensor.detach().numpy()
         array[...] = memory.view(array.dtype).reshape(array.shape)

@@ -81,12 +81,17 @@ strided = "engine.strided"
 newaxis = None
 
 # Imported when first asked for: a program that only computes need not wait for them.
-_ON_DEMAND = ("accelerator", "amp", "backends", "cuda", "data", "nn", "optim")
+_ON_DEMAND = ("accelerator", "amp", "backends", "cuda", "data", "distributions", "multiprocessing", "nn", "optim")
 
 
 def __getattr__(name: str) -> _Any:
     if name in _ON_DEMAND:
         return _importlib.import_module(f"engine.{name}")
+    if name.endswith("Tensor"):
+        from engine.legacy import TYPES
+
+        if name in TYPES:
+            return TYPES[name]
     if name == "autocast":
         return __getattr__("amp").autocast
     if name == "__version__":

@@ -6,34 +6,19 @@ _ELSEWHERE = {
     "engine.distributed": "it is the package ddp: `import ddp as dist`",
     "engine.nn.parallel": "use `from ddp import DistributedDataParallel`",
     "engine.nn.DataParallel": "one process drives one device here; use ddp.DistributedDataParallel under ddprun",
+    "engine.nn.SyncBatchNorm": "use ddp.SyncBatchNorm",
     "engine.utils.data.distributed": "use `from ddp import DistributedSampler`",
     "engine.utils.data.DistributedSampler": "use `from ddp import DistributedSampler`",
     "engine.compile": "there is no compiler; leave the call out, eager mode is all there is",
     "engine.jit": "there is no compiler; a module is used as it is",
     "engine.onnx": "save the state_dict with engine.save, a safetensors file that PyTorch reads, and export from there",
     "engine.sparse": "tensors are strided",
-    "engine.multiprocessing": "DataLoader starts its own workers, ddprun starts ranks",
     "engine.__version__": "the distribution is not installed; `pip install -e .` makes it known",
-}
-_TYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-    "Short": "int16",
-    "Char": "int8",
-    "Byte": "uint8",
-    "Bool": "bool",
 }
 
 
 def absent(module: str, name: str) -> AttributeError:
     """The error for a name that a module does not have, with what to use instead where that is known."""
     elsewhere = _ELSEWHERE.get(f"{module}.{name}")
-    if elsewhere is None and module == "engine" and name.removesuffix("Tensor") in _TYPES:
-        kind = _TYPES[name.removesuffix("Tensor")]
-        elsewhere = f"use engine.tensor(data, dtype=engine.{kind}), and tensor.dtype is engine.{kind} in tests"
     advice = "" if elsewhere is None else f": {elsewhere}"
     return AttributeError(f"module {module!r} has no attribute {name!r}{advice}")

@@ -250,8 +250,12 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
 
 @method
 def type(self: Tensor, dtype: Any = None) -> Any:
-    """The dtype's name as PyTorch writes it ("engine.FloatTensor" style names do not exist here), or a conversion."""
-    return str(self.dtype) if dtype is None else copy.to(self, dtype=dtype)
+    """The older name of the dtype ("engine.FloatTensor"), or a conversion to a dtype or to `engine.FloatTensor`."""
+    from engine.legacy import TYPES
+
+    if dtype is None:
+        return next((f"engine.{name}" for name, each in TYPES.items() if each.dtype is self.dtype), str(self.dtype))
+    return copy.to(self, dtype=getattr(dtype, "dtype", dtype))
 
 
 @method

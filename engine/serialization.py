@@ -1,9 +1,9 @@
-"""`save` and `load`: tensors and plain data in one safetensors file. Nothing is ever executed on load.
+"""`save` and `load`: tensors and plain data in one safetensors file. Nothing in such a file is ever executed on load.
 
-A flat dict of tensors (a state_dict) becomes a plain safetensors file, readable by PyTorch and others; files of
-theirs load here, too. Nested dicts, lists, tuples, numbers, strings, bytes and None travel as JSON in the file's
-metadata, which also keeps strides, so that channels-last weights come back channels-last. A file is written beside
-its destination, flushed, and then moved there: it is complete or not there at all.
+A flat dict of tensors (a state_dict) becomes a plain safetensors file, readable by PyTorch and others; files of theirs
+load here, too. Nested dicts, lists, tuples, numbers, strings, bytes and None travel as JSON in the file's metadata,
+which also keeps strides, so that channels-last weights come back channels-last. Whole objects are `engine.pickled`'s. A
+file is written beside its destination, flushed, and then moved there: it is complete or not there at all.
 """
 
 import base64
@@ -11,16 +11,22 @@ import json
 import os
 import tempfile
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from engine import layout
-from engine.dtypes import dtype, named
-from engine.ops.factories import empty_strided
+from engine import layout, pickled
+from engine.dtypes import DTYPES, dtype, named
+from engine.ops.factories import empty_strided, from_numpy
+from engine.pickled import add_safe_globals as add_safe_globals
+from engine.pickled import clear_safe_globals as clear_safe_globals
+from engine.pickled import get_safe_globals as get_safe_globals
+from engine.pickled import safe_globals as safe_globals
 from engine.tensor import Tensor
 
+_ARRAYS = {each.numpy for each in DTYPES.values()}
 _STRUCTURE = "engine.structure"
 _FROM_FILE = {
     "BOOL": "bool",
@@ -38,14 +44,23 @@ _FROM_FILE = {
 }
 
 
-def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
-    """Writes tensors, nested dicts, lists, tuples, numbers, strings, bytes and None to a path (atomically) or an open
-    binary file.
+class _MoreThanDataError(TypeError):
+    """Part of an object is no tensor, array or plain data."""
 
-    Raises: TypeError naming the place and type of anything else.
+
+def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
+    """Writes to a path (atomically) or an open binary file.
+
+    Tensors, NumPy arrays, nested dicts, lists, tuples, numbers, strings, bytes and None become a safetensors file;
+    anything else, a module for instance, a pickle, which `load` reads only when its classes are allowed.
+
+    Raises: what pickle raises for lambdas, open files and the like.
     """
     tensors: dict[str, Tensor] = {}
-    content = _encode(_pack(obj, "", tensors), tensors)
+    try:
+        content = _encode(_pack(obj, "", tensors), tensors)
+    except _MoreThanDataError:
+        content = pickled.dumps(obj)
     if hasattr(f, "write"):
         f.write(content)
         return
@@ -72,16 +87,30 @@ def _umask() -> int:
 def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Reads what `save` wrote, or any safetensors file (then a dict of tensors).
 
-    map_location: the device of all tensors. weights_only exists for PyTorch's sake; False changes nothing, since there
-        is no pickle to run.
-    Raises: FileNotFoundError; RuntimeError for a truncated or foreign file, saying which; nothing is half loaded.
+    map_location: the device of all tensors, a dict from devices' names to devices, or a function
+        (tensor, "cpu") -> Tensor or None; what is not mapped stays in host memory.
+    weights_only: False to build the objects of a file that was saved with more than data, which can run any code.
+    Raises: FileNotFoundError; RuntimeError for a truncated or foreign file, saying which; nothing is half loaded;
+    pickle.UnpicklingError for classes that were not allowed by `add_safe_globals`.
     """
     where = getattr(f, "name", "the file") if hasattr(f, "read") else str(f)
     content = f.read() if hasattr(f, "read") else Path(f).read_bytes()
+    place = None if map_location is None else _placing(map_location)
+    if content.startswith(pickled.MARK):
+        return pickled.loads(content, where, not weights_only, place)
     structure, tensors = _decode(content, where)
-    if map_location is not None:
-        tensors = {name: tensor.to(map_location) for name, tensor in tensors.items()}
+    if place is not None:
+        tensors = {name: place(tensor) for name, tensor in tensors.items()}
     return dict(tensors) if structure is None else _unpack(structure, tensors, where)
+
+
+def _placing(map_location: Any) -> Callable[[Tensor], Tensor]:
+    """The function that puts a loaded tensor, which is in host memory, where `map_location` says."""
+    if isinstance(map_location, dict):
+        return lambda tensor: tensor.to(map_location.get("cpu", "cpu"))
+    if callable(map_location):
+        return lambda tensor: tensor if (mapped := map_location(tensor, "cpu")) is None else mapped
+    return lambda tensor: tensor.to(map_location)
 
 
 # --- the structure around the tensors ---------------------------------------------------------------------------------
@@ -115,17 +144,15 @@ def _pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
                 _pack(item, f"{place}.{i}" if place else str(i), tensors) for i, item in enumerate(value)
             ]
         }
+    if isinstance(value, np.ndarray) and value.dtype in _ARRAYS:
+        return {"array": _pack(from_numpy(value.copy()), place, tensors)}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, dtype):
         return {"dtype": value.name}
     if isinstance(value, complex):
         return {"complex": [value.real.hex(), value.imag.hex()]}
-    raise TypeError(
-        f"save: {place or 'the object'} is a {type(value).__name__}; expected tensors, dicts, lists, tuples, numbers, "
-        f"strings, bytes or None "
-        "(save a module's state_dict(), not the module)"
-    )
+    raise _MoreThanDataError(f"{place or 'the object'} is a {type(value).__name__}")
 
 
 def _unpack(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
@@ -135,6 +162,8 @@ def _unpack(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
         tensor = _in_strides(tensors[value["tensor"]], tuple(value["stride"]))
         return tensor.requires_grad_() if value["requires_grad"] else tensor
     ((kind, content),) = value.items()
+    if kind == "array":
+        return _unpack(content, tensors, where).numpy()
     if kind in ("dict", "ordered"):
         made: dict[Any, Any] = OrderedDict() if kind == "ordered" else {}
         for key, item in content:

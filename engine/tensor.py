@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -76,9 +76,9 @@ class Storage:
 
 class Tensor:
     """An n-dimensional array with a gradient history. Made by `engine.tensor`, `engine.zeros`, `engine.from_numpy` and
-    other factories.
+    other factories; `Tensor(2, 3)` and `Tensor([1.0, 2.0])` are PyTorch's older ways.
 
-    The two arguments are the engine's own: an array and the Spec that describes it.
+    The engine itself gives two arguments: an array and the Spec that describes it.
     """
 
     __slots__ = (
@@ -94,10 +94,18 @@ class Tensor:
         "_spec",
         "_view_version",
     )
+    _array: Any
+    _spec: Spec
     _output_nr: int  # set where there is a _grad_fn
     _view_version: int  # set where there is a _base (`engine.autograd.versions`)
 
-    def __init__(self, array: Any, spec: Spec) -> None:
+    def __init__(self, array: Any = None, spec: Any = None, *sizes: int) -> None:
+        if spec.__class__ is not Spec:  # 15 ns of about 200
+            from engine.legacy import construct
+
+            given = () if array is None else (array,) if spec is None else (array, spec, *sizes)
+            made = construct(given)
+            array, spec = made._array, made._spec
         self._array = array
         self._spec = spec
         self._requires_grad = False
@@ -553,11 +561,9 @@ class Tensor:
         return id(self)
 
     def __format__(self, specification: str) -> str:
-        return (
-            format(self.item(), specification)
-            if not self._spec.ndim and specification
-            else object.__format__(self, specification)
-        )
+        if self._spec.ndim or self.is_meta or not (specification or type(self) is Tensor):
+            return object.__format__(self, specification)
+        return format(self.item(), specification)
 
     def __repr__(self) -> str:
         from engine.printing import tensor_repr
@@ -698,8 +704,3 @@ def _rebuild(
     tensor._requires_grad = requires_grad
     tensor.__dict__.update(extra)
     return tensor
-
-
-def refuse_construction(kind: str) -> NoReturn:
-    """Raises the TypeError that points at the factories."""
-    raise TypeError(f"{kind}: use engine.tensor(data), engine.zeros(shape) or engine.from_numpy(array)")

@@ -19,6 +19,16 @@ from typing import NoReturn
 # Set for each process by Open MPI, by MPICH's Hydra, and by Slurm's srun.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
+# The names that torchrun gives these numbers, which scripts written for it read.
+_TORCHRUN = {
+    "RANK": RANK_VARIABLES,
+    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
+    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
+    "LOCAL_WORLD_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+}
+# Where torchrun's ranks find each other. MPI's do so by themselves: nobody listens there.
+_RENDEZVOUS = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
 
 def main() -> None:
     """Runs `sys.argv[1:]` as the interpreter would its own arguments; a rank that fails ends here, and all with it."""
@@ -27,6 +37,12 @@ def main() -> None:
     # the lines of two ranks would mix.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
+    for name, value in _RENDEZVOUS.items():
+        os.environ.setdefault(name, value)
+    for name, sources in _TORCHRUN.items():
+        known = [os.environ[source] for source in sources if source in os.environ]
+        if known:
+            os.environ[name] = known[0]
     module = sys.argv[1] == "-m"
     sys.argv = sys.argv[2 if module else 1 :]
     target = sys.argv[0]

@@ -69,7 +69,7 @@ class Transport(Protocol):
 
         divisor: alike on every rank; None for the mean weighted by the ranks' `header[0]` (if these are all equal, for
         the plain mean, bit for bit).
-        RuntimeError if the buffer is in flight; TypeError if integers are to be divided.
+        RuntimeError if the buffer is in flight, or the transport closed; TypeError if integers are to be divided.
         """
         ...
 
@@ -116,6 +116,13 @@ def aligned_zeros(count: int, dtype: DTypeLike) -> NDArray[Any]:
     raw = np.zeros(count * dtype.itemsize + CACHE_LINE, np.uint8)
     shift = -raw.ctypes.data % CACHE_LINE
     return raw[shift : shift + count * dtype.itemsize].view(dtype)
+
+
+def closed(name: str) -> RuntimeError:
+    """The error for starting a buffer of a transport that was closed."""
+    return RuntimeError(
+        f"transport {name}: it was closed with its process group; after init_process_group wrap the model again"
+    )
 
 
 def round_up(value: int, multiple: int) -> int:

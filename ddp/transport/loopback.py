@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ddp.transport.base import accumulator_dtype, aligned_zeros, check_divisor
+from ddp.transport.base import accumulator_dtype, aligned_zeros, check_divisor, closed
 from ddp.transport.summing import Summation
 
 
@@ -28,11 +28,16 @@ class LoopbackTransport:
     rank = 0
     size = 1
 
+    def __init__(self) -> None:
+        self._closed = False
+
     def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> LoopbackBuffer:
         accumulator_dtype(dtype)
         return LoopbackBuffer(aligned_zeros(count, dtype), np.zeros(header))
 
     def start(self, buffer: LoopbackBuffer, divisor: float | None = 1.0) -> None:
+        if self._closed:
+            raise closed(self.name)
         if buffer.in_flight:
             raise RuntimeError("transport loopback: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
@@ -52,4 +57,4 @@ class LoopbackTransport:
         return self
 
     def close(self) -> None:
-        """Nothing was opened."""
+        self._closed = True

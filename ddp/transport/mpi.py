@@ -25,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from ddp.transport.base import CACHE_LINE, accumulator_dtype, aligned_zeros, check_divisor, slice_bounds
+from ddp.transport.base import CACHE_LINE, accumulator_dtype, aligned_zeros, check_divisor, closed, slice_bounds
 from ddp.transport.summing import Summation, sum_headers
 
 CHUNK_BYTES = 1 << 20
@@ -83,6 +83,7 @@ class MpiTransport:
         self.size = comm.size
         self._scatter_comm = comm.Dup()
         self._gather_comm = comm.Dup()
+        self._closed = False
         self._queue: deque[tuple[MpiBuffer, Chunk]] = deque()
         self._scattering: deque[tuple[MPI.Request, MpiBuffer, Chunk, NDArray[np.uint8]]] = deque()
         self._gathering: deque[tuple[MPI.Request, MpiBuffer]] = deque()
@@ -93,6 +94,8 @@ class MpiTransport:
         return MpiBuffer(aligned_zeros(count, dtype), header, self.size, self.rank)
 
     def start(self, buffer: MpiBuffer, divisor: float | None = 1.0) -> None:
+        if self._closed:
+            raise closed(self.name)
         if buffer.started:
             raise RuntimeError("transport mpi: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
@@ -129,6 +132,7 @@ class MpiTransport:
         return MpiTransport(self._scatter_comm)
 
     def close(self) -> None:
+        self._closed = True
         if self._queue or self._scattering or self._gathering:
             return
         self._scatter_comm.Free()

@@ -32,7 +32,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from ddp.transport.base import CACHE_LINE, accumulator_dtype, check_divisor, round_up, slice_bounds
+from ddp.transport.base import CACHE_LINE, accumulator_dtype, check_divisor, closed, round_up, slice_bounds
 from ddp.transport.nodes import count_cores, count_nodes
 from ddp.transport.segments import map_segments
 from ddp.transport.summing import Summation, sum_headers
@@ -109,6 +109,7 @@ class SharedTransport:
         self._fence_window.Lock_all(MPI.MODE_NOCHECK)  # Win.Sync is only defined inside an access epoch
         self._fence = self._fence_window.Sync
         self._in_flight: list[SharedBuffer] = []
+        self._closed = False
         self._spins = 0 if self.size > count_cores(self._comm) else _SPINS
 
     def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> SharedBuffer:
@@ -116,6 +117,8 @@ class SharedTransport:
         return SharedBuffer(self._comm, count, np.dtype(dtype), header)
 
     def start(self, buffer: SharedBuffer, divisor: float | None = 1.0) -> None:
+        if self._closed:
+            raise closed(self.name)
         if buffer.stage != _IDLE:
             raise RuntimeError("transport shared: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
@@ -149,6 +152,7 @@ class SharedTransport:
         return self  # each buffer has its own numbers: no order among buffers is assumed
 
     def close(self) -> None:
+        self._closed = True
         if self._in_flight:
             return
         self._fence_window.Unlock_all()

@@ -3,6 +3,10 @@
 Read in this order: module, parameter, container, linear; then any family of layers.
 """
 
+import importlib
+from types import ModuleType
+
+from engine.absent import absent
 from engine.nn import functional, init, utils
 from engine.nn.activation import (
     CELU,
@@ -282,3 +286,9 @@ __all__ = [
     "init",
     "utils",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "modules":
+        return importlib.import_module("engine.nn.modules")
+    raise absent("engine.nn", name)

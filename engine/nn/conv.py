@@ -121,6 +121,9 @@ class _Convolution(Module):
         return text
 
 
+_ConvNd = _Convolution  # the name by which code of others finds convolutions among modules
+
+
 class _Conv(_Convolution):
     def __init__(
         self,

@@ -62,7 +62,8 @@ def _spec(shape: tuple[int, ...], kind: Any, where: Any, memory_format: MemoryFo
 
 
 def empty(
-    *size: Any,
+    *sizes: Any,
+    size: Any = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
@@ -70,7 +71,8 @@ def empty(
     pin_memory: bool = False,
 ) -> Tensor:
     """Uninitialised. `pin_memory` has a meaning on GPUs only."""
-    return _new(_spec(shape_from(size, "empty"), dtype, device, memory_format), requires_grad)
+    shape = shape_from(sizes if size is None else (size,), "empty")
+    return _new(_spec(shape, dtype, device, memory_format), requires_grad)
 
 
 def empty_strided(
@@ -126,25 +128,33 @@ def full(
 
 
 def zeros(
-    *size: Any, out: Tensor | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    *sizes: Any,
+    size: Any = None,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Every element 0."""
+    shape = shape_from(sizes if size is None else (size,), "zeros")
     if out is not None:
-        return _into(out, zeros, *size, dtype=dtype)
-    return full(
-        shape_from(size, "zeros"), 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad
-    )
+        return _into(out, zeros, shape, dtype=dtype)
+    return full(shape, 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
 def ones(
-    *size: Any, out: Tensor | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    *sizes: Any,
+    size: Any = None,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Every element 1."""
+    shape = shape_from(sizes if size is None else (size,), "ones")
     if out is not None:
-        return _into(out, ones, *size, dtype=dtype)
-    return full(
-        shape_from(size, "ones"), 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad
-    )
+        return _into(out, ones, shape, dtype=dtype)
+    return full(shape, 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
 def empty_like(

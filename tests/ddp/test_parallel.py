@@ -341,6 +341,18 @@ def test_models_that_differ_are_refused_on_every_rank(group, what, words) -> Non
     assert gradients(net) == {"a": mean(group, lambda r: 12 * r)}
 
 
+@RANKS
+def test_after_the_end_of_its_process_group(group) -> None:
+    """In a world of its own, within that of this file's job."""
+    world = ProcessGroup(group.rank, group.ranks, group.comm.Dup())
+    net = DistributedDataParallel(Weights("a"), process_group=world)
+    net(a=12.0).backward()
+    ddp.destroy_process_group(world)
+    with pytest.raises(RuntimeError, match="closed with its process group; after init_process_group wrap the model"):
+        net(a=12.0).backward()
+    assert net.module.a.grad.tolist() != []
+
+
 def test_a_process_group_is_needed() -> None:
     with pytest.raises(ValueError, match="Default process group has not been initialized"):
         DistributedDataParallel(Weights("a"))

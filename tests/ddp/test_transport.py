@@ -225,6 +225,16 @@ def test_arrays_outlive_their_transport(comm, ranks: int) -> None:
 
 
 @pytest.mark.mpi(ranks=[1, 2])
+def test_a_closed_transport_starts_nothing(comm, ranks: int) -> None:
+    for name in names_for(ranks):
+        transport = TRANSPORTS[name](comm)
+        buffer = transport.allocate(1, np.float32)
+        transport.close()
+        with pytest.raises(RuntimeError, match=f"transport {name}: it was closed with its process group"):
+            transport.start(buffer)
+
+
+@pytest.mark.mpi(ranks=[1, 2])
 def test_arrays_start_on_a_cache_line(transports) -> None:
     for transport in transports:
         for header in (0, 1, 9):

@@ -58,6 +58,13 @@ def test_every_rank_gets_the_script_its_arguments_and_its_share(
     ]
 
 
+def test_scripts_for_torchrun_find_its_variables(run: Callable, script: Callable) -> None:
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
+    name = script(f"import os\nprint(*(os.environ[name] for name in {names}), 'MASTER_ADDR' in os.environ)\n")
+    ended = run("-n", "2", name)
+    assert sorted(ended.stdout.splitlines()) == ["0 2 0 2 True", "1 2 1 2 True"]
+
+
 def test_imports_are_those_of_python_itself(run: Callable, script: Callable) -> None:
     """A script finds what lies beside it, a module what lies in the working directory."""
     script("print('beside the script')", "folder/helper.py")
