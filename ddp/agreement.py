@@ -74,12 +74,17 @@ def check_replicas(mine: Replica, exchange: Callable[[Replica], list[Replica]]) 
             )
 
 
+def name_ranks(ranks: Sequence[int]) -> str:
+    """In words: `rank 3`, `ranks 1, 2`."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
+
+
 def _at(layout: Sequence[TensorLayout], position: int) -> TensorLayout | None:
     return layout[position] if position < len(layout) else None
 
 
 def _describe(ranks: list[int], found: TensorLayout | None, expected: TensorLayout | None) -> str:
-    who = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"
+    who = f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"
     if found is None:
         return f"{who} no {expected}, which rank 0 has"
     if expected is None:

@@ -1,288 +1,419 @@
-"""Collectives on tensors and objects, in torch.distributed's names.
+"""Collectives on tensors, in torch.distributed's names.
 
-Tensors are exchanged in logical (row-major) order, whatever their layouts.
+Every rank of the group calls the same functions in the same order, with tensors of one shape, dtype and layout: the
+ranks compare this before bytes move, and all of them raise where it differs (`ddp.calls`). What one rank can tell by
+itself (a wrong root, a list of wrong length) it raises at once.
 
-Every function takes part on all ranks of the group in the same order. A wrong root, shape or dtype raises before
-anything is sent.
+A dense tensor travels in the order of its memory, whatever that is, another one in row-major order (`ddp.wire`).
+float16 and bfloat16 are summed in float32. With `async_op=True` a function returns a `Work`; its tensors belong to it
+until `wait`. `src` and `dst` are numbers in the world, `group_src` and `group_dst` in the group. A rank that is not in
+the group is warned and does nothing.
 """
 
-import pickle
-from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 import engine
-from ddp.futures import Future
-from ddp.group import ProcessGroup, resolve
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-
-class ReduceOp(Enum):
-    """How elements are combined. AVG divides the sum by the number of ranks."""
-
-    SUM = "SUM"
-    AVG = "AVG"
-    PRODUCT = "PROD"
-    MIN = "MIN"
-    MAX = "MAX"
-    BAND = "BAND"
-    BOR = "BOR"
-    BXOR = "BXOR"
-
-
-# MPI knows no half precision: those travel and are combined as float32.
-_WIDER = {"float16": np.float32, "bfloat16": np.float32}
-
-
-class Work:
-    """A collective under way."""
-
-    def __init__(self, tensor: engine.Tensor, request: "MPI.Request | None", finish: Callable[[], None]) -> None:
-        self._tensor = tensor
-        self._request = request
-        self._finish: Callable[[], None] | None = finish
-
-    def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
-        if self._finish is not None and (self._request is None or self._request.Test()):
-            self._done()
-        return self._finish is None
-
-    def get_future(self) -> "Future[list[engine.Tensor]]":
-        """The future of the result: a list of one tensor."""
-
-        def compute() -> list[engine.Tensor]:
-            self.wait()
-            return [self._tensor]
-
-        return Future(compute)
-
-    def wait(self) -> bool:
-        """Blocks until the result is in the tensor."""
-        if self._finish is not None:
-            if self._request is not None:
-                self._request.Wait()
-            self._done()
-        return True
-
-    def _done(self) -> None:
-        finish, self._finish = self._finish, None
-        assert finish is not None
-        finish()
-
-
-def _array(tensor: engine.Tensor, name: str) -> np.ndarray:
-    if not isinstance(tensor, engine.Tensor):
-        raise TypeError(f"{name}: expected a Tensor, got {type(tensor).__name__}")
-    return tensor.detach().cpu().numpy()
-
-
-def _buffer(array: np.ndarray) -> np.ndarray:
-    """A C-contiguous array that MPI can send: the array itself where it is one, else a copy.
-
-    The copy is wider for half precision, and bytes for bool.
-    """
-    wide = _WIDER.get(array.dtype.name)
-    if wide is not None:
-        return array.astype(wide, order="C")
-    if array.dtype == np.bool_:
-        return np.ascontiguousarray(array).view(np.uint8)
-    return np.ascontiguousarray(array)
-
-
-def _write(tensor: engine.Tensor, values: np.ndarray) -> None:
-    array = tensor.detach().numpy()
-    if values is not array:
-        array[...] = values.reshape(array.shape).astype(array.dtype, copy=False)
-    # Even where MPI wrote into the tensor's own memory, what autograd saved of it is out of date now.
-    engine.autograd.graph.increment_version(tensor)
-
-
-def _check_root(name: str, group: ProcessGroup, root: int) -> int:
-    if root not in group.ranks:
-        raise ValueError(f"{name}: rank {root} is not in the group; expected one of {list(group.ranks)}")
-    return group.ranks.index(root)
+from ddp.calls import Call
+from ddp.group import ProcessGroup
+from ddp.members import members_of, number_in_group
+from ddp.messages import Messages
+from ddp.reductions import Op, ReduceOp, after, before, check_reduction, mpi_operation
+from ddp.wire import check_like, check_tensor, elements, elements_like, in_shape, layout_of, rows_of, store
+from ddp.work import Work, run
 
 
 def all_reduce(
-    tensor: engine.Tensor, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False
+    tensor: engine.Tensor, op: Op = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Work | None:
     """Combines the tensors of all ranks, in place, on every rank."""
-    members = resolve(group)
-    own = _array(tensor, "all_reduce")
-    values = _buffer(own)
-    if op is ReduceOp.AVG and own.dtype.kind in "iub":
-        raise TypeError(f"all_reduce: AVG needs a floating point tensor, got {tensor.dtype}; use SUM")
-    request = None
-    if members.comm is not None and members.size() > 1:
-        from mpi4py import MPI
+    members = members_of("all_reduce", group)
+    if members is None:
+        return None
+    check_tensor("all_reduce", tensor)
+    check_reduction("all_reduce", op, tensor.dtype)
+    own = elements(tensor)
+    values = before(op, own)
 
-        combine = getattr(MPI, "SUM" if op is ReduceOp.AVG else op.value)
-        if async_op:
-            request = members.comm.Iallreduce(MPI.IN_PLACE, values, combine)
-        else:
-            members.comm.Allreduce(MPI.IN_PLACE, values, combine)
+    def move(messages: Messages) -> None:
+        messages.combine(values, mpi_operation(op, own.dtype))
 
     def finish() -> None:
-        result = values / members.size() if op is ReduceOp.AVG else values
-        _write(tensor, result.astype(bool) if own.dtype == np.bool_ else result)
+        store(tensor, in_shape(after(op, values, members.size(), own.dtype), tensor))
 
-    work = Work(tensor, request, finish)
-    if async_op:
-        return work
-    work.wait()
-    return None
+    call = Call("all_reduce", (("op", op.name),), (layout_of(tensor),))
+    return run(members, call, move, finish, [tensor], async_op)
 
 
-def reduce(tensor: engine.Tensor, dst: int, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None) -> None:
-    """Combines the tensors of all ranks into that of rank `dst`."""
-    members = resolve(group)
-    root = _check_root("reduce", members, dst)
-    combined = tensor.detach().clone()
-    all_reduce(combined, op, members)
-    if members.rank == root:
-        _write(tensor, combined.numpy())
+def reduce(
+    tensor: engine.Tensor,
+    dst: int | None = None,
+    op: Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Combines the tensors of all ranks into that of rank `dst`; the others stay as they are."""
+    members = members_of("reduce", group)
+    if members is None:
+        return None
+    check_tensor("reduce", tensor)
+    check_reduction("reduce", op, tensor.dtype)
+    root = number_in_group("reduce", members, "dst", dst, group_dst, None)
+    own = elements(tensor)
+    values = before(op, own)
+
+    def move(messages: Messages) -> None:
+        messages.combine_at(values, mpi_operation(op, own.dtype), root)
+
+    def finish() -> None:
+        if members.rank == root:
+            store(tensor, in_shape(after(op, values, members.size(), own.dtype), tensor))
+
+    call = Call("reduce", (("op", op.name), ("dst", members.ranks[root])), (layout_of(tensor),))
+    return run(members, call, move, finish, [tensor], async_op)
 
 
-def broadcast(tensor: engine.Tensor, src: int = 0, group: ProcessGroup | None = None) -> None:
+def broadcast(
+    tensor: engine.Tensor,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
     """Every rank's tensor becomes that of rank `src`."""
-    members = resolve(group)
-    root = _check_root("broadcast", members, src)
-    own = _array(tensor, "broadcast")
-    # Bytes, so that every dtype travels exactly.
-    values = np.ascontiguousarray(own)
-    if members.comm is not None and members.size() > 1:
-        members.comm.Bcast(values.reshape(-1).view(np.uint8), root)
-    _write(tensor, values)
+    members = members_of("broadcast", group)
+    if members is None:
+        return None
+    check_tensor("broadcast", tensor)
+    root = number_in_group("broadcast", members, "src", src, group_src, 0)
+    values = elements(tensor)
+
+    def move(messages: Messages) -> None:
+        messages.spread(values, root)
+
+    def finish() -> None:
+        store(tensor, in_shape(values, tensor))
+
+    call = Call("broadcast", (("src", members.ranks[root]),), (layout_of(tensor),))
+    return run(members, call, move, finish, [tensor], async_op)
 
 
-def all_gather(tensor_list: list[engine.Tensor], tensor: engine.Tensor, group: ProcessGroup | None = None) -> None:
-    """Fills `tensor_list` with the tensors of all ranks, which must be of one shape and dtype."""
-    members = resolve(group)
-    if len(tensor_list) != members.size():
-        raise ValueError(f"all_gather: expected a list of {members.size()} tensors, got {len(tensor_list)}")
-    for rank, found in enumerate(members.exchange((tuple(tensor.shape), str(tensor.dtype)))):
-        if found != (tuple(tensor.shape), str(tensor.dtype)):
-            raise ValueError(
-                f"all_gather: rank {rank} has {found[0]} {found[1]}, "
-                f"rank {members.rank} {tuple(tensor.shape)} {tensor.dtype}"
-            )
-    values = np.ascontiguousarray(_array(tensor, "all_gather"))
-    gathered = np.empty((members.size(), *values.shape), values.dtype)
-    if members.comm is None:
-        gathered[0] = values
-    else:
-        members.comm.Allgather(values.reshape(-1).view(np.uint8), gathered.reshape(-1).view(np.uint8))
-    for target, part in zip(tensor_list, gathered, strict=True):
-        _write(target, part)
+def all_gather(
+    tensor_list: list[engine.Tensor],
+    tensor: engine.Tensor,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Fills `tensor_list` with the tensors of all ranks."""
+    members = members_of("all_gather", group)
+    if members is None:
+        return None
+    check_tensor("all_gather", tensor)
+    _check_list("all_gather", "tensor_list", tensor_list, members, tensor)
+    rows = _rows_with_own(tensor, members)
+
+    def finish() -> None:
+        for target, row in zip(tensor_list, rows, strict=True):
+            store(target, in_shape(row, tensor))
+
+    call = Call("all_gather", (), (layout_of(tensor),))
+    return run(members, call, lambda messages: messages.collect(rows), finish, list(tensor_list), async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: engine.Tensor,
+    input_tensor: engine.Tensor,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Fills `output_tensor`, of shape (ranks * n, ...) or (ranks, n, ...), with the (n, ...) tensors of all ranks."""
+    members = members_of("all_gather_into_tensor", group)
+    if members is None:
+        return None
+    name = "all_gather_into_tensor"
+    _check_stacked(name, "output_tensor", output_tensor, "input_tensor", input_tensor, members)
+    rows = _rows_with_own(input_tensor, members)
+
+    def finish() -> None:
+        parts = np.stack([in_shape(row, input_tensor) for row in rows])
+        store(output_tensor, parts.reshape(tuple(output_tensor.shape)))
+
+    call = Call(name, (), (layout_of(input_tensor),))
+    return run(members, call, lambda messages: messages.collect(rows), finish, [output_tensor], async_op)
 
 
 def gather(
     tensor: engine.Tensor,
     gather_list: list[engine.Tensor] | None = None,
-    dst: int = 0,
+    dst: int | None = None,
     group: ProcessGroup | None = None,
-) -> None:
-    """Fills `gather_list` of rank `dst` with the tensors of all ranks."""
-    members = resolve(group)
-    root = _check_root("gather", members, dst)
-    if (members.rank == root) != (gather_list is not None):
-        raise ValueError(f"gather: gather_list must be given on rank {dst} and only there")
-    everywhere = [engine.empty_like(tensor) for _ in members.ranks]
-    all_gather(everywhere, tensor, members)
-    for target, source in zip(gather_list or (), everywhere, strict=False):
-        target.copy_(source)
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Fills `gather_list` of rank `dst`, by default 0, with the tensors of all ranks."""
+    members = members_of("gather", group)
+    if members is None:
+        return None
+    check_tensor("gather", tensor)
+    root = number_in_group("gather", members, "dst", dst, group_dst, 0)
+    targets = _list_at_root("gather", "gather_list", gather_list, members, root)
+    own = elements(tensor)
+    rows = np.empty((0, own.size), own.dtype)
+    if members.rank == root:
+        _check_list("gather", "gather_list", targets, members, tensor)
+        rows = _rows_with_own(tensor, members)
+
+    def move(messages: Messages) -> None:
+        if members.rank == root:
+            messages.swap([], [(source, row) for source, row in enumerate(rows) if source != root])
+        else:
+            messages.swap([(root, own)], [])
+
+    def finish() -> None:
+        for target, row in zip(targets, rows, strict=True):
+            store(target, in_shape(row, tensor))
+
+    call = Call("gather", (("dst", members.ranks[root]),), (layout_of(tensor),))
+    return run(members, call, move, finish, list(targets), async_op)
 
 
 def scatter(
     tensor: engine.Tensor,
     scatter_list: list[engine.Tensor] | None = None,
-    src: int = 0,
+    src: int | None = None,
     group: ProcessGroup | None = None,
-) -> None:
-    """Gives each rank its entry of the list of rank `src`."""
-    members = resolve(group)
-    root = _check_root("scatter", members, src)
-    if (members.rank == root) != (scatter_list is not None):
-        raise ValueError(f"scatter: scatter_list must be given on rank {src} and only there")
-    parts = None if scatter_list is None else [np.ascontiguousarray(_array(part, "scatter")) for part in scatter_list]
-    received = parts[0] if members.comm is None and parts else members.comm.scatter(parts, root)  # type: ignore[union-attr]
-    if received.shape != tuple(tensor.shape):
-        raise ValueError(
-            f"scatter: rank {members.rank} expected shape {tuple(tensor.shape)}, rank {src} sent {received.shape}"
-        )
-    _write(tensor, received)
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Gives each rank, in its `tensor`, its entry of the list of rank `src`, by default 0."""
+    members = members_of("scatter", group)
+    if members is None:
+        return None
+    check_tensor("scatter", tensor)
+    root = number_in_group("scatter", members, "src", src, group_src, 0)
+    sources = _list_at_root("scatter", "scatter_list", scatter_list, members, root)
+    parts: list[np.ndarray] = []
+    values = elements(tensor)
+    if members.rank == root:
+        _check_list("scatter", "scatter_list", sources, members, tensor)
+        parts = [elements_like(part, tensor) for part in sources]
+        values = parts[root]
+
+    def move(messages: Messages) -> None:
+        if members.rank == root:
+            messages.swap([(to, part) for to, part in enumerate(parts) if to != root], [])
+        else:
+            messages.swap([], [(root, values)])
+
+    def finish() -> None:
+        store(tensor, in_shape(values, tensor))
+
+    call = Call("scatter", (("src", members.ranks[root]),), (layout_of(tensor),))
+    return run(members, call, move, finish, [tensor], async_op)
 
 
 def reduce_scatter(
     output: engine.Tensor,
     input_list: Sequence[engine.Tensor],
-    op: ReduceOp = ReduceOp.SUM,
+    op: Op = ReduceOp.SUM,
     group: ProcessGroup | None = None,
-) -> None:
+    async_op: bool = False,
+) -> Work | None:
     """Combines entry r of all ranks' lists into the output of rank r."""
-    members = resolve(group)
-    if len(input_list) != members.size():
-        raise ValueError(f"reduce_scatter: expected a list of {members.size()} tensors, got {len(input_list)}")
-    for rank, part in enumerate(input_list):
-        combined = part.detach().clone()
-        all_reduce(combined, op, members)
-        if rank == members.rank:
-            _write(output, combined.numpy())
+    members = members_of("reduce_scatter", group)
+    if members is None:
+        return None
+    check_tensor("reduce_scatter", output)
+    _check_list("reduce_scatter", "input_list", input_list, members, output)
+    rows = np.stack([before(op, elements_like(part, output)) for part in input_list])
+    return _reduce_scatter("reduce_scatter", output, rows, op, members, async_op)
 
 
-def send(tensor: engine.Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0) -> None:
-    """Sends to rank `dst`."""
-    members = resolve(group)
-    _needs_comm("send", members).Send(
-        np.ascontiguousarray(_array(tensor, "send")).reshape(-1).view(np.uint8), _check_root("send", members, dst), tag
+def reduce_scatter_tensor(
+    output: engine.Tensor,
+    input: engine.Tensor,
+    op: Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Combines part r of all ranks' inputs, of shape (ranks * n, ...) or (ranks, n, ...), into rank r's (n, ...)."""
+    members = members_of("reduce_scatter_tensor", group)
+    if members is None:
+        return None
+    _check_stacked("reduce_scatter_tensor", "input", input, "output", output, members)
+    rows = np.stack([before(op, row) for row in rows_of(input, output, members.size())])
+    return _reduce_scatter("reduce_scatter_tensor", output, rows, op, members, async_op)
+
+
+def _reduce_scatter(
+    name: str, output: engine.Tensor, rows: np.ndarray, op: Op, members: ProcessGroup, async_op: bool
+) -> Work | None:
+    check_reduction(name, op, output.dtype)
+    dtype = output.dtype.numpy
+    own = rows[members.rank].copy()
+
+    def move(messages: Messages) -> None:
+        messages.combine_rows(rows, own, mpi_operation(op, dtype))
+
+    def finish() -> None:
+        store(output, in_shape(after(op, own, members.size(), dtype), output))
+
+    call = Call(name, (("op", op.name),), (layout_of(output),))
+    return run(members, call, move, finish, [output], async_op)
+
+
+def all_to_all(
+    output_tensor_list: list[engine.Tensor],
+    input_tensor_list: Sequence[engine.Tensor],
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Entry r of the inputs goes to rank r; entry s of the outputs comes from rank s. Shapes may differ by pair."""
+    members = members_of("all_to_all", group)
+    if members is None:
+        return None
+    _check_list("all_to_all", "output_tensor_list", output_tensor_list, members)
+    _check_list("all_to_all", "input_tensor_list", input_tensor_list, members)
+    mine = members.rank
+    sends = [elements(part) for part in input_tensor_list]
+    receives = [np.empty(part.numel(), part.dtype.numpy) for part in output_tensor_list]
+
+    def finish() -> None:
+        if sends[mine].shape == receives[mine].shape:
+            receives[mine] = sends[mine]
+        for target, values in zip(output_tensor_list, receives, strict=True):
+            store(target, in_shape(values, target))
+
+    call = Call(
+        "all_to_all",
+        sends=tuple(layout_of(part) for part in input_tensor_list),
+        expects=tuple(layout_of(part) for part in output_tensor_list),
     )
+    if members.size() == 1 and call.sends != call.expects:
+        raise ValueError(f"all_to_all: expected an output like the input, {call.sends[0]}, got {call.expects[0]}")
+    return run(members, call, _swap_all(members, sends, receives), finish, list(output_tensor_list), async_op)
 
 
-def recv(tensor: engine.Tensor, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0) -> int:
-    """Receives from rank `src` (or whoever sends first); returns the sender."""
-    from mpi4py import MPI
+def all_to_all_single(
+    output: engine.Tensor,
+    input: engine.Tensor,
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Rows of `input` go to the ranks in turn, `input_split_sizes` of them to each; `output` is filled likewise.
 
-    members = resolve(group)
-    values = np.ascontiguousarray(_array(tensor, "recv"))
-    status = MPI.Status()
-    source = MPI.ANY_SOURCE if src is None else _check_root("recv", members, src)
-    _needs_comm("recv", members).Recv(values.reshape(-1).view(np.uint8), source, tag, status)
-    _write(tensor, values)
-    return members.ranks[status.Get_source()]
+    Without sizes all ranks get equally many. Raises RuntimeError for sizes that do not add up, as PyTorch does.
+    """
+    members = members_of("all_to_all_single", group)
+    if members is None:
+        return None
+    for tensor in (output, input):
+        check_tensor("all_to_all_single", tensor)
+    sends = _split_rows(input, input_split_sizes, members)
+    outputs = _split_rows(output, output_split_sizes, members)
+    receives = [np.empty(part.size, part.dtype) for part in outputs]
+    mine = members.rank
+
+    def finish() -> None:
+        receives[mine] = sends[mine].reshape(-1)
+        rows = [values.reshape(part.shape) for values, part in zip(receives, outputs, strict=True)]
+        store(output, np.concatenate(rows).reshape(tuple(output.shape)))
+
+    call = Call(
+        "all_to_all_single",
+        sends=tuple(layout_of(engine.from_numpy(part), "rows") for part in sends),
+        expects=tuple(layout_of(engine.from_numpy(np.ascontiguousarray(part)), "rows") for part in outputs),
+    )
+    if members.size() == 1 and call.sends != call.expects:
+        raise ValueError(f"all_to_all_single: expected an output of {call.sends[0]}, got {call.expects[0]}")
+    flat = [part.reshape(-1) for part in sends]
+    return run(members, call, _swap_all(members, flat, receives), finish, [output], async_op)
 
 
-def _needs_comm(name: str, group: ProcessGroup) -> "MPI.Intracomm":
-    if group.comm is None:
-        raise RuntimeError(
-            f"{name}: this process runs without MPI, so there is nobody to talk to; start it with ddprun"
+def barrier(
+    group: ProcessGroup | None = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None
+) -> Work | None:
+    """Returns when all ranks have called it. `device_ids` has no meaning here; the time limit is the group's."""
+    members = members_of("barrier", group)
+    return None if members is None else run(members, Call("barrier"), async_op=async_op)
+
+
+# Arguments ------------------------------------------------------------------------------------------------------------
+
+
+def _check_list(
+    name: str, what: str, tensors: Any, members: ProcessGroup, like: engine.Tensor | None = None
+) -> None:
+    """Raises unless it is a list of one tensor a rank, of the shape and dtype of `like`."""
+    if not isinstance(tensors, list | tuple):
+        raise TypeError(f"{name}: expected {what} as a list of tensors, got {type(tensors).__name__}")
+    if len(tensors) != members.size():
+        raise ValueError(f"{name}: expected {what} of {members.size()} tensors, got {len(tensors)}")
+    for index, tensor in enumerate(tensors):
+        check_tensor(f"{name}: {what}[{index}]", tensor)
+        if like is not None:
+            check_like(f"{name}: {what}[{index}]", tensor, tuple(like.shape), like)
+
+
+def _list_at_root(name: str, what: str, tensors: Any, members: ProcessGroup, root: int) -> Any:
+    if (members.rank == root) != bool(tensors):
+        raise ValueError(f"{name}: {what} must be given on rank {members.ranks[root]} and only there")
+    return tensors or []
+
+
+def _check_stacked(
+    name: str, what: str, whole: engine.Tensor, part_name: str, part: engine.Tensor, members: ProcessGroup
+) -> None:
+    """Raises unless `whole` has room for one `part` a rank, along the first dimension or a new one before it."""
+    check_tensor(name, whole)
+    check_tensor(name, part)
+    ranks, shape = members.size(), tuple(part.shape)
+    if tuple(whole.shape) == (ranks, *shape):
+        check_like(f"{name}: {what}", whole, (ranks, *shape), part)
+        return
+    joined = (ranks * shape[0], *shape[1:]) if shape else (ranks,)
+    if whole.numel() != ranks * part.numel() or tuple(whole.shape[1:]) != joined[1:]:
+        raise ValueError(
+            f"{name}: expected {what} of shape {joined} or {(ranks, *shape)} for {ranks} ranks and {part_name} of "
+            f"shape {shape}, got {tuple(whole.shape)}"
         )
-    return group.comm
+    check_like(f"{name}: {what}", whole, joined, part)
 
 
-def barrier(group: ProcessGroup | None = None) -> None:
-    """Returns when all ranks have called it."""
-    members = resolve(group)
-    if members.comm is not None:
-        members.comm.Barrier()
+def _rows_with_own(tensor: engine.Tensor, members: ProcessGroup) -> np.ndarray:
+    """Room for the elements of all ranks, (ranks, count), with this rank's in place."""
+    own = elements(tensor)
+    rows = np.empty((members.size(), own.size), own.dtype)
+    rows[members.rank] = own
+    return rows
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: ProcessGroup | None = None) -> None:
-    """Fills `object_list` with the (picklable) objects of all ranks."""
-    members = resolve(group)
-    if len(object_list) != members.size():
-        raise ValueError(f"all_gather_object: expected a list of {members.size()} entries, got {len(object_list)}")
-    object_list[:] = members.exchange(obj)
+def _split_rows(tensor: engine.Tensor, sizes: list[int] | None, members: ProcessGroup) -> list[np.ndarray]:
+    """Row-major parts of a tensor along its first dimension, one a rank."""
+    ranks, length = members.size(), tensor.shape[0] if tensor.dim() else 1
+    array = np.ascontiguousarray(tensor.detach().cpu().numpy()).reshape(length, *tensor.shape[1:])
+    if not sizes:
+        if length % ranks:
+            raise RuntimeError(
+                f"all_to_all_single: Tensor's dim 0 does not divide equally across group size: {length} and {ranks}"
+            )
+        sizes = [length // ranks] * ranks
+    if len(sizes) != ranks:
+        raise RuntimeError(f"all_to_all_single: Number of tensor splits not equal to group size: {sizes} and {ranks}")
+    if sum(sizes) != length or min(sizes) < 0:
+        raise RuntimeError(f"all_to_all_single: Split sizes doesn't match total dim 0 size: {sizes} and {length}")
+    ends = np.cumsum(sizes)
+    return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
-def broadcast_object_list(object_list: list[Any], src: int = 0, group: ProcessGroup | None = None) -> None:
-    """Every rank's list becomes that of rank `src`."""
-    members = resolve(group)
-    root = _check_root("broadcast_object_list", members, src)
-    if members.comm is not None:
-        sent = members.comm.bcast(pickle.dumps(object_list) if members.rank == root else None, root)
-        object_list[:] = pickle.loads(sent)
+def _swap_all(members: ProcessGroup, sends: list[np.ndarray], receives: list[np.ndarray]) -> Any:
+    def move(messages: Messages) -> None:
+        others = [rank for rank in range(members.size()) if rank != members.rank]
+        messages.swap([(rank, sends[rank]) for rank in others], [(rank, receives[rank]) for rank in others])
+
+    return move

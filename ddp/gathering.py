@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     Hook = Callable[["Bucket", float], "Future[engine.Tensor]"]  # bound by the Reducer to what the user registered
 
 # Header of a bucket: the weight of this rank's gradients; whether its backward failed, and which rank that was; whether
-# it had no gradient for some parameter; then for each parameter whether it had one.
-_WEIGHT, _FAILED, _FAILED_RANK, _INCOMPLETE, _USED = 0, 1, 2, 3, 4
+# it had no gradient for some parameter; whether it has no further batch; then for each parameter whether it had one.
+_WEIGHT, _FAILED, _FAILED_RANK, _INCOMPLETE, _OUT_OF_DATA, _USED = 0, 1, 2, 3, 4, 5
 
 
 class Bucket:
@@ -42,11 +42,11 @@ class Bucket:
         self.transport = transport
         self.indices = [slot.index for slot in layout.slots]
         self.names = [names[index] for index in self.indices]
-        owners = [parameters[index] for index in self.indices]
+        self.parameters = owners = [parameters[index] for index in self.indices]
         size = len(self.indices)
         self.buffer = transport.allocate(layout.count, owners[0].dtype.numpy, header=_USED + size)
         self.header = self.buffer  # the buffer whose header is used
-        self.rooms: dict[engine.dtype, Buffer] = {}  # for hooks: memory of the transport for as many elements
+        self.rooms: dict[tuple[str, int, engine.dtype], Buffer] = {}  # memory of the transport for hooks
         self.flat = engine.from_numpy(self.buffer.array)
         start = self.flat.storage_offset()  # the transport may hand out the middle of a larger block
         # detach: for the user no views, but their version counter is the bucket's, counted up once for all of them
@@ -58,6 +58,7 @@ class Bucket:
         self.astray = False  # some gradients are not in their views
         self.counting = False  # between the first gradient of a backward that is synchronised, and its end
         self.flying = False  # started, and not waited for
+        self.out_of_data = False  # this rank has no further batch
         self.expected = [1] * size  # gradients of each parameter in one backward
         self.missing = [1] * size  # those that have not come yet; below 0: more came than expected
         self.pending = 0  # the sum of those above 0
@@ -87,7 +88,7 @@ class Bucket:
         if self.pending or self.astray or 0 in self.expected or 0 in self.fresh:
             self._gather()
         header = self.header.header
-        header[:_USED] = weight, 0, 0, 0 in self.fresh
+        header[:_USED] = weight, 0, 0, 0 in self.fresh, self.out_of_data
         header[_USED:] = self._fresh
         self._fresh[:] = 0
         self.astray = False
@@ -97,7 +98,7 @@ class Bucket:
         """Send off the news that this rank's backward failed; what lies in the bucket goes along unregarded."""
         header = self.header.header
         header[:] = 0
-        header[:_USED] = weight, 1, self.transport.rank, 1
+        header[:_USED] = weight, 1, self.transport.rank, 1, 0
         self._send(weight, hook)
 
     def shadow(self, weight: float, hook: "Hook | None") -> None:
@@ -105,7 +106,7 @@ class Bucket:
         self.buffer.array[...] = 0
         header = self.header.header
         header[:] = 0
-        header[:_USED] = weight, 0, 0, 1
+        header[:_USED] = weight, 0, 0, 1, 0
         self._send(weight, hook)
 
     def _send(self, weight: float, hook: "Hook | None") -> None:
@@ -154,7 +155,7 @@ class Bucket:
             self._take(self._result)
             self._result = None
         self.flying = self.counting = False
-        weight, failed, rank, _ = self.header.header[:_USED].tolist()
+        weight, failed, rank = self.header.header[:_INCOMPLETE].tolist()
         if failed:
             return f"rank {rank:g}" if failed == 1 else f"{failed:g} ranks"
         if not weight:
@@ -197,6 +198,20 @@ class Bucket:
             parameter.grad = mean.clone()
         else:
             gradient.copy_(mean)
+
+    def ranks_out_of_data(self) -> int:
+        """How many ranks had no further batch when the bucket was last reduced."""
+        return int(self.header.header[_OUT_OF_DATA])
+
+    def local_gradients(self) -> list[tuple[str, engine.Tensor]]:
+        """Name and parameter of the gradients to which something was added since the bucket was last reduced."""
+        if 1 not in self.fresh:
+            return []
+        return [
+            (name, parameter)
+            for name, (parameter, _), fresh in zip(self.names, self.members, self.fresh, strict=True)
+            if fresh and parameter.grad is not None
+        ]
 
     def forget(self) -> None:
         """After a backward that failed: nothing in the bucket counts any more."""

@@ -1,14 +1,18 @@
 """Process groups: who takes part, and over which transport gradients travel. The default group is the world."""
 
 import datetime
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ddp import bootstrap
+from ddp import bootstrap, watchdog
+from ddp.progress import DEFAULT_TIMEOUT, Channel, waiting
 from ddp.transport import TRANSPORTS, Transport, choose_transport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from ddp.work import Lines
 
 T = TypeVar("T")
 
@@ -16,15 +20,26 @@ T = TypeVar("T")
 _BACKENDS = ("mpi", "gloo", "nccl", *TRANSPORTS)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ProcessGroup:
-    """Ranks that communicate with each other. `ranks` are their numbers in the world, in the order of the group."""
+    """Ranks that communicate with each other. `ranks` are their numbers in the world, in the order of the group.
+
+    timeout: seconds that a rank waits for the others before the job is ended (`ddp.watchdog`). name: equal on all its
+    ranks. lines: what its collectives run over, made by the first of them.
+    """
 
     rank: int
     ranks: tuple[int, ...]
     comm: "MPI.Intracomm | None"
     transport_name: str | None = None
     _transport: Transport | None = field(default=None, repr=False)
+    timeout: float = DEFAULT_TIMEOUT
+    name: str = "a group"
+    channel: Channel = field(init=False, repr=False)
+    lines: "Lines | None" = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.channel = Channel(self.name, self.ranks, self.timeout)
 
     def size(self) -> int:
         """Number of ranks."""
@@ -34,15 +49,40 @@ class ProcessGroup:
     def transport(self) -> Transport:
         """How gradients are summed. The first access is collective: the transport is chosen and checked then."""
         if self._transport is None:
-            self._transport = choose_transport(self.comm, self.transport_name)
+            with self.meeting("the choice of a transport"):
+                self._transport = choose_transport(self.comm, self.transport_name)
         return self._transport
 
     def exchange(self, value: T) -> list[T]:
         """Collective: every rank's (small, picklable) value, in rank order."""
-        return [value] if self.comm is None else self.comm.allgather(value)
+        if self.comm is None:
+            return [value]
+        with self.meeting("an exchange of objects"):
+            return self.comm.allgather(value)
+
+    def meeting(self, label: str) -> AbstractContextManager[None]:
+        """Around a blocking call in which all ranks of the group meet: so the watchdog knows what is waited for."""
+        return waiting(self.channel, label)
+
+    def subchannel(self, name: str, ranks: tuple[int, ...] | None = None) -> Channel:
+        """Meetings that have an order of their own, of these ranks (numbers in the world) or all of the group."""
+        return Channel(f"{name} of {self.name}", self.ranks if ranks is None else ranks, self.timeout)
+
+    def close(self) -> None:
+        """Collective: gives back what it has taken. The communicator itself belongs to whoever made it."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        if self.lines is not None:
+            self.lines.free()
+            self.lines = None
+        self.channel.close()
 
 
 _default: ProcessGroup | None = None
+
+NON_GROUP_MEMBER: Any = -100
+"""What `new_group` gives to a rank that is not in it; PyTorch's number."""
 
 
 def init_process_group(
@@ -58,52 +98,89 @@ def init_process_group(
 
     backend, init_method, world_size and rank exist because torch.distributed has them: the backend is MPI whichever of
     "gloo", "nccl" and "mpi" is asked for ("cpu:gloo,cuda:nccl" too), and MPI knows the ranks by itself. A `world_size`
-    or `rank` that contradicts MPI's is an error. transport: how gradients are summed (`ddp.transport.TRANSPORTS`);
-    chosen by itself when not given.
+    or `rank` that contradicts MPI's is an error. timeout: a rank that has waited so long for the others ends the job,
+    by default after 30 minutes; long before, it says who is late and where (`ddp.watchdog`). transport: how gradients
+    are summed (`ddp.transport.TRANSPORTS`); chosen by itself when not given.
 
     Raises: ValueError for an unknown backend or transport, contradicting numbers, or a second call; RuntimeError when
     MPI does not see the ranks that the launcher started (an mpirun of another MPI).
     """
     global _default
-    asked = () if backend is None else [part.rpartition(":")[2] for part in backend.lower().split(",")]
-    if any(name not in _BACKENDS for name in asked):
-        raise ValueError(
-            f"init_process_group: unknown backend {backend!r}; "
-            "this package communicates over MPI: leave it out or pass 'mpi' ('gloo' and 'nccl' mean the same)"
-        )
+    check_backend("init_process_group", backend)
     if transport is not None and transport not in TRANSPORTS:
         raise ValueError(
             f"init_process_group: unknown transport {transport!r}, expected one of {', '.join(TRANSPORTS)}"
         )
-    if timeout is not None and timeout.total_seconds() <= 0:
-        raise ValueError(f"init_process_group: expected a positive timeout, got {timeout}")
+    seconds = seconds_of("init_process_group", timeout)
     world = bootstrap.start_world()
     for what, given, actual in (("world_size", world_size, world.size), ("rank", rank, world.rank)):
         if given not in (-1, actual):
             bootstrap.stop_world()
             raise ValueError(f"init_process_group: {what}={given} was given, but MPI says {actual}; leave it out")
-    _default = ProcessGroup(world.rank, tuple(range(world.size)), world.comm, transport)
+    _default = ProcessGroup(
+        world.rank, tuple(range(world.size)), world.comm, transport, timeout=seconds, name="the default group"
+    )
+    if world.comm is not None and world.size > 1:
+        watchdog.start(world.comm)
+
+
+def check_backend(name: str, backend: str | None) -> None:
+    """Raises ValueError unless all parts of `backend` mean MPI here."""
+    asked = () if backend is None else [part.rpartition(":")[2] for part in backend.lower().split(",")]
+    if any(part not in _BACKENDS for part in asked):
+        raise ValueError(
+            f"{name}: unknown backend {backend!r}; "
+            "this package communicates over MPI: leave it out or pass 'mpi' ('gloo' and 'nccl' mean the same)"
+        )
+
+
+def seconds_of(name: str, timeout: datetime.timedelta | None) -> float:
+    """A timeout in seconds, the default one for None. Raises TypeError, or ValueError unless it is positive."""
+    if timeout is None:
+        return DEFAULT_TIMEOUT
+    if not isinstance(timeout, datetime.timedelta):
+        raise TypeError(f"{name}: expected timeout as a datetime.timedelta, got {type(timeout).__name__}")
+    if timeout.total_seconds() <= 0:
+        raise ValueError(f"{name}: expected a positive timeout, got {timeout}")
+    return timeout.total_seconds()
 
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:
-    """Collective: leaves the world (or closes one group's transport)."""
+    """Collective: leaves the world, with all groups in it, or closes one group."""
     global _default
     leaving = resolve(group)
-    if leaving._transport is not None:
-        leaving._transport.close()
-        leaving._transport = None
-    if leaving is _default:
-        _default = None
-        bootstrap.stop_world()
+    if leaving is not _default:
+        leaving.close()
+        if leaving in subgroups:
+            subgroups.remove(leaving)
+            if leaving.comm is not None:
+                leaving.comm.Free()
+        return
+    for subgroup in subgroups:
+        subgroup.close()
+    subgroups.clear()
+    leaving.close()
+    _default = None
+    watchdog.stop()
+    bootstrap.stop_world()
+
+
+subgroups: list[ProcessGroup] = []
+"""Those made by `new_group` that this rank is in; their communicators are ours."""
 
 
 def resolve(group: ProcessGroup | None) -> ProcessGroup:
     """The given group, or the default one.
 
-    Raises: ValueError when `init_process_group` was not called.
+    Raises: ValueError when `init_process_group` was not called, or this rank is not in the group; TypeError for
+    something else.
     """
-    if group is not None:
+    if isinstance(group, ProcessGroup):
         return group
+    if group is NON_GROUP_MEMBER:
+        raise ValueError("Invalid process group specified: this rank is not in it")
+    if group is not None:
+        raise TypeError(f"expected a ProcessGroup, got {type(group).__name__}")
     if _default is None:
         raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
     return _default
@@ -120,18 +197,46 @@ def is_initialized() -> bool:
 
 
 def get_rank(group: ProcessGroup | None = None) -> int:
-    """This process's number in the group."""
-    return resolve(group).rank
+    """This process's number in the group; -1 where it is not in it."""
+    return -1 if group is NON_GROUP_MEMBER else resolve(group).rank
 
 
 def get_world_size(group: ProcessGroup | None = None) -> int:
-    """Number of ranks in the group."""
-    return resolve(group).size()
+    """Number of ranks in the group; -1 where this process is not in it."""
+    return -1 if group is NON_GROUP_MEMBER else resolve(group).size()
 
 
 def get_local_rank() -> int:
     """This process's number among those on the same node."""
     return bootstrap.default_world().local_rank
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """The same, in PyTorch's name; before `init_process_group` the fallback, if any."""
+    if fallback_rank is not None and not bootstrap.is_started():
+        return fallback_rank
+    return get_local_rank()
+
+
+def get_process_group_ranks(group: ProcessGroup | None) -> list[int]:
+    """The numbers in the world of the group's ranks."""
+    return list(resolve(group).ranks)
+
+
+def get_global_rank(group: ProcessGroup | None, group_rank: int) -> int:
+    """The number in the world of rank `group_rank` of the group. Raises ValueError when there is none."""
+    found = resolve(group)
+    if not 0 <= group_rank < found.size():
+        raise ValueError(f"Group rank {group_rank} is not part of group {list(found.ranks)}")
+    return found.ranks[group_rank]
+
+
+def get_group_rank(group: ProcessGroup | None, global_rank: int) -> int:
+    """The number in the group of rank `global_rank` of the world. Raises ValueError when it is not in it."""
+    found = resolve(group)
+    if global_rank not in found.ranks:
+        raise ValueError(f"Global rank {global_rank} is not part of group {list(found.ranks)}")
+    return found.ranks.index(global_rank)
 
 
 def get_backend(group: ProcessGroup | None = None) -> str:

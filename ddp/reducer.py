@@ -17,7 +17,7 @@ of sums; what is not full when backward ends is started then.
 from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter
-from weakref import WeakValueDictionary, finalize, ref
+from weakref import WeakSet, WeakValueDictionary, finalize, ref
 
 import engine
 from ddp.buckets import BucketLayout, compute_bucket_assignment, plan_bucket
@@ -53,6 +53,8 @@ class Reducer:
         self.synchronize = True  # False inside no_sync: gradients only accumulate
         self.taken_over = False  # by a later Reducer of the same parameters
         self.failed = False  # an exception ended the last backward
+        self.no_averages = False  # what the last backward left is not averaged, since it failed on some rank
+        self.on_summed: Callable[[list[engine.Tensor]], None] | None = None  # takes a bucket's parameters
         self.weight = 1.0  # of this rank's gradients in the mean
         # perf_counter of the last backward: first gradient, first bucket started, last gradient, everything handed out
         self.times = [0.0, 0.0, 0.0, 0.0]
@@ -69,6 +71,7 @@ class Reducer:
         self._cursor = 0  # the next bucket to start
         self._flying: list[Bucket] = []  # started, and not waited for
         self._attach()
+        reducers.add(self)
 
     def _attach(self) -> None:
         """Has the engine tell this Reducer of every gradient, and write it into its bucket."""
@@ -95,6 +98,18 @@ class Reducer:
     def bucket_bytes(self) -> list[int]:
         """Bytes of each bucket, in the order in which they are started."""
         return [bucket.buffer.array.nbytes for bucket in self._buckets]
+
+    def announce_end_of_data(self, out_of_data: bool) -> None:
+        """From now on the first bucket says whether this rank has no further batch; see `ranks_out_of_data`."""
+        self._buckets[0].out_of_data = out_of_data
+
+    def ranks_out_of_data(self) -> int:
+        """How many ranks said in the last backward that they have no further batch."""
+        return self._buckets[0].ranks_out_of_data()
+
+    def local_gradients(self) -> list[tuple[str, engine.Tensor]]:
+        """Name and parameter of the gradients that are not averaged, since something was added under no_sync."""
+        return [found for bucket in self._buckets for found in bucket.local_gradients()]
 
     @property
     def layout_bytes(self) -> int:
@@ -200,12 +215,16 @@ class Reducer:
         """Waits for all buckets and hands out the results. Returns whose backward failed, in words, or None."""
         failure = None
         for bucket in self._buckets:
-            failure = bucket.wait() or failure
+            failed = bucket.wait()
+            failure = failed or failure
             bucket.hand_out()
+            if self.on_summed is not None and failed is None:
+                self.on_summed(bucket.parameters)
             if self._learning:
                 bucket.learn()
         self._learning = False
         self._flying.clear()
+        self.no_averages = failure is not None
         self.times[3] = perf_counter()
         return failure
 
@@ -227,7 +246,7 @@ class Reducer:
         """An exception ended this rank's backward. If somebody catches it, `recover` must come before the next one."""
         for bucket in self._buckets:
             bucket.counting = False
-        self.failed = True
+        self.failed = self.no_averages = True
 
     def recover(self) -> None:
         """Collective with the backward that failed here: ends it on the ranks that wait for this one, with an error.
@@ -237,13 +256,16 @@ class Reducer:
         for bucket in self._buckets[self._cursor :]:
             bucket.give_up(self.weight, self._hook)
         for bucket in self._buckets:
-            bucket.wait()
+            if bucket.wait() is None and self.on_summed is not None:  # as the other ranks do
+                bucket.hand_out()
+                self.on_summed(bucket.parameters)
             bucket.forget()
         self._flying.clear()
         self.failed = False
 
 
 _numbers = count()
+reducers: WeakSet[Reducer] = WeakSet()
 _owners: WeakValueDictionary[int, Reducer] = WeakValueDictionary()  # by id of the parameter
 _running: list[Reducer] = []  # those whose backward is going on; several where several modules are wrapped
 

@@ -171,7 +171,7 @@ def _attach_methods() -> None:
         setattr(Tensor, name, _conversion(dtypes.named(_CONVERSIONS.get(name, name))))
     for name in ("char", "byte"):
         setattr(Tensor, name, _conversion(dtypes.named({"char": "int8", "byte": "uint8"}[name])))
-    for name, transposed in {"T": _reversed_axes, "mT": _transposed, "H": _transposed}.items():
+    for name, transposed in {"T": _reversed_axes, "mT": _transposed, "H": _hermitian}.items():
         setattr(Tensor, name, property(transposed))
 
 
@@ -187,6 +187,12 @@ def _transposed(self: Tensor) -> Tensor:
             "makes it a row"
         )
     return ops.transpose(self, -2, -1) if self.ndim else self
+
+
+def _hermitian(self: Tensor) -> Tensor:
+    if self.ndim not in (0, 2):
+        raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
+    return ops.adjoint(self)
 
 
 _CONVERSIONS = {

@@ -18,7 +18,7 @@ bincount bitwise_left_shift bitwise_right_shift clamp_max clamp_min copysign cor
 deg2rad diag diag_embed diagflat diagonal_scatter diff digamma dist dsplit erf erfc erfinv fix fliplr flipud float_power
 frac gcd ger greater greater_equal heaviside histc hsplit index_add index_copy index_fill index_put inner isclose isin
 isneginf isposinf isreal kron kthvalue lcm ldexp less less_equal lgamma log_softmax logaddexp2 logcumsumexp logit
-masked_scatter median mode msort multiply nan_to_num nanmean nanmedian nanquantile nansum negative nextafter norm
+masked_scatter median mode msort multiply adjoint angle conj conj_physical is_conj is_neg resolve_conj resolve_neg nan_to_num nanmean nanmedian nanquantile nansum negative nextafter norm
 not_equal prelu quantile rad2deg ravel renorm rot90 select_scatter sgn sinc slice_scatter softmax sort
 split_with_sizes topk unique unique_consecutive vdot vsplit xlogy
 """.split()  # noqa: SIM905 - a list would take a line a name
@@ -87,6 +87,8 @@ def _attach() -> None:
     named = {"inverse": linalg.inv, "pinverse": linalg.pinv, "cross": ops.cross, "trace": trace}
     for name, function in named.items():
         setattr(Tensor, name, function)
+    for name, part in {"real": ops.real, "imag": ops.imag, "mH": ops.adjoint}.items():
+        setattr(Tensor, name, property(part))
     for name in _POINTWISE_IN_PLACE:
         setattr(Tensor, f"{name}_", inplace.functional_inplace(pointwise.FUNCTIONS[name].__name__))
     for name in _WRITTEN_BACK:

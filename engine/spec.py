@@ -74,6 +74,11 @@ class Spec:
         return layout.is_non_overlapping_and_dense(self.shape, self.stride)
 
     @cached_property
+    def steady(self) -> bool:
+        """Dense without a stride of 0, which an axis of size 1 may have: a gradient that lies so obeys the contract."""
+        return self.dense and 0 not in self.stride
+
+    @cached_property
     def channels_last(self) -> bool:
         """Contiguous in the channels-last memory format (4-D only)."""
         return self.ndim == 4 and layout.is_contiguous(self.shape, self.stride, layout.channels_last)

@@ -1,135 +1,151 @@
-"""Time one training step of four models, data-parallel over the ranks that are there: one JSON line a model.
+"""Training throughput, memory and start-up beside PyTorch's, measured in turn: one table, with ratios and targets.
 
-    python examples/benchmark.py                     # one rank, all four
-    ddprun -n 2 examples/benchmark.py gpt tiny       # two ranks, two of them
-    ddprun -n 2 -m examples.benchmark                # the same as a module, from the repository's root
+    python examples/benchmark.py                                       # four models, AdamW, the start of a process
+    python examples/benchmark.py all --torch-python OTHER/bin/python   # ten models; PyTorch lives elsewhere
+    python examples/benchmark.py gpt tiny --rounds 3 --json            # two models, JSON lines instead of the table
+    python examples/benchmark.py all --write PERFORMANCE.md            # the table goes into a file, between its marks
+    ddprun -n 2 examples/benchmark.py gpt                              # no peer: times this model on these ranks
 
-Shapes, steps and optimizer are those of the PyTorch script this is compared with; each rank has its own batch of
-the size below. Start one thread a rank (`ddprun` does) to compare. Fields: step_ms is the median over the 30 steps
-after 10 of warm-up, spread_ms their interquartile range, samples_s counts all ranks, params_M is in millions, and
-peak_rss_MB is rank 0's peak memory *since it started*: name one model on the command line for that model's own.
+Every figure comes from a process of its own, `benchmarks/training.py`: one rank; several ranks of one thread, here
+under ddprun and for PyTorch under torchrun with gloo; one process with all threads. A round runs everything once, the
+two sides directly after one another; which goes first changes from round to round. A value of a round is the median
+over the steps of rank 0. AdamW is its step alone. The start is that of the first four models that are named, or of all
+four, the slowest of which counts.
 """
 
+import argparse
+import importlib.util
 import json
-import resource
-import statistics
+import os
+import runpy
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import ddp
-import engine
-import engine.nn as nn
-import engine.nn.functional as F
-from ddp import DistributedDataParallel
-from engine.optim import AdamW
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
 
-WARMUP, STEPS = 10, 30
+from figures import OPTIMIZER, OTHERS, START, STATED, Round, figures, surroundings, table, write  # noqa: E402
 
-Workload = tuple[nn.Module, engine.Tensor, engine.Tensor]  # model, inputs, class of each row of the model's output
-
-
-class Block(nn.Module):
-    """Pre-norm transformer block: x (B, T, C) -> (B, T, C)."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.attention_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp_in, self.mlp_out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.heads = heads
-
-    def forward(self, x: engine.Tensor) -> engine.Tensor:
-        batch, time_steps, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, time_steps, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attention_out(y.transpose(1, 2).reshape(batch, time_steps, width))
-        return x + self.mlp_out(F.gelu(self.mlp_in(self.norm2(x)), approximate="tanh"))
+PROGRAM = ROOT / "benchmarks" / "training.py"
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # one of them is set on a rank
+SHORT = ["--warmup=1", "--steps=3"]
 
 
-class GPT(nn.Module):
-    """Four blocks of width 128 on 128 tokens: tokens (B, T) -> logits (B * T, 256). The head is not tied."""
+@dataclass
+class Side:
+    """One of the two libraries, the Python that has it, and what each round measured."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.token, self.position = nn.Embedding(256, 128), nn.Embedding(128, 128)
-        self.blocks = nn.Sequential(*[Block(128, heads=4) for _ in range(4)])
-        self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, 256)
+    name: str
+    python: str
+    rounds: list[Round] = field(default_factory=list)
 
-    def forward(self, tokens: engine.Tensor) -> engine.Tensor:
-        x = self.token(tokens) + self.position(engine.arange(tokens.shape[1]))
-        return self.head(self.norm(self.blocks(x))).flatten(0, 1)
+    def run(self, words: list[str], threads: int, **variables: str) -> str:
+        """The output of this side's Python, with so many threads. Raises RuntimeError with the errors if it fails."""
+        environment = {**os.environ, **dict.fromkeys(THREADS, str(threads)), "BENCHMARK_LIBRARY": self.name}
+        if self.name == "engine":  # installed or not
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        done = subprocess.run(
+            [self.python, *words], env=environment | variables, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{self.name}: {' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
+        return done.stdout
+
+    def train(self, name: str, ranks: int, threads: int, options: list[str], **variables: str) -> dict[str, Any]:
+        """One run of the program: its line, with `start_s`, the seconds until its first step was done."""
+        launcher = []
+        if ranks > 1 and self.name == "torch":
+            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        elif ranks > 1:
+            launcher = ["-m", "launch", "-n", str(ranks)]
+        began = time.monotonic()
+        line = json.loads(self.run([*launcher, str(PROGRAM), name, *options], threads, **variables).splitlines()[-1])
+        return {**line, "start_s": round(line.pop("first_step_at") - began, 3)}
+
+    def start(self, models: list[str]) -> dict[str, Any]:
+        """Seconds to import the library and to the first step, with nothing compiled yet and later."""
+        code = f"import time; t = time.perf_counter(); import {self.name}; print(time.perf_counter() - t)"
+        line: dict[str, Any] = {
+            "library": self.name,
+            "workload": START,
+            "import_s": round(float(self.run(["-c", code], 1)), 3),
+        }
+        for name in models:
+            with tempfile.TemporaryDirectory() as cache:
+                for state in ("cold_s", "warm_s") if self.name == "engine" else ("warm_s",):
+                    found = self.train(name, 1, 1, ["--warmup=0", "--steps=1"], NUMBA_CACHE_DIR=cache)
+                    line[state] = max(line.get(state, 0.0), found["start_s"])
+        return line
 
 
-def mlp(generator: engine.Generator) -> Workload:
-    model = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
-    return model, engine.randn(128, 784, generator=generator), engine.randint(0, 10, (128,), generator=generator)
+def run_round(sides: list[Side], names: list[str], ranks: int, cores: int, options: list[str]) -> Iterator[Any]:
+    """Measures everything once on all sides, in turn; yields the lines as they come."""
+    for side in sides:
+        side.rounds.append({})
+    started = [name for name in names if name in STATED] or list(STATED)
+    for name in names:
+        alone = name == START or name in OPTIMIZER
+        for count, threads in dict.fromkeys([(1, 1)] if alone else [(1, 1), (ranks, 1), (1, cores)]):
+            for side in sides:
+                line = side.start(started) if name == START else side.train(name, count, threads, options)
+                side.rounds[-1][name, count, threads] = line
+                yield line
 
 
-def cnn(generator: engine.Generator) -> Workload:
-    convolutions = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    convolutions += [nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    classifier = [nn.Flatten(), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10)]
-    model = nn.Sequential(*convolutions, *classifier)
-    return model, engine.randn(64, 1, 28, 28, generator=generator), engine.randint(0, 10, (64,), generator=generator)
-
-
-def gpt(generator: engine.Generator) -> Workload:
-    tokens = engine.randint(0, 256, (8, 129), generator=generator)
-    return GPT(), tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
-
-
-def tiny(generator: engine.Generator) -> Workload:
-    hidden = [layer for _ in range(8) for layer in (nn.Linear(16, 16), nn.Tanh())]
-    model = nn.Sequential(*hidden, nn.Linear(16, 10))
-    return model, engine.randn(8, 16, generator=generator), engine.randint(0, 10, (8,), generator=generator)
-
-
-WORKLOADS: dict[str, Callable[[engine.Generator], Workload]] = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "tiny": tiny}
-
-
-def step_times(net: nn.Module, inputs: engine.Tensor, targets: engine.Tensor) -> list[float]:
-    """Seconds of each training step after the warm-up."""
-    optimizer = AdamW(net.parameters(), lr=1e-3, fused=True)
-    times = []
-    for _ in range(WARMUP + STEPS):
-        started = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(net(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        times.append(time.perf_counter() - started)
-    return times[WARMUP:]
+def parse() -> argparse.Namespace:
+    """The command line; `names` are those of the workloads, in the order they are measured in."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = (*STATED, *OTHERS, "adamw", START)
+    stated = (*STATED, "adamw", START)
+    what = f"any of {', '.join(known)}; or all; default: {', '.join(stated)}"
+    parser.add_argument("names", nargs="*", metavar="WHAT", help=what)
+    parser.add_argument("--rounds", type=int, default=5, help="default 5")
+    parser.add_argument("--ranks", type=int, default=2, help="beside one rank; default 2")
+    parser.add_argument(
+        "--torch-python", metavar="PATH", help="a Python with PyTorch (default: this one, if it has it)"
+    )
+    parser.add_argument("--short", action="store_true", help="one round of three steps: only shows that it works")
+    parser.add_argument("--json", action="store_true", help="JSON lines of every process and every figure, no table")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also put the table into FILE, between its marks")
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in (*known, "all")]:
+        parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join(known)}, all")
+    if given.rounds < 1 or given.ranks < 2:
+        parser.error(f"expected 1 round and 2 ranks or more, got {given.rounds} and {given.ranks}")
+    chosen = known if "all" in given.names else given.names or stated
+    given.names = [name for each in chosen for name in (OPTIMIZER if each == "adamw" else (each,))]
+    return given
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(WORKLOADS)
-    for name in names:
-        if name not in WORKLOADS:
-            raise ValueError(f"unknown workload {name!r}: choose from {', '.join(WORKLOADS)}")
-    ddp.init_process_group()
-    rank, world = ddp.get_rank(), ddp.get_world_size()
-    engine.manual_seed(0)
-    for name in names:
-        model, inputs, targets = WORKLOADS[name](engine.Generator().manual_seed(rank))
-        # At one rank the wrapper would only cost, and the script this is compared with leaves it out too.
-        net = DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else model
-        times = step_times(net, inputs, targets)
-        first_quartile, median, third_quartile = statistics.quantiles(times, n=4)
-        if rank == 0:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
-            line = {
-                "workload": name,
-                "ranks": world,
-                "step_ms": round(median * 1e3, 3),
-                "spread_ms": round((third_quartile - first_quartile) * 1e3, 3),
-                "samples_s": round(world * len(inputs) / median, 1),
-                "params_M": round(sum(parameter.numel() for parameter in model.parameters()) / 1e6, 3),
-                "peak_rss_MB": round(peak / (1e6 if sys.platform == "darwin" else 1e6 / 1024), 1),
-            }
-            print(json.dumps(line), flush=True)
-    ddp.destroy_process_group()
+    if any(name in os.environ for name in RANK):
+        runpy.run_path(str(PROGRAM), run_name="__main__")
+        return
+    given = parse()
+    rounds, options = (1, SHORT) if given.short else (given.rounds, [])
+    own, peer = Side("engine", sys.executable), Side("torch", given.torch_python or sys.executable)
+    compared = bool(given.torch_python or importlib.util.find_spec("torch"))
+    if not compared:
+        print("PyTorch is not installed here and no --torch-python is given: one side only", file=sys.stderr)
+    cores = len(os.sched_getaffinity(0))
+    about = surroundings(["python", "examples/benchmark.py", *sys.argv[1:]], rounds)
+    for number in range(rounds):
+        sides = ([own, peer] if number % 2 == 0 else [peer, own]) if compared else [own]
+        for line in run_round(sides, given.names, given.ranks, cores, options):
+            progress = sys.stdout if given.json else sys.stderr
+            print(json.dumps({"round": number, **line}), file=progress, flush=True)
+    lines = list(figures(own.rounds, peer.rounds, given.names, given.ranks, cores))
+    text = f"{about}\n\n{table(lines)}"
+    print("\n".join(json.dumps(line.as_json()) for line in lines) if given.json else text)
+    if given.write:
+        write(given.write, text)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -24,7 +25,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ddprun",
         usage="ddprun [-n N] [--hostfile FILE] [--dry-run] SCRIPT [ARGUMENT ...]\n"
-        "       ddprun [-n N] [--hostfile FILE] [--dry-run] -m MODULE [ARGUMENT ...]",
+        "       ddprun [-n N] [--hostfile FILE] [--dry-run] -m MODULE [ARGUMENT ...]\n"
+        "       ddprun --warm-cache",
         allow_abbrev=False,
         description="Starts a Python training script on N ranks under mpirun; what follows SCRIPT is passed on to it.",
         epilog="The exit code is that of the first rank to fail, 0 if none does, 2 if nothing was started, "
@@ -40,6 +42,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--hostfile", type=Path, metavar="FILE", help="hosts to use, a line each: 'name slots=N'")
     parser.add_argument("--dry-run", action="store_true", help="print the mpirun command and start nothing")
     parser.add_argument("-m", "--module", action="store_true", help="run a module by its name, as `python -m` does")
+    parser.add_argument(
+        "--warm-cache",
+        action="store_true",
+        help="start nothing: compile every kernel into NUMBA_CACHE_DIR (else XDG_CACHE_HOME, else ~/.cache), from "
+        "where jobs read them; for images, and for homes that jobs cannot write",
+    )
     return parser
 
 
@@ -59,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     own, command = split_command(sys.argv[1:] if argv is None else argv)
     given = parser.parse_args(own)
+    if given.warm_cache:
+        if len(own) > 1 or command:
+            parser.error("--warm-cache stands alone: it starts no script")
+        # A process of its own, because nothing is imported here that has to be installed.
+        return subprocess.run([sys.executable, "-P", "-m", "engine.kernels"], check=False).returncode
     if not command:
         parser.error("no script given")
     script, *arguments = command

@@ -17,6 +17,7 @@ class Machine:
 
     cores: int  # physical cores: a core's second hardware thread adds little to arithmetic
     whole: bool  # every CPU, all the time; only then is it known which cores a rank can be bound to
+    limit: str = ""  # what leaves this process fewer cores than there are, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,11 @@ def this_machine(root: Path = Path("/")) -> Machine:
     mask = os.sched_getaffinity(0)
     cores = len({_core(cpu, root) for cpu in mask})
     quota = cpu_quota(root)
-    whole = quota >= cores and len(mask) == os.cpu_count()
-    return Machine(cores=max(1, min(cores, math.floor(min(quota, cores)))), whole=whole)
+    if quota < cores:
+        return Machine(cores=max(1, math.floor(quota)), whole=False, limit=f"control group: {quota:g} CPUs")
+    if len(mask) != os.cpu_count():
+        return Machine(cores, whole=False, limit=f"affinity mask: {len(mask)} of {os.cpu_count()} CPUs")
+    return Machine(cores, whole=True)
 
 
 def _core(cpu: int, root: Path) -> str:

@@ -15,9 +15,11 @@ class Plan:
     """Everything there is to say to mpirun, whichever it is."""
 
     nproc: int
+    chosen: str  # why so many, in words
     hosts: tuple[Host, ...]
     ranks: tuple[int, ...]  # on each host
     cores_per_rank: int
+    limit: str  # what leaves fewer cores than there are, in words
     bound: bool  # each rank keeps to its own cores
     oversubscribed: bool  # more ranks than cores, or than the hosts take
     as_root: bool
@@ -40,6 +42,8 @@ def make_plan(
     """
     places = hosts or (Host("", machine.cores, machine.cores),)
     slots = sum(host.slots for host in places)
+    source = "one a core" if not hosts else "the hostfile's slots" if hosts[0].name else "the job's tasks"
+    chosen = "as asked" if nproc else source
     nproc = nproc or slots
     ranks = ranks_per_host(nproc, tuple(host.slots for host in places))
     used = [(host, count) for host, count in zip(places, ranks, strict=True) if count]
@@ -51,9 +55,11 @@ def make_plan(
         variables |= {k: v for k, v in environ.items() if k.startswith(FORWARDED) and k not in variables}
     return Plan(
         nproc=nproc,
+        chosen=chosen,
         hosts=places,
         ranks=ranks,
         cores_per_rank=cores_per_rank,
+        limit=machine.limit,
         bound=machine.whole and not oversubscribed,
         oversubscribed=oversubscribed,
         as_root=as_root,
@@ -72,17 +78,18 @@ def ranks_per_host(nproc: int, slots: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def describe(plan: Plan, environ: Mapping[str, str]) -> str:
-    """The plan in one line, in words: what was decided, and why where it is not the rule."""
+    """The plan in one line, in words: ranks on cores, threads each, binding, and in brackets where each is from."""
     if len(plan.hosts) == 1 and not plan.hosts[0].name:
-        where = _count(plan.hosts[0].cores, "core")
+        where = _count(plan.hosts[0].cores, "core") + (f" ({plan.limit})" if plan.limit else "")
     elif plan.hosts[0].name:
         where = ", ".join(f"{host.name}: {count}" for host, count in zip(plan.hosts, plan.ranks, strict=True))
     else:
         where = _count(len(plan.hosts), "Slurm node")
     own = [f"{name}={environ[name]}" for name in THREAD_VARIABLES if name in environ]
     parts = [
-        f"{_count(plan.nproc, 'rank')} on {where}",
-        f"{_count(plan.cores_per_rank, 'thread')} each" + (f" except {' '.join(own)} as set" if own else ""),
+        f"{_count(plan.nproc, 'rank')} ({plan.chosen}) on {where}",
+        f"{_count(plan.cores_per_rank, 'thread')} each (cores / ranks)"
+        + (f" except {' '.join(own)} as set" if own else ""),
     ]
     if plan.bound:
         parts.append(f"each bound to {_count(plan.cores_per_rank, 'core')}")

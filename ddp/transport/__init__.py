@@ -37,27 +37,34 @@ def _mpi(comm: "MPI.Intracomm | None") -> Transport:
     return MpiTransport(world)
 
 
+def _hierarchical(comm: "MPI.Intracomm | None") -> Transport:
+    world = _needed("hierarchical", comm)
+    from ddp.transport.hierarchical import HierarchicalTransport
+
+    return HierarchicalTransport(world)
+
+
 TRANSPORTS: dict[str, Callable[["MPI.Intracomm | None"], Transport]] = {
     "loopback": _loopback,
     "shared": _shared,
     "mpi": _mpi,
+    "hierarchical": _hierarchical,
 }
 
 
 def choose_transport(comm: "MPI.Intracomm | None", name: str | None = None) -> Transport:
     """Collective: the transport called `name`, or the best one for the ranks of `comm` (None: one rank without MPI).
 
-    Best is loopback for one rank, shared when all ranks are on one node, else mpi. Whatever is chosen must first agree
-    with MPI's own sum. A transport asked for by name that cannot serve, or that sums wrongly, is a RuntimeError on
-    every rank; one chosen automatically is replaced by mpi with a RuntimeWarning that names both. ValueError: unknown
-    name.
+    Best is loopback for one rank, shared when all ranks are on one node, hierarchical when some are together on a node,
+    else mpi. Whatever is chosen must first agree with MPI's own sum. A transport asked for by name that cannot serve,
+    or that sums wrongly, is a RuntimeError on every rank; one chosen automatically is replaced by mpi, on every rank,
+    with a RuntimeWarning on rank 0 that says what went wrong. ValueError: unknown name.
     """
     if name is not None and name not in TRANSPORTS:
         raise ValueError(f"unknown transport {name!r}, expected one of {', '.join(TRANSPORTS)}")
     best = name or _best(comm)
     try:
-        transport = TRANSPORTS[best](comm)
-        check_transport(transport, comm)
+        return _make(best, comm)
     except RuntimeError as error:
         if name is not None or best in ("loopback", "mpi"):
             raise
@@ -66,7 +73,20 @@ def choose_transport(comm: "MPI.Intracomm | None", name: str | None = None) -> T
             warnings.warn(
                 f"transport {best!r} does not work here, falling back to 'mpi': {error}", RuntimeWarning, stacklevel=2
             )
-        return choose_transport(comm, "mpi")
+        return _make("mpi", comm)
+
+
+def _make(name: str, comm: "MPI.Intracomm | None") -> Transport:
+    """A transport that has passed the check. RuntimeError on every rank where any has a reason against it."""
+    transport, problem = None, ""
+    try:
+        transport = TRANSPORTS[name](comm)
+    except RuntimeError as error:
+        problem = str(error)
+    problems = [text for text in (comm.allgather(problem) if comm else [problem]) if text]
+    if transport is None or problems:
+        raise RuntimeError(problem or problems[0])
+    check_transport(transport, comm)
     return transport
 
 
@@ -75,7 +95,10 @@ def _best(comm: "MPI.Intracomm | None") -> str:
         return "loopback"
     from ddp.transport.nodes import count_nodes
 
-    return "shared" if count_nodes(comm) == 1 else "mpi"
+    nodes = count_nodes(comm)
+    if nodes == 1:
+        return "shared"
+    return "hierarchical" if nodes < comm.size else "mpi"
 
 
 def _needed(name: str, comm: "MPI.Intracomm | None") -> "MPI.Intracomm":

@@ -3,8 +3,9 @@
 The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cases over the whole registry):
 
 * **Buffers.** `allocate` is collective and called in the same order, with the same count and dtype, on every rank. The
-  buffer's `array` is a flat array that the caller fills in place; after `wait` it holds the result, bit for bit the
-  same on every rank. Its memory lives as long as the last array that looks at it, also after `close`.
+  buffer's `array` is a flat array that the caller fills in place; after `wait` its `result` holds the sum, bit for bit
+  the same on every rank: the same array, or out of place another one, and the addends are still there. Memory lives as
+  long as the last array that looks at it, also after `close`.
 * **Order of summation.** Element by element in rank order, `((x0 + x1) + x2) + ...`, then one true division by
   `divisor`, then one rounding to the dtype. So the bits depend neither on the bucket's size, nor on who summed which
   part, nor on arrival time, nor on the transport. float16 and bfloat16 are summed and divided in float32.
@@ -48,7 +49,9 @@ class Buffer(Protocol):
     """A flat array to be summed over the ranks, with its header."""
 
     array: NDArray[Any]
-    """Shape (count,): this rank's addends until `start`, the result after `wait`."""
+    """Shape (count,): this rank's addends."""
+    result: NDArray[Any]
+    """Shape (count,): the sum after `wait`. In place, `array` itself."""
     header: NDArray[np.float64]
     """Shape (header,): summed like the array, never divided."""
 
@@ -60,8 +63,10 @@ class Transport(Protocol):
     rank: int
     size: int
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> Buffer:
-        """Collective: a zeroed buffer of `count` elements and `header` float64. TypeError: `dtype` is not summed."""
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> Buffer:
+        """Collective: a zeroed buffer of `count` elements and `header` float64; out of place, with another `count`
+        elements for the result. TypeError: `dtype` is not summed.
+        """
         ...
 
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
@@ -78,7 +83,7 @@ class Transport(Protocol):
         ...
 
     def wait(self, buffer: Any) -> None:
-        """Block until `buffer.array` and `buffer.header` hold the result. RuntimeError if it was not started."""
+        """Block until `buffer.result` and `buffer.header` hold the sums. RuntimeError if it was not started."""
         ...
 
     def independent(self) -> "Transport":

@@ -9,14 +9,15 @@ from ddp.transport.base import Transport
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_COUNTS = (1, 1000, 70_001)  # one element; less than a block; several blocks, slices of unequal length
+# One element; less than a block; slices of unequal length; several chunks of a message.
+_COUNTS = (1, 1000, 70_001, 400_003)
 _ROUNDS = 2  # the second reuses the buffer
 
 
 def check_transport(transport: Transport, comm: "MPI.Intracomm | None") -> None:
     """Collective: compare sums of small integers, which are exact in any order, with those of `MPI.Allreduce`.
 
-    Raises RuntimeError on every rank, naming the transport, when any rank sees a difference.
+    Raises RuntimeError on every rank, naming transport, size, expected and got, when any rank sees a difference.
     """
     differences = []
     for count in _COUNTS:
@@ -26,13 +27,22 @@ def check_transport(transport: Transport, comm: "MPI.Intracomm | None") -> None:
             expected = addend.copy()
             if comm is not None:
                 comm.Allreduce(addend, expected)
+            expected /= 2
             buffer.array[:] = addend
             buffer.header[:] = transport.rank
             transport.start(buffer, divisor=2)
             transport.wait(buffer)
-            wrong = np.flatnonzero(buffer.array != expected / 2)
-            if wrong.size or buffer.header[0] != transport.size * (transport.size - 1) / 2:
-                differences.append(f"rank {transport.rank}: {wrong.size} of {count} elements in round {round_}")
+            where = f"rank {transport.rank}, {count} float32, round {round_}"
+            wrong = np.flatnonzero(buffer.result != expected)
+            if wrong.size:
+                first = int(wrong[0])
+                differences.append(
+                    f"{where}: {wrong.size} differ, element {first}: expected {expected[first]:g}, "
+                    f"got {buffer.result[first]:g}"
+                )
+            header = transport.size * (transport.size - 1) / 2
+            if buffer.header[0] != header:
+                differences.append(f"{where}: header: expected {header:g}, got {buffer.header[0]:g}")
     everyones = [text for rank in (comm.allgather(differences) if comm else [differences]) for text in rank]
     if everyones:
         raise RuntimeError(f"transport {transport.name}: its sums differ from MPI's own: {'; '.join(everyones)}")

@@ -20,8 +20,8 @@ class CountingTransport:
         self.polls = 0
         self.waits = 0
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> Buffer:
-        buffer = self.inner.allocate(count, dtype, header)
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> Buffer:
+        buffer = self.inner.allocate(count, dtype, header, out_of_place)
         self.allocated.append(buffer.array.nbytes)
         return buffer
 

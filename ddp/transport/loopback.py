@@ -12,13 +12,14 @@ from ddp.transport.summing import Summation
 class LoopbackBuffer:
     """Private memory; see `ddp.transport.base.Buffer`."""
 
-    __slots__ = ("array", "header", "in_flight", "summation")
+    __slots__ = ("array", "header", "in_flight", "result", "summation")
 
-    def __init__(self, array: NDArray[Any], header: NDArray[np.float64]) -> None:
+    def __init__(self, array: NDArray[Any], result: NDArray[Any], header: NDArray[np.float64]) -> None:
         self.array = array
+        self.result = result
         self.header = header
         self.in_flight = False
-        self.summation = Summation([array], [array])
+        self.summation = Summation([array], [result])
 
 
 class LoopbackTransport:
@@ -31,9 +32,10 @@ class LoopbackTransport:
     def __init__(self) -> None:
         self._closed = False
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> LoopbackBuffer:
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> LoopbackBuffer:
         accumulator_dtype(dtype)
-        return LoopbackBuffer(aligned_zeros(count, dtype), np.zeros(header))
+        array = aligned_zeros(count, dtype)
+        return LoopbackBuffer(array, aligned_zeros(count, dtype) if out_of_place else array, np.zeros(header))
 
     def start(self, buffer: LoopbackBuffer, divisor: float | None = 1.0) -> None:
         if self._closed:
@@ -42,8 +44,9 @@ class LoopbackTransport:
             raise RuntimeError("transport loopback: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
         buffer.in_flight = True
-        if divisor is not None and divisor != 1:
-            buffer.summation.run(divisor)
+        mean = 1.0 if divisor is None else divisor
+        if mean != 1 or buffer.result is not buffer.array:
+            buffer.summation.run(mean)
 
     def poll(self) -> None:
         """Nothing is ever outstanding."""

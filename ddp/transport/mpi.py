@@ -33,43 +33,48 @@ _DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
 
 
 class Chunk(NamedTuple):
-    """A part of a buffer's array, as bytes, and how its two messages cut it: (counts, displacements) in bytes."""
+    """A part of a buffer's arrays, as bytes, and how its two messages cut it: (counts, displacements) in bytes."""
 
     array: NDArray[np.uint8]
+    result: NDArray[np.uint8]
     slices: tuple[list[int], list[int]]  # slice r of the chunk belongs to rank r
     receive: tuple[list[int], list[int]]  # where this rank's slice of every rank arrives
 
 
 # A buffer's header travels as its first step, in the same queue as the chunks, so that its turn is the same on every
 # rank.
-_HEADER = Chunk(np.empty(0, np.uint8), ([], []), ([], []))
+_HEADER = Chunk(np.empty(0, np.uint8), np.empty(0, np.uint8), ([], []), ([], []))
 
 
 class MpiBuffer:
     """Private memory; see `ddp.transport.base.Buffer`."""
 
-    __slots__ = ("array", "chunks", "divisor", "header", "headers", "remaining", "started")
+    __slots__ = ("array", "chunks", "divisor", "header", "headers", "remaining", "result", "started")
 
-    def __init__(self, array: NDArray[Any], header: int, size: int, rank: int) -> None:
+    def __init__(self, array: NDArray[Any], result: NDArray[Any], header: int, size: int, rank: int) -> None:
         self.array = array
+        self.result = result
         self.header = np.zeros(header)
         self.headers = np.zeros((size, header))
-        self.chunks = (_HEADER,) * bool(header) + tuple(_chunks(array, size, rank))
+        self.chunks = (_HEADER,) * bool(header) + tuple(_chunks(array, result, size, rank))
         self.divisor: float | None = 1.0
         self.remaining = 0  # chunks of this round that are not complete
         self.started = False
 
 
-def _chunks(array: NDArray[Any], size: int, rank: int) -> Iterator[Chunk]:
+def _chunks(array: NDArray[Any], result: NDArray[Any], size: int, rank: int) -> Iterator[Chunk]:
     itemsize = array.dtype.itemsize
     length = CHUNK_BYTES // itemsize
     for begin in range(0, array.size, length):
-        part = array[begin : begin + length]
+        part, sums = array[begin : begin + length], result[begin : begin + length]
         bounds = [bound * itemsize for bound in slice_bounds(part.size, itemsize, size)]
         counts = [end - begin for begin, end in pairwise(bounds)]
         mine = counts[rank]
         yield Chunk(
-            part.view(np.uint8), (counts, bounds[:-1]), ([mine] * size, [mine * sender for sender in range(size)])
+            part.view(np.uint8),
+            sums.view(np.uint8),
+            (counts, bounds[:-1]),
+            ([mine] * size, [mine * sender for sender in range(size)]),
         )
 
 
@@ -89,9 +94,11 @@ class MpiTransport:
         self._gathering: deque[tuple[MPI.Request, MpiBuffer]] = deque()
         self._scratch: list[NDArray[np.uint8]] = []  # receive memory of chunks that are not under way
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> MpiBuffer:
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> MpiBuffer:
         accumulator_dtype(dtype)
-        return MpiBuffer(aligned_zeros(count, dtype), header, self.size, self.rank)
+        array = aligned_zeros(count, dtype)
+        result = aligned_zeros(count, dtype) if out_of_place else array
+        return MpiBuffer(array, result, header, self.size, self.rank)
 
     def start(self, buffer: MpiBuffer, divisor: float | None = 1.0) -> None:
         if self._closed:
@@ -156,11 +163,11 @@ class MpiTransport:
         (counts, places), dtype = chunk.slices, buffer.array.dtype
         mine, at = counts[self.rank], places[self.rank]
         received = [scratch[begin : begin + mine].view(dtype) for begin in chunk.receive[1]]
-        summation = Summation(received, [chunk.array[at : at + mine].view(dtype)])
+        summation = Summation(received, [chunk.result[at : at + mine].view(dtype)])
         if buffer.divisor is None:  # the headers went ahead of the first chunk, so they are there
             summation.average(buffer.headers[:, 0].tolist())
         else:
             summation.run(buffer.divisor)
         self._scratch.append(scratch)
-        request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.array, chunk.slices])
+        request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.result, chunk.slices])
         self._gathering.append((request, buffer))

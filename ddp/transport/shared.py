@@ -1,10 +1,11 @@
 """Sums inside one node, through memory that all its ranks see: no message is sent.
 
-Rank r sums slice r of every rank's array in rank order, divides once, and writes the result to slice r of every rank's
-array. Two numbers per rank and buffer, each on its own cache line, order this without a barrier; both only ever grow:
+Rank r sums slice r of every rank's array in rank order, divides once, and writes the sums to slice r of every rank's
+result, which is the array itself unless the buffer is out of place. Two numbers per rank and buffer, each on its own
+cache line, order this without a barrier; both only ever grow:
 
 * `filled[q] = k`: rank q has filled its array for round k, and will not touch it until the round is over for it;
-* `summed[r] = k`: rank r has read slice r of every array, and every header, of round k, and has written the results.
+* `summed[r] = k`: rank r has read slice r of every array, and the headers, of round k, and has written the results.
 
 Rank r sums when `filled[q] >= k` for all q. The round is over for a rank when it has seen `summed[r] >= k` for all r.
 
@@ -12,13 +13,14 @@ Why a buffer can be used again at once, without a barrier, although ranks leave 
 be fast: it has left round k and fills its array for round k + 1 while rank s is still inside round k.
 
 * q destroys nothing that s must still read: q left only after `summed[s] >= k`, and s reads other ranks' arrays and
-  headers only before it sets that. What s may still do in round k is look at `summed`, which q never lowers.
+  headers only before it sets that. What s may still do in round k is look at `summed`, which q never lowers, and read
+  the sum of the headers, which rank 0 writes before it sets `summed` and again only after `filled[s] >= k + 1`.
 * q's results of round k + 1 cannot hit s's array early: q sums only after `filled[s] >= k + 1`, which s sets after it
   has left round k.
 * nobody writes to q's array while q fills it: results of round k were all written before q left, those of round k + 1
   wait for `filled[q] = k + 1`.
-* a header's sum is kept aside and written over the rank's own header only when the round is over, hence after everybody
-  has read it.
+* the headers' sum has a place of its own, and is copied over a rank's header only when the round is over for it, hence
+  after everybody has read it.
 
 Memory order: the data must be visible before the number that announces it, and must be read after that number. x86
 keeps that order by itself, Arm does not: `MPI.Win.Sync` on a window of one byte is the fence, on both sides.
@@ -42,47 +44,58 @@ _SPINS = 50  # none when ranks outnumber cores: the one waited for may need this
 _YIELDS = 20_000
 _SLEEP = 100e-6  # seconds
 
-# What a buffer waits for.
-_IDLE, _FILLING, _SUMMING, _DONE = range(4)
+# What a buffer waits for: the user; all ranks' arrays; this rank's part of the sum; all ranks' parts; the user.
+_IDLE, FILLING, _SUMMING, _LEAVING, _DONE = range(5)
 
 
 class SharedBuffer:
-    """This rank's segment of shared memory: two numbers, header, array; see `ddp.transport.base.Buffer`."""
+    """This rank's segment of shared memory: numbers, headers, arrays; see `ddp.transport.base.Buffer`.
+
+    Lists are over the ranks of the node, in rank order.
+    """
 
     __slots__ = (
         "array",
+        "arrays",
         "cursor",
         "divisor",
         "filled",
         "header",
-        "header_total",
         "headers",
+        "result",
+        "results",
         "round",
         "stage",
         "summation",
         "summed",
+        "total",
     )
 
     array: NDArray[Any]
+    result: NDArray[Any]
     header: NDArray[np.float64]
 
-    def __init__(self, comm: MPI.Intracomm, count: int, dtype: np.dtype[Any], header: int) -> None:
+    def __init__(
+        self, node: MPI.Intracomm, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool = False
+    ) -> None:
         header_at = 2 * CACHE_LINE
-        array_at = header_at + round_up(header * 8, CACHE_LINE)
-        memory, length = map_segments(comm, array_at + count * dtype.itemsize)
-        begins = range(0, length * comm.size, length)
+        total_at = header_at + round_up(header * 8, CACHE_LINE)
+        array_at = total_at + round_up(header * 8, CACHE_LINE)
+        result_at = array_at + (round_up(count * dtype.itemsize, CACHE_LINE) if out_of_place else 0)
+        memory, length = map_segments(node, result_at + count * dtype.itemsize)
+        begins = range(0, length * node.size, length)
         numbers = memoryview(memory)
         self.filled = [numbers[at : at + 8].cast("Q") for at in begins]
         self.summed = [numbers[at + CACHE_LINE : at + CACHE_LINE + 8].cast("Q") for at in begins]
         self.headers = [np.ndarray((header,), np.float64, memory, at + header_at) for at in begins]
-        arrays = [np.ndarray((count,), dtype, memory, at + array_at) for at in begins]
-        bounds = slice_bounds(count, dtype.itemsize, comm.size)
-        mine = slice(bounds[comm.rank], bounds[comm.rank + 1])
-        slices = [array[mine] for array in arrays]
-        self.summation = Summation(slices, slices)
-        self.array = arrays[comm.rank]
-        self.header = self.headers[comm.rank]
-        self.header_total = np.zeros(header)
+        self.total = np.ndarray((header,), np.float64, memory, total_at)  # of the headers; in the first rank's segment
+        self.arrays = [np.ndarray((count,), dtype, memory, at + array_at) for at in begins]
+        self.results = self.arrays
+        if out_of_place:
+            self.results = [np.ndarray((count,), dtype, memory, at + result_at) for at in begins]
+        self.array, self.result = self.arrays[node.rank], self.results[node.rank]
+        self.header = self.headers[node.rank]
+        self.summation: Summation | None = None
         self.divisor: float | None = 1.0
         self.round = 0
         self.stage = _IDLE
@@ -100,44 +113,54 @@ class SharedTransport:
     def __init__(self, comm: MPI.Intracomm) -> None:
         if (nodes := count_nodes(comm)) > 1:
             raise RuntimeError(
-                f"transport shared: its ranks must be on one node, got {comm.size} ranks on {nodes} nodes; use 'mpi'"
+                f"transport shared: its ranks must be on one node, got {comm.size} ranks on {nodes} nodes; use "
+                "'hierarchical' or 'mpi'"
             )
         self.rank = comm.rank
         self.size = comm.size
-        self._comm = comm.Dup()
-        self._fence_window = MPI.Win.Allocate_shared(1, 1, comm=self._comm)
+        self._enter(comm.Dup())
+
+    def _enter(self, node: MPI.Intracomm) -> None:
+        """Collective over the node, whose communicator is now this transport's own."""
+        self._node = node
+        self._local = node.rank
+        self._fence_window = MPI.Win.Allocate_shared(1, 1, comm=node)
         self._fence_window.Lock_all(MPI.MODE_NOCHECK)  # Win.Sync is only defined inside an access epoch
         self._fence = self._fence_window.Sync
-        self._in_flight: list[SharedBuffer] = []
+        self._in_flight: list[Any] = []  # in the order of start
         self._closed = False
-        self._spins = 0 if self.size > count_cores(self._comm) else _SPINS
+        self._spins = 0 if node.size > count_cores(node) else _SPINS
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0) -> SharedBuffer:
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> SharedBuffer:
         accumulator_dtype(dtype)
-        return SharedBuffer(self._comm, count, np.dtype(dtype), header)
+        buffer = SharedBuffer(self._node, count, np.dtype(dtype), header, out_of_place)
+        bounds = slice_bounds(count, buffer.array.dtype.itemsize, self.size)
+        mine = slice(bounds[self.rank], bounds[self.rank + 1])
+        buffer.summation = Summation([one[mine] for one in buffer.arrays], [one[mine] for one in buffer.results])
+        return buffer
 
-    def start(self, buffer: SharedBuffer, divisor: float | None = 1.0) -> None:
+    def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         if self._closed:
             raise closed(self.name)
         if buffer.stage != _IDLE:
-            raise RuntimeError("transport shared: the buffer was started twice; wait for it first")
+            raise RuntimeError(f"transport {self.name}: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
         buffer.divisor = divisor
         buffer.round += 1
-        buffer.stage = _FILLING
+        buffer.stage = FILLING
         buffer.cursor = 0
         self._fence()
-        buffer.filled[self.rank][0] = buffer.round
+        buffer.filled[self._local][0] = buffer.round
         self._in_flight.append(buffer)
-        self._advance(buffer)
+        self.poll()
 
     def poll(self) -> None:
         for buffer in tuple(self._in_flight):
             self._advance(buffer)
 
-    def wait(self, buffer: SharedBuffer) -> None:
+    def wait(self, buffer: Any) -> None:
         if buffer.stage == _IDLE:
-            raise RuntimeError("transport shared: wait for a buffer that was not started")
+            raise RuntimeError(f"transport {self.name}: wait for a buffer that was not started")
         looks = 0
         while buffer.stage != _DONE:
             if looks > self._spins + _YIELDS:
@@ -153,38 +176,49 @@ class SharedTransport:
 
     def close(self) -> None:
         self._closed = True
-        if self._in_flight:
-            return
+        if not self._in_flight:
+            self._leave()
+
+    def _leave(self) -> None:
         self._fence_window.Unlock_all()
         self._fence_window.Free()
-        self._comm.Free()
+        self._node.Free()
 
-    def _advance(self, buffer: SharedBuffer) -> None:
+    def _advance(self, buffer: Any) -> None:
         """Do what the numbers of the other ranks allow, and no more."""
-        if buffer.stage == _FILLING:
-            if not self._reached(buffer, buffer.filled):
+        if buffer.stage == FILLING:
+            if not _reached(buffer, buffer.filled):
                 return
             self._fence()
-            if buffer.header.size:
-                sum_headers(buffer.headers, out=buffer.header_total)
-            if buffer.divisor is None:
-                buffer.summation.average([float(header[0]) for header in buffer.headers])
-            else:
-                buffer.summation.run(buffer.divisor)
-            self._fence()
-            buffer.summed[self.rank][0] = buffer.round
             buffer.stage = _SUMMING
-            buffer.cursor = 0
-        if buffer.stage == _SUMMING and self._reached(buffer, buffer.summed):
+        if buffer.stage == _SUMMING:
+            if not self._sum(buffer):
+                return
             self._fence()
-            buffer.header[:] = buffer.header_total
+            buffer.summed[self._local][0] = buffer.round
+            buffer.stage = _LEAVING
+            buffer.cursor = 0
+        if buffer.stage == _LEAVING and _reached(buffer, buffer.summed):
+            self._fence()
+            buffer.header[:] = buffer.total
             buffer.stage = _DONE
             self._in_flight.remove(buffer)
 
-    def _reached(self, buffer: SharedBuffer, numbers: list[memoryview]) -> bool:
-        """Whether every rank's number has reached this round. Ranks once seen there are not looked at again."""
-        while buffer.cursor < self.size:
-            if numbers[buffer.cursor][0] < buffer.round:
-                return False
-            buffer.cursor += 1
+    def _sum(self, buffer: Any) -> bool:
+        """This rank's part; whether it is complete, so that `summed` can be set."""
+        if self._local == 0 and buffer.total.size:
+            sum_headers(buffer.headers, out=buffer.total)
+        if buffer.divisor is None:
+            buffer.summation.average([float(header[0]) for header in buffer.headers])
+        else:
+            buffer.summation.run(buffer.divisor)
         return True
+
+
+def _reached(buffer: SharedBuffer, numbers: list[memoryview]) -> bool:
+    """Whether every rank's number has reached this round. Ranks once seen there are not looked at again."""
+    while buffer.cursor < len(numbers):
+        if numbers[buffer.cursor][0] < buffer.round:
+            return False
+        buffer.cursor += 1
+    return True

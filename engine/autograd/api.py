@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from engine import backend
 from engine.autograd.executor import run_backward
 from engine.autograd.gradients import as_tensor
 from engine.autograd.graph import GradientEdge
@@ -167,9 +168,10 @@ def _root_gradient(position: int, output: Any, gradient: Any, create_graph: bool
             )
         if not spec.dtype.is_floating_point:
             raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {spec.dtype}")
-        from engine.ops.factories import ones
-
-        return ones(spec.shape, dtype=spec.dtype, device=spec.device)
+        one = backend.empty(spec)
+        if one is not None:  # on "meta" there is no memory
+            one.fill(1)
+        return Tensor(one, spec)
     if not isinstance(gradient, Tensor):
         raise TypeError(f"gradients can be either Tensors or None, but got {type(gradient).__name__}")
     if gradient.shape != spec.shape:

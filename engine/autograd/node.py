@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Edge = tuple["Node", int]  # (node that receives the gradient, which of its gradient slots)
 
-_sequence = count()
+next_sequence = count().__next__  # numbers nodes in the order in which they are recorded
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
@@ -45,7 +45,7 @@ class Node:
         self.next_edges = next_edges
         self.input_specs = input_specs
         self.output_specs = output_specs
-        self.sequence = next(_sequence)
+        self.sequence = next_sequence()
         height = 0
         for edge in next_edges:
             if edge is not None and edge[0].topological >= height:

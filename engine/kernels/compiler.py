@@ -1,4 +1,4 @@
-"""The only module that imports Numba at its top: compilation, the disk cache, and the one intrinsic we need.
+"""The only module that imports Numba at its top: compilation, the disk cache, and the few intrinsics we need.
 
 The cache is not Numba's own. Numba keeps one index file per function that lists all its dtypes and CPUs, and two
 processes that add to it at once can leave an entry that points to the other one's machine code. Here every machine
@@ -23,9 +23,12 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numpy
-from numba.core import caching, compiler, serialize, types
+from llvmlite import ir
+from numba.core import caching, cgutils, compiler, serialize, types
 from numba.extending import intrinsic
 from numba.np import arrayobj
+
+from engine.kernels.jit import VECTOR
 
 # LLVM gives up vectorising a loop that needs more than 8 overlap checks between arrays, such as AMSGrad's with its
 # five: 16.8 M floats took 102 ms that way (an earlier form) and 17 ms with more checks, a few comparisons a loop.
@@ -60,6 +63,58 @@ def array_at(typing_context: Any, address: Any, start: Any, size: Any, like: Any
         return view._getvalue()
 
     return result(types.int64, types.int64, types.int64, like), generate
+
+
+@intrinsic
+def sum_vectors(
+    typing_context: Any, sources: Any, weights: Any, destinations: Any, begin: Any, like: Any, divisor: Any
+) -> Any:
+    """``VECTOR`` elements, from ``begin`` on, of every destination become the weighted sum of the sources', divided.
+
+    sources, destinations: tables of addresses. Every product, sum and quotient is rounded once, in the order of the
+    table. As LLVM vectors instead of loops: the sum stays in registers, so a line that another core has written is
+    read and written at once, and any number of arrays may be the same memory without a check for overlaps.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sources, weights, destinations, begin, _, divisor = arguments
+        item = context.get_data_type(like.dtype)
+        vector = ir.VectorType(item, VECTOR)
+        aligned = context.get_abi_sizeof(item)
+
+        def table(position: int, value: Any) -> Any:
+            made = context.make_array(signature.args[position])(context, builder, value)
+            return made.data, cgutils.unpack_tuple(builder, made.shape)[0]
+
+        def place(addresses: Any, rank: Any) -> Any:
+            start = builder.inttoptr(builder.load(builder.gep(addresses, [rank])), item.as_pointer())
+            return builder.bitcast(builder.gep(start, [begin]), vector.as_pointer())
+
+        def spread(number: Any) -> Any:
+            narrow = number if number.type == item else builder.fptrunc(number, item)
+            nothing = ir.Constant(vector, ir.Undefined)
+            first = builder.insert_element(nothing, narrow, ir.Constant(ir.IntType(32), 0))
+            return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), VECTOR), None))
+
+        addresses, ranks = table(0, sources)
+        factors, _ = table(1, weights)
+
+        def part(rank: Any) -> Any:
+            factor = builder.load(builder.gep(factors, [rank]))
+            return builder.fmul(builder.load(place(addresses, rank), align=aligned), spread(factor))
+
+        zero, one = ranks.type(0), ranks.type(1)
+        total = cgutils.alloca_once(builder, vector)
+        builder.store(part(zero), total)
+        with cgutils.for_range_slice(builder, one, ranks, one) as (rank, _):
+            builder.store(builder.fadd(builder.load(total), part(rank)), total)
+        result = builder.fdiv(builder.load(total), spread(divisor))
+        addresses, ranks = table(2, destinations)
+        with cgutils.for_range(builder, ranks) as loop:
+            builder.store(result, place(addresses, loop.index), align=aligned)
+        return context.get_dummy_value()
+
+    return types.void(sources, weights, destinations, begin, like, divisor), generate
 
 
 def compile_kernel(name: str, function: Callable[..., Any], argument_types: tuple[Any, ...], interleave: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import fma, helper
+from engine.kernels.jit import fma, helper, real
 
 
 def _exp64(x: Any) -> Any:
@@ -60,3 +60,27 @@ def normal(x: Any) -> Any:
     p = fma(p, t, np.float32(1.398618706e-1))
     tail = fma(p, t, np.float32(1.396214042e-1)) * t * bell
     return tail if x < np.float32(0.0) else np.float32(1.0) - tail, np.float32(0.3989422804014327) * bell
+
+
+@helper
+def sigmoid(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``."""
+    return real(1.0) / (real(1.0) + exp(-x))
+
+
+def _tanh64(x: Any) -> Any:
+    return math.tanh(x)
+
+
+@helper(float64=_tanh64)
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent within 2 ulp (float32). Source: Cephes ``tanhf``: a polynomial below 0.625, exp above."""
+    size = abs(x)
+    square = x * x
+    p = fma(np.float32(-5.70498872745e-3), square, np.float32(2.06390887954e-2))
+    p = fma(p, square, np.float32(-5.37397155531e-2))
+    p = fma(p, square, np.float32(1.33314422036e-1))
+    p = fma(p, square, np.float32(-3.33332819422e-1))
+    near = fma(p * square, x, x)
+    far = np.float32(1.0) - np.float32(2.0) / (exp(size + size) + np.float32(1.0))
+    return near if size < np.float32(0.625) else (far if x > np.float32(0.0) else -far)

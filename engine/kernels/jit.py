@@ -26,6 +26,7 @@ from typing import Annotated, Any, overload
 import numpy as np
 
 DTYPES = {"f": "float32", "d": "float64"}
+VECTOR = 64  # elements that sum_vectors handles at once
 
 # Parameters of kernels: C-contiguous arrays of the dtype being compiled (T) or of a fixed one, never written (may be
 # read-only) or written. Plain float, int, bool and Pair stand for float64, int64, boolean and two int64.
@@ -37,6 +38,7 @@ Write1 = Annotated[np.ndarray, "T", 1, "write"]
 Write2 = Annotated[np.ndarray, "T", 2, "write"]
 Write3 = Annotated[np.ndarray, "T", 3, "write"]
 Write4 = Annotated[np.ndarray, "T", 4, "write"]
+ReadFloat64 = Annotated[np.ndarray, "float64", 1, "read"]
 ReadInt64 = Annotated[np.ndarray, "int64", 1, "read"]
 ReadInt32 = Annotated[np.ndarray, "int32", 1, "read"]
 WriteInt32 = Annotated[np.ndarray, "int32", 1, "write"]
@@ -61,6 +63,13 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 def array_at(address: int, start: int, size: int, like: np.ndarray) -> Any:
     """Flat array of ``size`` elements, ``start`` elements after an address, dtype of ``like``. Only inside kernels."""
     raise RuntimeError(f"array_at({address}, {start}, {size}, {like.dtype}) exists only inside compiled kernels")
+
+
+def sum_vectors(
+    sources: np.ndarray, weights: np.ndarray, destinations: np.ndarray, begin: int, like: np.ndarray, divisor: float
+) -> None:
+    """The weighted sum of `VECTOR` elements of several arrays, see `engine.kernels.compiler`. Only inside kernels."""
+    raise RuntimeError(f"sum_vectors({sources}, ..., {begin}, ..., {divisor}) exists only inside compiled kernels")
 
 
 class Helper:
@@ -165,7 +174,7 @@ def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
             namespace[name] = value.compiled(char)
         elif value is real:
             namespace[name] = getattr(np, DTYPES[char])
-        elif value is fma or value is array_at:
+        elif value is fma or value is array_at or value is sum_vectors:
             namespace[name] = getattr(compiler, name)
     copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
     copy.__qualname__ = function.__qualname__

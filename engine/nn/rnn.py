@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, LSTM, GRU, composed from matrix products and activations."""
+"""Recurrent layers: RNN, LSTM, GRU. What they compute is in engine.ops.recurrent."""
 
 import math
 import numbers
@@ -10,49 +10,18 @@ import engine
 import engine.nn.functional as F
 from engine.nn import init
 from engine.nn.module import Module
+from engine.nn.packed import over_packed
 from engine.nn.parameter import Parameter
+from engine.nn.utils.rnn import PackedSequence
+from engine.ops.recurrent import STEPS, State, Step, recurrence, unrolled
 from engine.tensor import Tensor
-
-State = tuple[Tensor, ...]  # (h,) or (h, c)
-# step(x Wᵀ + b of the input, state, weight_hh, bias_hh) -> new state
-Step = Callable[[Tensor, State, Tensor, Tensor | None], State]
-
-
-def simple_step(activation: Callable[[Tensor], Tensor]) -> Step:
-    """h' = activation(x' + W h + b). Elman (1990)."""
-
-    def step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
-        return (activation(projected + F.linear(state[0], weight, bias)),)
-
-    return step
-
-
-def lstm_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
-    """c' = f c + i g, h' = o tanh(c'), gates in the order i, f, g, o. Hochreiter and Schmidhuber (1997)."""
-    h, c = state
-    i, f, g, o = (projected + F.linear(h, weight, bias)).chunk(4, -1)
-    c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
-    return F.sigmoid(o) * F.tanh(c), c
-
-
-def gru_step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
-    """h' = (1 - z) n + z h with n = tanh(x_n + r (W h + b)), gates in the order r, z, n. Cho et al. (2014)."""
-    (h,) = state
-    x_r, x_z, x_n = projected.chunk(3, -1)
-    h_r, h_z, h_n = F.linear(h, weight, bias).chunk(3, -1)
-    r, z = F.sigmoid(x_r + h_r), F.sigmoid(x_z + h_z)
-    n = F.tanh(x_n + r * h_n)
-    return (n + z * (h - n),)
-
-
-_SIMPLE_STEPS: dict[str, Step] = {"tanh": simple_step(F.tanh), "relu": simple_step(F.relu)}
 
 
 def simple(nonlinearity: str) -> Step:
     """The step of an Elman network. Raises ValueError for another nonlinearity than "tanh" and "relu"."""
-    if nonlinearity not in _SIMPLE_STEPS:
+    if nonlinearity not in ("tanh", "relu"):
         raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
-    return _SIMPLE_STEPS[nonlinearity]
+    return STEPS[f"rnn_{nonlinearity}"]
 
 
 class RNNBase(Module):
@@ -132,15 +101,12 @@ class RNNBase(Module):
             for suffix in suffixes
         ]
 
-    def _step(self) -> Step:
-        raise NotImplementedError(f"{type(self).__name__} defines no step")
-
-    def _run(self, input: Tensor, initial: State | None) -> tuple[Tensor, State]:
+    def _run(self, input: Any, initial: State | None) -> tuple[Any, State]:
         """(outputs, final states): everything but the form in which states come and go."""
+        if isinstance(input, PackedSequence):
+            return self._run_packed(input, initial)
         if not isinstance(input, Tensor):
-            raise TypeError(
-                f"{self.mode}: expected a Tensor, got {type(input).__name__}; packed sequences are not supported"
-            )
+            raise TypeError(f"{self.mode}: expected a Tensor or PackedSequence, got {type(input).__name__}")
         if input.dim() not in (2, 3):
             raise ValueError(f"{self.mode}: Expected input to be 2D or 3D, got {input.dim()}D tensor instead")
         batched = input.dim() == 3
@@ -152,41 +118,67 @@ class RNNBase(Module):
             raise RuntimeError(
                 f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[2]}"
             )
-        start = self._initial(x, initial)
+        x, states = self._run_layers(self._run_direction, x, self._initial(x, x.shape[1], initial))
+        if not batched:
+            return x.squeeze(1), tuple(state.squeeze(1) for state in states)
+        return (x.transpose(0, 1) if self.batch_first else x), states
+
+    def _run_packed(self, input: PackedSequence, initial: State | None) -> tuple[PackedSequence, State]:
+        """The same over packed sequences: outputs are packed, states in the order before packing."""
+        data, batch_sizes, order, back = input
+        if data.shape[-1] != self.input_size:
+            raise RuntimeError(
+                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {data.shape[-1]}"
+            )
+        batch = int(batch_sizes[0])
+        if initial is not None:
+            initial = self._fitting(initial, batch)
+            initial = initial if order is None else tuple(state.index_select(1, order) for state in initial)
+
+        def run(x: Tensor, state: State, suffix: str) -> tuple[Tensor, State]:
+            return over_packed(
+                lambda steps, state: self._run_direction(steps, state, suffix),
+                PackedSequence(x, batch_sizes),
+                state,
+                suffix.endswith("_reverse"),
+            )
+
+        data, states = self._run_layers(run, data, self._initial(data, batch, initial))
+        if back is not None:
+            states = tuple(state.index_select(1, back) for state in states)
+        return PackedSequence(data, batch_sizes, order, back), states
+
+    def _run_layers(
+        self, run: Callable[[Tensor, State, str], tuple[Tensor, State]], x: Tensor, start: State
+    ) -> tuple[Tensor, State]:
+        """Outputs of the last layer and final states, `run` being one direction of one layer."""
         finals: list[State] = []
         for layer, suffixes in enumerate(self._suffixes):
             outputs = []
             for suffix in suffixes:
                 own = tuple(state[len(finals)] for state in start)
-                sequence, final = self._run_direction(x, own, suffix)
+                sequence, final = run(x, own, suffix)
                 outputs.append(sequence)
                 finals.append(final)
             x = outputs[0] if len(outputs) == 1 else engine.cat(outputs, -1)
             if self.dropout and layer < self.num_layers - 1:
                 x = F.dropout(x, self.dropout, self.training)
-        states = tuple(engine.stack([final[kind] for final in finals]) for kind in range(self.states))
-        if not batched:
-            return x.squeeze(1), tuple(state.squeeze(1) for state in states)
-        return (x.transpose(0, 1) if self.batch_first else x), states
+        return x, tuple(engine.stack([final[kind] for final in finals]) for kind in range(self.states))
 
     def _run_direction(self, x: Tensor, state: State, suffix: str) -> tuple[Tensor, State]:
         weights = self._parameters
-        step = self._step()
-        weight_hh, bias_hh = weights["weight_hh" + suffix], weights.get("bias_hh" + suffix)
+        weight_ih, weight_hh = weights["weight_ih" + suffix], weights["weight_hh" + suffix]
+        biases = weights.get("bias_ih" + suffix), weights.get("bias_hh" + suffix)
         projection = weights.get("weight_hr" + suffix)
-        # the input's part of every step in one product
-        projected = F.linear(x, weights["weight_ih" + suffix], weights.get("bias_ih" + suffix))
-        steps = list(projected.unbind(0))
-        if backwards := suffix.endswith("_reverse"):
-            steps.reverse()
-        outputs = []
-        for each in steps:
-            state = step(each, state, weight_hh, bias_hh)
-            if projection is not None:
-                state = (F.linear(state[0], projection), *state[1:])
-            outputs.append(state[0])
-        if backwards:
-            outputs.reverse()
+        backwards = suffix.endswith("_reverse")
+        if projection is None:
+            return recurrence(self.mode.lower(), x, state, weight_ih, weight_hh, *biases, backwards)
+
+        def step(projected: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+            hidden, cell = STEPS["lstm"](projected, state, weight, bias)
+            return F.linear(hidden, projection), cell
+
+        outputs, state = unrolled(step, x, state, weight_ih, weight_hh, *biases, backwards)
         return engine.stack(outputs), state
 
     def _sizes(self, batch: int) -> list[tuple[int, int, int]]:
@@ -195,9 +187,9 @@ class RNNBase(Module):
         sizes = [(count, batch, self.proj_size or self.hidden_size), (count, batch, self.hidden_size)]
         return sizes[: self.states]
 
-    def _initial(self, x: Tensor, given: State | None) -> State:
+    def _initial(self, x: Tensor, batch: int, given: State | None) -> State:
         if given is None:
-            return tuple(x.new_zeros(size) for size in self._sizes(x.shape[1]))
+            return tuple(x.new_zeros(size) for size in self._sizes(batch))
         return given
 
     def _checked_initial(self, input: Tensor, given: State | None, batched: bool) -> State | None:
@@ -213,7 +205,10 @@ class RNNBase(Module):
                     f"For {form} input, hx should also be {input.dim()}-D but got {state.dim()}-D tensor"
                 )
         states = given if batched else tuple(state.unsqueeze(1) for state in given)
-        batch = input.shape[0 if self.batch_first else 1] if batched else 1
+        return self._fitting(states, input.shape[0 if self.batch_first else 1] if batched else 1)
+
+    def _fitting(self, states: State, batch: int) -> State:
+        """The states. Raises RuntimeError if their shapes are not those for `batch` sequences."""
         for which, state, expected in zip(("hidden[0]", "hidden[1]"), states, self._sizes(batch), strict=False):
             if tuple(state.shape) != expected:
                 name = which if self.states > 1 else "hidden"
@@ -285,9 +280,6 @@ class RNN(RNNBase):
         self.nonlinearity = nonlinearity
         self.mode = f"RNN_{nonlinearity.upper()}"
 
-    def _step(self) -> Step:
-        return simple(self.nonlinearity)
-
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(outputs, final h)."""
         out, (h,) = self._run(input, None if hx is None else (hx,))
@@ -317,9 +309,6 @@ class LSTM(RNNBase):
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
         )
 
-    def _step(self) -> Step:
-        return lstm_step
-
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """(outputs, (final h, final c))."""
         out, (h, c) = self._run(input, None if hx is None else tuple(hx))
@@ -346,9 +335,6 @@ class GRU(RNNBase):
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype
         )
-
-    def _step(self) -> Step:
-        return gru_step
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(outputs, final h)."""

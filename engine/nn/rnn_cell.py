@@ -8,7 +8,8 @@ import engine.nn.functional as F
 from engine.nn import init
 from engine.nn.module import Module
 from engine.nn.parameter import Parameter
-from engine.nn.rnn import State, Step, gru_step, lstm_step, simple
+from engine.nn.rnn import simple
+from engine.ops.recurrent import State, Step, gru_step, lstm_step
 from engine.tensor import Tensor
 
 

@@ -59,6 +59,22 @@ from engine.ops.combine import (
     triu as triu,
     vstack as vstack,
 )
+from engine.ops.complex_numbers import (
+    adjoint as adjoint,
+    angle as angle,
+    complex as complex,
+    conj as conj,
+    conj_physical as conj_physical,
+    imag as imag,
+    is_conj as is_conj,
+    is_neg as is_neg,
+    polar as polar,
+    real as real,
+    resolve_conj as resolve_conj,
+    resolve_neg as resolve_neg,
+    view_as_complex as view_as_complex,
+    view_as_real as view_as_real,
+)
 from engine.ops.conv import (
     conv as conv,
     conv_transposed as conv_transposed,
@@ -115,7 +131,6 @@ from engine.ops.elementwise import (
     dist as dist,
     divide as divide,
     float_power as float_power,
-    frac as frac,
     isclose as isclose,
     isin as isin,
     isneginf as isneginf,

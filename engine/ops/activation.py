@@ -14,6 +14,7 @@ import numpy as np
 from engine import iterator
 from engine.dispatch import OPERATORS, Operator, apply, define
 from engine.kernels import activation as kernels
+from engine.ops.common import kept
 from engine.ops.inplace import inplace
 from engine.ops.pointwise import where
 from engine.ops.precision import in_single_precision, require_real
@@ -32,7 +33,9 @@ def _activation(name: str, forward: Callable[..., Any], slope: Callable[..., Any
     def computed(xp: ModuleType, input: Any, *given: Any) -> Any:
         return forward(xp, in_single_precision(input), *given).astype(input.dtype, copy=False)
 
-    return define(name, rule=rule, forward=computed, backward=(slope,), attributes=attributes)
+    operator = define(name, rule=rule, forward=computed, backward=(slope,), attributes=attributes)
+    operator.elementwise = True
+    return operator
 
 
 # --- gelu -------------------------------------------------------------------------------------------------------------
@@ -146,42 +149,43 @@ ELU = _activation(
         input > 0, input * scale, xp.expm1(xp.minimum(input, 0) * input_scale) * (alpha * scale)
     ),
     lambda g, nd, input, alpha, scale, input_scale: (
-        g * nd.where(input > 0, scale, nd.exp(nd.minimum(input, 0) * input_scale) * (alpha * scale * input_scale))
+        g
+        * nd.where(input <= 0, nd.exp(nd.minimum(input, 0) * input_scale) * (alpha * scale * input_scale), scale)
     ),
     "alpha scale input_scale",
 )
 HARDTANH = _activation(
     "hardtanh",
     lambda xp, input, low, high: xp.clip(input, low, high),
-    lambda g, nd, input, low, high: nd.where((input > low) & (input < high), g, 0),
+    lambda g, nd, input, low, high: kept(g, nd, (input > low) & (input < high)),
     "low high",
 )
 HARDSIGMOID = _activation(
     "hardsigmoid",
     lambda xp, input: xp.clip(input + 3, 0, 6) / 6,
-    lambda g, nd, input: nd.where((input > -3) & (input < 3), g / 6, 0),
+    lambda g, nd, input: kept(g / 6, nd, (input > -3) & (input < 3)),
 )
 HARDSWISH = _activation(
     "hardswish",
     lambda xp, input: input * xp.clip(input + 3, 0, 6) / 6,
-    lambda g, nd, input: nd.where(input < -3, 0, nd.where(input <= 3, g * (input / 3 + 0.5), g)),
+    lambda g, nd, input: nd.where(input <= -3, 0, nd.where(input < 3, g * (input / 3 + 0.5), g)),
 )
 THRESHOLD = _activation(
     "threshold",
-    lambda xp, input, threshold, value: xp.where(input > threshold, input, value),
-    lambda g, nd, input, threshold: nd.where(input > threshold, g, 0),
+    lambda xp, input, threshold, value: xp.where(input <= threshold, value, input),
+    lambda g, nd, input, threshold: kept(g, nd, ~(input <= threshold)),
     "threshold value",
 )
 HARDSHRINK = _activation(
     "hardshrink",
-    lambda xp, input, lambd: xp.where((input < -lambd) | (input > lambd), input, 0),
-    lambda g, nd, input, lambd: nd.where((input < -lambd) | (input > lambd), g, 0),
+    lambda xp, input, lambd: xp.where((input >= -lambd) & (input <= lambd), 0, input),
+    lambda g, nd, input, lambd: kept(g, nd, (input < -lambd) | (input > lambd)),
     "lambd",
 )
 SOFTSHRINK = _activation(
     "softshrink",
     lambda xp, input, lambd: input - xp.clip(input, -lambd, lambd),
-    lambda g, nd, input, lambd: nd.where((input < -lambd) | (input > lambd), g, 0),
+    lambda g, nd, input, lambd: kept(g, nd, (input < -lambd) | (input > lambd)),
     "lambd",
 )
 

@@ -322,15 +322,26 @@ def _cumulative(name: str) -> Any:
 
 
 def _cumprod_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
-    """Exact where no element is zero; a zero makes the quotient undefined, so it is refused by name."""
+    """The sum of g[i] out[i] / x[k] over i >= k; with zeros among the elements, of products that leave x[k] out."""
     if bool((input == 0).any()):
-        raise RuntimeError(
-            "cumprod: the derivative at inputs that contain zeros is not implemented; multiply explicitly instead"
-        )
+        return _cumprod_slope_at_zeros(g, nd, input, out, dim)
     total = g * out
     if nd.records:
         return nd.flip(nd.cumsum(nd.flip(total, (dim,)), dim), (dim,)) / input
     return nd.xp.flip(nd.xp.cumsum(nd.xp.flip(total, dim), axis=dim), dim) / input
+
+
+def _cumprod_slope_at_zeros(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
+    """Quadratic in the length of the axis."""
+    move = nd.movedim if nd.records else nd.xp.moveaxis
+    g, input, out = (move(each, dim, -1) for each in (g, input, out))
+    columns = []
+    for k in range(input.shape[-1]):
+        rest = input[..., k + 1 :]
+        following = nd.cumprod(rest, -1) if nd.records else nd.xp.cumprod(rest, -1, rest.dtype)
+        column = g[..., k] + (g[..., k + 1 :] * following).sum(-1)
+        columns.append(column if k == 0 else column * out[..., k - 1])
+    return move((nd if nd.records else nd.xp).stack(columns, -1), -1, dim)
 
 
 cumsum = _cumulative("cumsum")

@@ -6,6 +6,7 @@ import numpy as np
 
 from engine import promotion
 from engine.dtypes import BOOL_CATEGORY, FLOATING_CATEGORY, dtype, get_default_dtype
+from engine.namespaces import conjugate as conjugate
 from engine.operands import UNDEFINED, Scalar
 from engine.ops.scalars import parsed
 from engine.spec import Spec
@@ -94,3 +95,36 @@ def require_real(name: str, spec: Spec) -> None:
 def in_single_precision(array: Any) -> Any:
     """float16 and bfloat16 arrays as float32, in which PyTorch's CPU kernels compute; others as they are."""
     return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+
+
+# --- what derivative rules share; `nd` tells raw arrays from Tensors ---------------------------------------------------
+
+
+def kept(g: Any, nd: Any, mask: Any) -> Any:
+    """`g` where the mask holds, 0 elsewhere, whatever `g` is there: a product with the mask makes NaN of infinity.
+
+    1024x512 random float32: 0.13 ms by the bits, 0.12 for g * mask, 2.6 for numpy.where, whose branches are not
+    foreseeable.
+    """
+    if nd.records:
+        return nd.where(mask, g, 0)
+    if nd.xp is np and g.dtype.kind in "fV" and mask.shape == g.shape:
+        bits = f"i{g.dtype.itemsize}"
+        return (g.view(bits) & -mask.view(np.int8)).view(g.dtype)
+    return nd.xp.where(mask, g, nd.xp.zeros((), g.dtype))
+
+
+def zeros_like(g: Any, nd: Any) -> Any:
+    """The derivative of a step: 0, whatever the gradient."""
+    return (nd if nd.records else nd.xp).zeros_like(g)
+
+
+def undifferentiable(name: str) -> Any:
+    """The rule of an operator that PyTorch records and cannot differentiate. Raises: RuntimeError."""
+
+    def rule(g: Any) -> Any:
+        raise RuntimeError(
+            f"derivative for {name} is not implemented: it is constant between its steps; use .detach() on its result"
+        )
+
+    return rule

@@ -3,10 +3,12 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from engine import iterator
 from engine.dispatch import apply, define
-from engine.dtypes import FLOATING_CATEGORY, bool_, float64
-from engine.ops.common import operand
+from engine.dtypes import FLOATING_CATEGORY, bfloat16, bool_, finfo, float64, get_default_dtype
+from engine.ops.common import in_single_precision, operand, require_real, undifferentiable, zeros_like
 from engine.ops.out import deliver
 from engine.ops.pointwise import FUNCTIONS, clamp, div, floating, pointwise, scaled, sub, where
 from engine.spec import Spec
@@ -16,17 +18,21 @@ from engine.tensor import Tensor
 
 
 def _sinc_slope(g: Any, nd: Any, input: Any) -> Any:
-    at = nd.where(input == 0, 1, input)
+    flat = input * (input * math.pi) == 0
+    at = nd.where(flat, 1, input)
     angle = at * math.pi
-    return nd.where(input == 0, 0, g * (nd.cos(angle) * angle - nd.sin(angle)) / (angle * at))
+    return nd.where(flat, 0, g * (nd.cos(angle) * angle - nd.sin(angle)) / (angle * at))
 
 
 def _xlogy_slope(g: Any, nd: Any, input: Any, other: Any) -> Any:
-    none = (input == 0) & (other <= 0)
-    return g * nd.where(none, 0, nd.log(nd.where(none, 1, other)))
+    flat = (g == 0) & (other == other) | (input == 0) & (other <= 0)
+    if not hasattr(other, "shape"):
+        logarithm = math.log(other) if other > 0 else -math.inf if other == 0 else math.nan
+        return nd.where(flat, 0, g * logarithm)
+    return nd.where(flat, 0, g * nd.log(nd.where(flat, 1, other)))
 
 
-floating("sinc", "sinc", (_sinc_slope,))
+floating("sinc", lambda xp, input: xp.sinc(input), (_sinc_slope,))
 floating(
     "xlogy",
     lambda xp, input, other: xp.where(
@@ -38,29 +44,35 @@ floating(
 floating(
     "logaddexp2",
     "logaddexp2",
-    (lambda g, nd, input, out: g * nd.exp2(input - out), lambda g, nd, other, out: g * nd.exp2(other - out)),
+    (
+        lambda g, nd, input, other: g / (1 + nd.exp2(other - input)),
+        lambda g, nd, input, other: g / (1 + nd.exp2(input - other)),
+    ),
     refused="bool integer complex",
 )
 floating(
     "copysign",
     "copysign",
     (
-        lambda g, nd, input, other: (
-            g
-            * nd.sign(input)
-            * (nd.where(nd.signbit(other), -1.0, 1.0) if hasattr(other, "shape") else math.copysign(1.0, other))
+        lambda g, nd, input, out: (
+            nd.where(input == 0, 0, g * (out / nd.where(input == 0, 1, input)))
         ),
-        lambda g: g * 0,
+        zeros_like,
     ),
     refused="complex",
 )
-pointwise("nextafter", "nextafter", (None, None), refused="bool integer complex")
+pointwise(
+    "nextafter",
+    "nextafter",
+    (lambda g: g, zeros_like),
+    refused="bool integer complex",
+)
 pointwise("gcd", "gcd", (None, None), refused="bool float complex")
 pointwise("lcm", "lcm", (None, None), refused="bool float complex")
 pointwise(
     "heaviside",
-    lambda xp, input, other: xp.heaviside(input, other).astype(input.dtype),
-    (None, None),
+    lambda xp, input, other: xp.where(input == 0, other, (input > 0).astype(input.dtype)),
+    (undifferentiable("heaviside"), undifferentiable("heaviside")),
     refused="complex",
 )
 
@@ -70,7 +82,12 @@ def _nan_to_num_rule(input: Spec, nan: float, posinf: float | None, neginf: floa
 
 
 def _nan_to_num(xp: Any, input: Any, nan: float, posinf: float | None, neginf: float | None) -> Any:
-    return xp.nan_to_num(input, nan=nan, posinf=posinf, neginf=neginf)
+    limits = np.finfo(input.dtype) if input.dtype.kind != "V" else finfo(bfloat16)
+    high = float(limits.max) if posinf is None else posinf
+    low = float(limits.min) if neginf is None else neginf
+    if input.dtype.kind != "V":
+        return xp.nan_to_num(input, nan=nan, posinf=high, neginf=low)
+    return xp.nan_to_num(input.astype(np.float32), nan=nan, posinf=high, neginf=low).astype(input.dtype)
 
 
 NAN_TO_NUM = define(
@@ -91,6 +108,27 @@ def nan_to_num(
     return apply(NAN_TO_NUM, (input,), (0.0 if nan is None else float(nan), posinf, neginf))
 
 
+def _logit_rule(input: Spec, eps: float) -> Spec:
+    require_real("logit", input)
+    return input.like(stride=iterator.plan((input.operand,)).stride)
+
+
+def _logit(xp: Any, input: Any, eps: float) -> Any:
+    x = in_single_precision(input)
+    x = x if eps < 0 else xp.clip(x, eps, 1 - eps)
+    return xp.log(x / (1 - x)).astype(input.dtype, copy=False)
+
+
+def _logit_slope(g: Any, nd: Any, input: Any, eps: float) -> Any:
+    """0 beyond eps, and NaN beyond [0, 1] without eps."""
+    low, outside = max(eps, 0.0), math.nan if eps < 0 else 0.0
+    inside = (input >= low) & (input <= 1 - low)
+    return nd.where(inside, g / (input * (1 - input)), outside)
+
+
+LOGIT = define("logit", rule=_logit_rule, forward=_logit, backward=(_logit_slope,), attributes="eps")
+
+
 # --- compositions -----------------------------------------------------------------------------------------------------
 
 
@@ -98,6 +136,8 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     """input + value * tensor1 * tensor2."""
     if out is not None:
         return deliver(out, addcmul, input, tensor1, tensor2, value=value, same_dtype=False, overlap="partial")
+    if input.dtype.itemsize == 2 and input.is_floating_point():  # rounded once
+        return addcmul(input.float(), tensor1.float(), tensor2.float(), value=value).to(input.dtype)
     product = tensor1 * tensor2
     return input + (product if value == 1 else product * value)
 
@@ -108,6 +148,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
         return deliver(out, addcdiv, input, tensor1, tensor2, value=value, same_dtype=False, overlap="partial")
     if all(tensor.dtype.category < FLOATING_CATEGORY for tensor in (tensor1, tensor2)):
         raise RuntimeError("Integer division with addcdiv is no longer supported; convert the operands with .float()")
+    if input.dtype.itemsize == 2 and input.is_floating_point():  # rounded once
+        return addcdiv(input.float(), tensor1.float(), tensor2.float(), value=value).to(input.dtype)
     quotient = tensor1 / tensor2
     return input + (quotient if value == 1 else quotient * value)
 
@@ -124,11 +166,6 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
         return close
     distance = (input - other).abs()
     return close | ((distance <= atol + (other * rtol).abs()) & FUNCTIONS["isfinite"](distance))
-
-
-def frac(input: Tensor) -> Tensor:
-    """The part after the point, with the sign of the number."""
-    return input - input.trunc()
 
 
 def deg2rad(input: Tensor) -> Tensor:
@@ -153,8 +190,9 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)); with `eps`, of x limited to [eps, 1 - eps]."""
-    x = input if eps is None else clamp(input, eps, 1 - eps)
-    return (x / (1 - x)).log()
+    if input.dtype.category < FLOATING_CATEGORY:
+        input = input.to(get_default_dtype())
+    return apply(LOGIT, (input,), (-1.0 if eps is None else float(eps),))
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:

@@ -2,13 +2,18 @@
 operand to transpose it.
 """
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from engine import layout
-from engine.dispatch import apply, define
+from engine.dispatch import Plan, apply, apply_ternary, define
 from engine.dtypes import bool_
+from engine.kernels import linear as kernels
 from engine.ops.common import common_dtype
 from engine.ops.out import deliver
 from engine.ops.views import reshape
@@ -171,10 +176,30 @@ def _linear_rule(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
 
 def _linear(xp: ModuleType, input: Any, weight: Any, bias: Any = None) -> Any:
     rows = input if input.ndim == 2 else input.reshape(prod(input.shape[:-1]), input.shape[-1])
-    out = xp.dot(rows, weight.T)
+    out = rows.dot(weight.T)  # xp.dot takes 0.2 µs more
     if bias is not None:
         out += bias
     return out if input.ndim == 2 else out.reshape((*input.shape[:-1], weight.shape[0]))
+
+
+def _prepare_linear(xp: ModuleType, plan: Plan) -> Callable[..., Any]:
+    """A compiled kernel adds the bias where there is one for it."""
+    if len(plan.input_specs) == 2:
+        return partial(_linear, xp)
+    input, _, bias = plan.input_specs
+    if xp is not np or bias.dtype.numpy.char not in "fd" or not bias.contiguous:
+        return partial(_linear, xp)
+    return _linear_of_rows if input.ndim == 2 else partial(_linear_of_batches, tuple(plan.out.shape))
+
+
+def _linear_of_rows(input: Any, weight: Any, bias: Any) -> Any:
+    out = input.dot(weight.T)
+    kernels.add_bias(out, bias)
+    return out
+
+
+def _linear_of_batches(shape: tuple[int, ...], input: Any, weight: Any, bias: Any) -> Any:
+    return _linear_of_rows(input.reshape(prod(shape[:-1]), input.shape[-1]), weight, bias).reshape(shape)
 
 
 def _rows(value: Any, width: int) -> Any:
@@ -187,23 +212,23 @@ def _linear_weight_slope(g: Any, nd: Any, input: Any, input_spec: Spec, weight_s
     if nd.records:
         return matmul(g.t(), rows)
     if weight_spec.contiguous:
-        return nd.xp.dot(g.T, rows)
-    return nd.xp.dot(
-        rows.T, g
-    ).T  # the product lies as a column-major weight does, so that AccumulateGrad need not copy it
+        return g.T.dot(rows)
+    return rows.T.dot(g).T  # lies as a column-major weight does, so that AccumulateGrad need not copy it
 
 
 def _linear_input_slope(g: Any, nd: Any, input_spec: Spec, weight: Any, weight_spec: Spec) -> Any:
     if nd.records:
         return matmul(g, weight)
     if g.ndim == 2:
-        return nd.xp.dot(g, weight)
-    return nd.xp.dot(g.reshape(-1, weight_spec.shape[0]), weight).reshape(input_spec.shape)
+        return g.dot(weight)
+    return g.reshape(-1, weight_spec.shape[0]).dot(weight).reshape(input_spec.shape)
 
 
 def _linear_bias_slope(g: Any, nd: Any, bias_spec: Spec) -> Any:
     rows = _rows(g, bias_spec.shape[0])
-    return rows.sum(0) if nd.records else nd.xp.add.reduce(rows, 0) if nd.xp.__name__ == "numpy" else rows.sum(0)
+    if not nd.records and rows.__class__ is np.ndarray and rows.dtype.char in "fd" and rows.flags.c_contiguous:
+        return kernels.column_sums(rows)
+    return rows.sum(0)
 
 
 LINEAR = define(
@@ -212,6 +237,7 @@ LINEAR = define(
     forward=_linear,
     backward=(_linear_input_slope, _linear_weight_slope, _linear_bias_slope),
     inputs="input weight bias",
+    prepare=_prepare_linear,
 )
 
 
@@ -220,9 +246,9 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Shapes: input (..., in_features), weight (out_features, in_features), bias (out_features,) -> (..., out_features).
     """
-    if weight.ndim == 1:
+    if weight._spec.ndim == 1:
         return matmul(input, weight) if bias is None else matmul(input, weight) + bias
-    return apply(LINEAR, (input, weight) if bias is None else (input, weight, bias))
+    return apply(LINEAR, (input, weight)) if bias is None else apply_ternary(LINEAR, input, weight, bias)
 
 
 def addmm(

@@ -9,7 +9,7 @@ import numpy as np
 from engine import iterator
 from engine.dims import wrap_dims
 from engine.dispatch import apply, define
-from engine.ops.common import require_floating
+from engine.ops.common import kept, require_floating
 from engine.ops.out import deliver
 from engine.ops.precision import in_single_precision
 from engine.ops.reduce import Dims, spread
@@ -58,22 +58,23 @@ def _slope(
     if order == 2:
         return nd.where(out == 0, 0, input * g / nd.where(out == 0, 1, out))
     if order == 1:
-        return g * nd.sign(input)
+        return g * nd.sgn(input)
     size = nd.abs(input)
     if order in (math.inf, -math.inf):
         hit = size == out
-        hit = hit.to(g.dtype) if nd.records else hit.astype(g.dtype)
         shares = hit.sum(dims, True) if nd.records else hit.sum(axis=dims, keepdims=True)
-        return g * nd.sign(input) * hit / shares
+        return kept(g / shares, nd, hit) * nd.sgn(input)
     zero = size == 0
     safe = nd.where(zero, 1, size)
-    scaled = nd.sign(input) * safe ** (order - 1) * nd.where(out == 0, 1, out) ** (1 - order)
+    length = out if order < 1 else nd.where(out == 0, 1, out)
+    scaled = nd.sgn(input) * safe ** (order - 1) * length ** (1 - order)
     return nd.where(zero, 0, g * scaled)
 
 
 VECTOR_NORM = define(
     "vector_norm", rule=_rule, forward=_vector_norm, backward=(_slope,), attributes="order dims keepdim"
 )
+VECTOR_NORM.analytic = False
 
 
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

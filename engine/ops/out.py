@@ -33,7 +33,7 @@ def write_into(out: Tensor, operator: Operator, inputs: tuple[Any, ...], attribu
     key = (attributes, *(value._spec for value in inputs))
     plan = operator.plans.get(key) or operator.plan(key)
     spec = plan.outs[0]
-    _check(name, out, inputs, any(operator.grad_inputs))
+    _check(name, out, inputs, bool(operator.grad_mask))
     _check_dtype(name, out, spec, same=False)
     _prepare(name, out, spec, inputs, "partial")
     write(plan, out, [value._array for value in inputs])

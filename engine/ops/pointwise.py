@@ -19,8 +19,18 @@ import numpy as np
 from engine import backend, iterator, layout
 from engine.dispatch import Operator, Plan, apply, apply_binary, apply_unary, define
 from engine.dtypes import FLOATING_CATEGORY, INTEGER_CATEGORY, bfloat16, bool_, complex32, dtype, of_numpy
+from engine.kernels import activation as kernels
 from engine.operands import UNDEFINED, Scalar
-from engine.ops.common import common_dtype, floating_dtype, operand, refuse_dtypes
+from engine.ops.common import (
+    common_dtype,
+    conjugate,
+    floating_dtype,
+    kept,
+    operand,
+    refuse_dtypes,
+    undifferentiable,
+    zeros_like,
+)
 from engine.ops.out import deliver, write_into
 from engine.ops.scalars import assigned, bounds, checked, wrapped
 from engine.spec import Spec, spec_of
@@ -39,6 +49,8 @@ def _rule(name: str, flavour: str, refused: str, *specs: Spec) -> Spec:
         refuse_dtypes(name, refused, specs)
     if flavour == "floating":
         kind = floating_dtype(*specs)
+        if name == "angle":
+            kind = kind.to_real()
     elif flavour in COMPARISONS:
         kind = bool_
     else:
@@ -84,6 +96,8 @@ def _prepare(function: Function, flavour: str, xp: ModuleType, plan: Plan) -> Ca
     out = plan.outs[0]
     cast = compute_dtype(flavour, plan.input_specs)
     run = kernel
+    if not isinstance(function, str):
+        run = kernel = partial(_in_single_precision, kernel)
     if cast is not None:
         run = partial(_cast_and_run, kernel, cast.numpy, tuple(spec.number is None for spec in plan.input_specs), xp)
     meet = floating_dtype(*plan.input_specs) if flavour == "floating" else common_dtype(*plan.input_specs)
@@ -123,7 +137,7 @@ def _with_wrapped_numbers(
     return run(*arrays, **out)
 
 
-_DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
+_DIVISIONS = frozenset({"floor_divide", "div_floor", "div_trunc", "remainder", "fmod"})
 
 
 def _without_zero_division(name: str, run: Callable[..., Any], *arrays: Any, **out: Any) -> Any:
@@ -177,6 +191,19 @@ def _cast_and_run(
     return kernel(*cast, **out)
 
 
+def _in_single_precision(kernel: Callable[..., Any], *arrays: Any) -> Any:
+    """Half precision is computed in single and rounded once, where several passes would round several times."""
+    for array in arrays:
+        if _is_half(array):
+            result = kernel(*(each.astype(np.float32) if _is_half(each) else each for each in arrays))
+            return result.astype(array.dtype)
+    return kernel(*arrays)
+
+
+def _is_half(array: Any) -> bool:
+    return hasattr(array, "dtype") and array.dtype.itemsize == 2 and array.dtype.kind in "fV"
+
+
 def _raw(function: str, xp: ModuleType, *arrays: Any) -> Any:
     return getattr(xp, function)(*arrays)
 
@@ -189,8 +216,12 @@ def pointwise(
     flavour: str = "arithmetic",
     inputs: str = "",
     refused: str = "",
+    analytic: bool = True,
 ) -> Operator:
-    """Defines an elementwise operator and its public function (positional tensors or numbers)."""
+    """Defines an elementwise operator and its public function (positional tensors or numbers).
+
+    `analytic`: the rules are those of a complex differentiable function, see `engine.dispatch.Operator.for_complex`.
+    """
     names = inputs or {1: "input", 2: "input other"}[len(backward) if backward else 1]
     operator = define(
         name,
@@ -201,6 +232,7 @@ def pointwise(
         prepare=partial(_prepare, function, flavour),
     )
     operator.flavour = flavour  # type: ignore[attr-defined]
+    operator.analytic, operator.elementwise = analytic, True
     if isinstance(function, str) and flavour in ("arithmetic", "floating") and "float" not in refused:
         operator.direct = getattr(np, function)
     FUNCTIONS[name] = _public(operator, len(names.split()))
@@ -242,20 +274,40 @@ pointwise("add", "add", (lambda g: g, lambda g: g))
 pointwise("sub", "subtract", (lambda g: g, lambda g: -g), refused="bool")
 pointwise("mul", "multiply", (lambda g, other: g * other, lambda g, input: g * input))
 pointwise(
-    "div", "true_divide", (lambda g, other: g / other, lambda g, other, out: -g * out / other), flavour="floating"
+    "div", "true_divide", (lambda g, other: g / other, lambda g, other, out: -g * (out / other)), flavour="floating"
 )
 
 
 def _sign(xp: ModuleType, input: Any) -> Any:
-    return xp.copy(input) if input.dtype.kind == "b" else xp.sign(input)
+    """-1, 0 or 1, and 0 for NaN, as PyTorch has it; of complex numbers z / |z|."""
+    kind = input.dtype.kind
+    if kind == "b":
+        return xp.copy(input)
+    if kind == "c":
+        size = xp.abs(input)
+        return xp.where(size == 0, 0, input / xp.where(size == 0, 1, size)).astype(input.dtype)
+    if kind in "iu":
+        return xp.sign(input)
+    # 1024x512 random float32: 0.11 ms, numpy.sign 0.25.
+    return ((input > 0).view(xp.int8) - (input < 0).view(xp.int8)).astype(input.dtype)
 
 
 pointwise("neg", "negative", (lambda g: -g,), refused="bool")
 pointwise("positive", "positive", (lambda g: g,), refused="bool")
-pointwise("abs", "absolute", (lambda g, nd, input: g * nd.sign(input),), refused="bool")
-pointwise("sign", _sign, (lambda g: g * 0,), refused="complex")
-pointwise("sgn", _sign, (lambda g: g * 0,))
+pointwise("abs", "absolute", (lambda g, nd, input: g * nd.sgn(input),), refused="bool", analytic=False)
+pointwise("sign", _sign, (zeros_like,), refused="complex")
+pointwise("sgn", _sign, (lambda g, nd, input, out: _sgn_slope(g, nd, input, out),), analytic=False)
 pointwise("square", "square", (lambda g, input: g * (2 * input),))
+
+
+def _sgn_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:
+    """Of z / |z|: what of the gradient is at right angles to z, over |z|."""
+    if (out.dtype.is_complex if nd.records else out.dtype.kind == "c") is False:
+        return zeros_like(g, nd)
+    size = nd.abs(input)
+    real = nd.real if nd.records else nd.xp.real
+    slope = (g - real(g * conjugate(out, nd)) * out) / nd.where(size == 0, 1, size)
+    return nd.where(size == 0, 0, slope)
 
 
 def _power(xp: ModuleType, input: Any, other: Any) -> Any:
@@ -267,9 +319,24 @@ def _power(xp: ModuleType, input: Any, other: Any) -> Any:
             )
         if isinstance(other, int) or input.dtype.kind not in "iub":
             other = checked("pow", other, of_numpy(input.dtype))
+        special = _POWERS.get(other)
+        if special is not None and input.dtype.kind in "fcV":
+            return special(xp, input)
     elif hasattr(other, "dtype") and other.dtype.kind == "i" and getattr(input, "dtype", other.dtype).kind in "iu":
         return _integer_power(xp, input, other)
     return xp.power(input, other)
+
+
+# PyTorch computes these so. 1024x512 float32: numpy.power to 3 takes 23 ms, x * x * x 0.09.
+_POWERS: dict[Any, Callable[..., Any]] = {
+    0.5: lambda xp, x: xp.sqrt(x),
+    -0.5: lambda xp, x: 1 / xp.sqrt(x),
+    1: lambda xp, x: xp.positive(x),
+    2: lambda xp, x: xp.square(x),
+    3: lambda xp, x: x * x * x,
+    -1: lambda xp, x: xp.reciprocal(x),
+    -2: lambda xp, x: xp.reciprocal(x * x),
+}
 
 
 def _integer_power(xp: ModuleType, input: Any, other: Any) -> Any:
@@ -282,27 +349,56 @@ def _integer_power(xp: ModuleType, input: Any, other: Any) -> Any:
     return xp.where(negative, quotient, result)
 
 
+def _power_slope(g: Any, nd: Any, input: Any, other: Any) -> Any:
+    """other * input ** (other - 1), and 0 for an exponent of 0 whatever the base."""
+    if not hasattr(other, "shape"):
+        return g * (other * nd.pow(input, other - 1)) if other else zeros_like(g, nd)
+    slope = other * nd.pow(input, nd.where(other == 0, 1, other - 1))
+    return nd.where(other == 0, 0, g * slope)
+
+
+def _exponent_slope(g: Any, nd: Any, input: Any, other: Any, out: Any) -> Any:
+    """input ** other * log(input), and 0 at a base of 0, unless the exponent is negative."""
+    if not hasattr(input, "shape"):
+        base = np.log(np.asarray(input, complex if isinstance(input, complex) else float)).item() if input else -np.inf
+        return nd.where(_real_part(nd, other) >= 0, 0, g * (out * base)) if not input else g * (out * base)
+    flat = (input == 0) & (_real_part(nd, other) >= 0)
+    return nd.where(flat, 0, g * (out * nd.log(nd.where(flat, 1, input))))
+
+
+def _real_part(nd: Any, x: Any) -> Any:
+    if not hasattr(x, "shape"):
+        return x.real
+    if nd.records:
+        return nd.real(x) if x.is_complex() else x
+    return nd.xp.real(x)
+
+
+pointwise("pow", _power, (_power_slope, _exponent_slope), refused="bool")
 pointwise(
-    "pow",
-    _power,
-    (
-        lambda g, nd, input, other: (
-            g
-            * (
-                other * input ** nd.where(other == 0, 1, other - 1)
-                if hasattr(other, "shape")
-                else _power_slope(input, other)
-            )
-        ),
-        lambda g, nd, input, out: g * nd.where(out == 0, 0, out * nd.log(nd.where(out == 0, 1, input))),
-    ),
-    refused="bool",
+    "floor_divide",
+    "floor_divide",
+    (undifferentiable("floor_divide"), undifferentiable("floor_divide")),
+    refused="bool complex",
 )
-pointwise("floor_divide", "floor_divide", (None, None), refused="bool complex")
+pointwise("div_floor", "floor_divide", (zeros_like, zeros_like), refused="bool complex")
+pointwise(
+    "div_trunc", lambda xp, input, other: _truncated(xp, input, other), (zeros_like, zeros_like), refused="bool complex"
+)
+
+
+def _truncated(xp: ModuleType, input: Any, other: Any) -> Any:
+    """The quotient without its fraction, computed with integers where it is one of integers."""
+    quotient = xp.true_divide(input, other)
+    if getattr(input, "dtype", quotient.dtype).kind not in "iu" or getattr(other, "dtype", quotient.dtype).kind == "f":
+        return xp.trunc(quotient)
+    floor, rest = xp.divmod(input, other)
+    return floor + ((rest != 0) & (floor < 0))
+
 pointwise(
     "remainder",
     "remainder",
-    (lambda g: g, lambda g, nd, input, other: -g * nd.floor_divide(input, other)),
+    (lambda g: g, lambda g, nd, input, other: -g * nd.div_floor(input, other)),
     refused="bool complex",
 )
 pointwise(
@@ -326,13 +422,19 @@ pointwise(
 pointwise(
     "fmax",
     "fmax",
-    (lambda g, nd, input, other: _share(g, nd, input, other), lambda g, nd, input, other: _share(g, nd, other, input)),
+    (
+        lambda g, nd, input, other: _first_kept(g, nd, input >= other, other),
+        lambda g, nd, input, other: _second_kept(g, nd, input >= other, other),
+    ),
     refused="complex",
 )
 pointwise(
     "fmin",
     "fmin",
-    (lambda g, nd, input, other: _share(g, nd, other, input), lambda g, nd, input, other: _share(g, nd, input, other)),
+    (
+        lambda g, nd, input, other: _first_kept(g, nd, input <= other, other),
+        lambda g, nd, input, other: _second_kept(g, nd, input <= other, other),
+    ),
     refused="complex",
 )
 pointwise(
@@ -346,17 +448,22 @@ pointwise(
 )
 
 
-def _power_slope(input: Any, exponent: Any) -> Any:
-    return 0 if exponent == 0 else exponent * input ** (exponent - 1)
-
-
 def _share(g: Any, nd: Any, winner: Any, loser: Any) -> Any:
-    """The gradient of the larger (or smaller) operand: all of it where it wins, half of it at a tie."""
-    return (
-        g * nd.where(winner > loser, 1.0, nd.where(winner == loser, 0.5, 0.0)).astype(g.dtype)
-        if not nd.records
-        else nd.where(winner > loser, g, nd.where(winner == loser, g / 2, g * 0))
-    )
+    """The gradient of the larger (or smaller) operand: all of it where it wins or one is NaN, half of it at a tie."""
+    lost, tie = winner < loser, winner == loser
+    if nd.records:
+        return nd.where(lost, 0, nd.where(tie, g / 2, g))
+    share = kept(g, nd, ~lost)
+    return nd.xp.where(tie, share / 2, share) if tie.any() else share
+
+
+def _first_kept(g: Any, nd: Any, first: Any, other: Any) -> Any:
+    """Of fmax and fmin: the first operand's gradient, who also has ties and NaN beside it."""
+    return kept(g, nd, first | nd.isnan(other) if hasattr(other, "shape") else first | (other != other))
+
+
+def _second_kept(g: Any, nd: Any, first: Any, other: Any) -> Any:
+    return kept(g, nd, ~(first | nd.isnan(other)) if hasattr(other, "shape") else ~(first | (other != other)))
 
 
 # --- exponentials, powers, trigonometry -------------------------------------------------------------------------------
@@ -371,6 +478,25 @@ floating("log10", "log10", (lambda g, input: g / (input * 2.302585092994046),))
 floating("log1p", "log1p", (lambda g, input: g / (input + 1),))
 floating("sqrt", "sqrt", (lambda g, out: g / (2 * out),))
 floating("rsqrt", lambda xp, input: 1 / xp.sqrt(input), (lambda g, out: -0.5 * g * out * out * out,))
+def _tanh_slope(g: Any, nd: Any, out: Any) -> Any:
+    if not nd.records and _row_major_alike(g, out):
+        return kernels.tanh_backward(g, out)
+    return g * (1 - out * out)
+
+
+def _row_major_alike(g: Any, out: Any) -> bool:
+    """Whether both are float32 or both float64 in host memory, of one shape and C-contiguous: what kernels take."""
+    return (
+        g.__class__ is np.ndarray
+        and out.__class__ is np.ndarray
+        and g.dtype.char in "fd"
+        and out.dtype is g.dtype
+        and g.shape == out.shape
+        and g.flags.c_contiguous
+        and out.flags.c_contiguous
+    )
+
+
 floating("reciprocal", "reciprocal", (lambda g, out: -g * out * out,))
 floating("sin", "sin", (lambda g, nd, input: g * nd.cos(input),))
 floating("cos", "cos", (lambda g, nd, input: -g * nd.sin(input),))
@@ -380,7 +506,7 @@ floating("acos", "arccos", (lambda g, nd, input: -g / nd.sqrt(1 - input * input)
 floating("atan", "arctan", (lambda g, input: g / (1 + input * input),))
 floating("sinh", "sinh", (lambda g, nd, input: g * nd.cosh(input),))
 floating("cosh", "cosh", (lambda g, nd, input: g * nd.sinh(input),))
-floating("tanh", "tanh", (lambda g, out: g * (1 - out * out),))
+floating("tanh", "tanh", (_tanh_slope,))
 floating("asinh", "arcsinh", (lambda g, nd, input: g / nd.sqrt(input * input + 1),))
 floating("acosh", "arccosh", (lambda g, nd, input: g / nd.sqrt(input * input - 1),))
 floating("atanh", "arctanh", (lambda g, input: g / (1 - input * input),))
@@ -388,11 +514,18 @@ floating(
     "atan2",
     "arctan2",
     (
-        lambda g, input, other: g * other / (input * input + other * other),
-        lambda g, input, other: -g * input / (input * input + other * other),
+        lambda g, nd, input, other: g * other * _inverse_square(nd, input, other),
+        lambda g, nd, input, other: -g * input * _inverse_square(nd, input, other),
     ),
     refused="complex",
 )
+
+
+def _inverse_square(nd: Any, input: Any, other: Any) -> Any:
+    square = input * input + other * other
+    return nd.where(square == 0, 0, 1 / nd.where(square == 0, 1, square))
+
+
 floating(
     "hypot",
     "hypot",
@@ -402,26 +535,29 @@ floating(
 floating(
     "logaddexp",
     "logaddexp",
-    (lambda g, nd, input, out: g * nd.exp(input - out), lambda g, nd, other, out: g * nd.exp(other - out)),
+    (
+        lambda g, nd, input, other: g / (1 + nd.exp(other - input)),
+        lambda g, nd, input, other: g / (1 + nd.exp(input - other)),
+    ),
     refused="bool integer complex",
 )
-pointwise("relu", lambda xp, input: xp.maximum(input, 0), (lambda g, out: g * (out > 0),), refused="bool complex")
+pointwise("relu", lambda xp, input: xp.maximum(input, 0), (lambda g, nd, out: kept(g, nd, ~(out <= 0)),), refused="bool complex")
 floating("sigmoid", lambda xp, input: _sigmoid(xp, input), (lambda g, out: g * out * (1 - out),))
 
 
 def _sigmoid(xp: ModuleType, input: Any) -> Any:
-    # 1 / (1 + e^-x) written with tanh: no overflow, one SIMD pass. float32 matches the direct form to 1 ulp of 1.
-    result = xp.tanh(input * 0.5)
-    result = result * 0.5
-    return result + 0.5
+    # Not by tanh, which would save a quarter of the time and give 0 for float32 below -17.
+    result = xp.exp(-input)
+    return 1 / (1 + result)
 
 
 # --- rounding, comparison, logic --------------------------------------------------------------------------------------
 
-pointwise("floor", "floor", (lambda g: g * 0,), refused="bool complex")
-pointwise("ceil", "ceil", (lambda g: g * 0,), refused="bool complex")
-pointwise("trunc", "trunc", (lambda g: g * 0,), refused="bool complex")
-pointwise("round", "rint", (lambda g: g * 0,), refused="bool complex")
+pointwise("floor", "floor", (zeros_like,), refused="bool complex")
+pointwise("ceil", "ceil", (zeros_like,), refused="bool complex")
+pointwise("trunc", "trunc", (zeros_like,), refused="bool complex")
+pointwise("round", "rint", (zeros_like,), refused="bool complex")
+pointwise("frac", lambda xp, input: input - xp.trunc(input), (lambda g: g,), refused="bool integer complex")
 
 _NO = (None, None)
 for _name, _function in (("eq", "equal"), ("ne", "not_equal")):
@@ -502,9 +638,9 @@ CLAMP = define(
     rule=_clamp_rule,
     forward=lambda xp, input, low, high: _clamp(xp, input, low, high),
     backward=(
-        lambda g, nd, input, low, high: nd.where(_inside(nd, input, low, high), g, 0),
-        lambda g, nd, input, low: nd.where(input < low, g, 0),
-        lambda g, nd, input, high: nd.where(input > high, g, 0),
+        lambda g, nd, input, low, high: kept(g, nd, _inside(nd, input, low, high)),
+        lambda g, nd, input, low, high: kept(g, nd, input < low if high is None else (input < low) & (low < high)),
+        lambda g, nd, input, low, high: kept(g, nd, input > high if low is None else (input > high) | (high < low)),
     ),
     inputs="input low high",
 )
@@ -581,10 +717,6 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: Tensor
     """input / other; `rounding_mode` "floor" or "trunc" rounds the quotient (and keeps integers)."""
     if rounding_mode is None:
         return FUNCTIONS["div"](input, other, out=out)
-    if rounding_mode == "floor":
-        return FUNCTIONS["floor_divide"](input, other, out=out)
-    if rounding_mode == "trunc":
-        return FUNCTIONS["trunc"](FUNCTIONS["div"](input, other), out=out).to(
-            FUNCTIONS["floor_divide"](input, other).dtype
-        )
+    if rounding_mode in ("floor", "trunc"):
+        return FUNCTIONS[f"div_{rounding_mode}"](input, other, out=out)
     raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")

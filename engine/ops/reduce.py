@@ -9,9 +9,9 @@ import numpy as np
 
 from engine import iterator
 from engine.dims import wrap_dim, wrap_dims
-from engine.dispatch import apply, define
+from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, bool_, dtype, int64, require_dtype
-from engine.ops.common import require_floating
+from engine.ops.common import in_single_precision, kept, require_floating
 from engine.ops.out import deliver
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -125,6 +125,8 @@ def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], 
     right.
     """
     g = spread(nd, g, spec, dims, keepdim)
+    if len(dims) == spec.ndim == 0:
+        return g
     axes = [axis for axis in range(spec.ndim) if axis not in dims]
     order = [*axes, *dims]
     kept = tuple(spec.shape[axis] for axis in axes)
@@ -132,18 +134,15 @@ def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], 
     if not spec.numel:
         return g
     rows = nd.permute(input, tuple(order)).reshape((*kept, n))
-    left, right = [], []
-    forward = backward = None
-    for i in range(n):
-        left.append(rows[..., 0] * 0 + 1 if forward is None else forward)
-        right.append(rows[..., 0] * 0 + 1 if backward is None else backward)
-        forward = rows[..., i] if forward is None else forward * rows[..., i]
-        backward = rows[..., n - 1 - i] if backward is None else backward * rows[..., n - 1 - i]
-    others = (
-        nd.stack([a * b for a, b in zip(left, reversed(right), strict=True)], len(kept))
-        if nd.records
-        else nd.xp.stack([a * b for a, b in zip(left, reversed(right), strict=True)], len(kept))
-    )
+    if nd.records:
+        ones = rows.new_ones((*kept, 1))
+        left = nd.cat([ones, nd.cumprod(rows[..., : n - 1], -1)], -1)
+        right = nd.flip(nd.cat([ones, nd.cumprod(nd.flip(rows[..., 1:], (-1,)), -1)], -1), (-1,))
+    else:
+        xp, ones = nd.xp, nd.xp.ones((*kept, 1), rows.dtype)
+        left = xp.concatenate([ones, xp.cumprod(rows[..., : n - 1], -1, rows.dtype)], -1)
+        right = xp.concatenate([ones, xp.cumprod(rows[..., :0:-1], -1, rows.dtype)], -1)[..., ::-1]
+    others = left * right
     inverse = tuple(order.index(axis) for axis in range(spec.ndim))
     return g * nd.permute(others.reshape(tuple(spec.shape[axis] for axis in order)), inverse)
 
@@ -167,7 +166,7 @@ def _extremum(name: str, function: str) -> Callable[..., Tensor]:
         rule=_rule,
         forward=lambda xp, input, dims, keepdim, kind: getattr(xp, function)(input, axis=dims, keepdims=keepdim),
         backward=(
-            lambda g, nd, input, out, input_spec, dims, keepdim: _even_shares(
+            lambda g, nd, input, out, input_spec, dims, keepdim: even_shares(
                 g, nd, input, out, input_spec, dims, keepdim
             ),
         ),
@@ -189,11 +188,14 @@ def _extremum(name: str, function: str) -> Callable[..., Tensor]:
     return reduce
 
 
-def _even_shares(g: Any, nd: Any, input: Any, out: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) -> Any:
-    hit = input == spread(nd, out, spec, dims, keepdim)
-    hit = hit.to(g.dtype) if nd.records else hit.astype(g.dtype)
+def even_shares(g: Any, nd: Any, input: Any, out: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) -> Any:
+    out = spread(nd, out, spec, dims, keepdim)
+    hit = input == out
+    undefined = out != out
+    if bool(undefined.any()):  # a NaN is the extremum of what it is among
+        hit = hit | undefined & (input != input)
     shares = nd.sum(hit, dims, True) if nd.records else hit.sum(axis=dims, keepdims=True)
-    return spread(nd, g, spec, dims, keepdim) * hit / shares
+    return kept(spread(nd, g, spec, dims, keepdim) / shares, nd, hit)
 
 
 def _unspecified(name: str, input: Tensor) -> str:
@@ -341,6 +343,60 @@ def _extremum_call(
     return whole(input) if dim is None else along(input, dim, keepdim)
 
 
+def _variance(
+    xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype, correction: float
+) -> Any:
+    x = in_single_precision(input)
+    centered = x - x.mean(axis=dims, keepdims=True)
+    squares = xp.real(centered * xp.conj(centered)) if x.dtype.kind == "c" else centered * centered
+    total = squares.sum(axis=dims, keepdims=keepdim)
+    return (total / np.float64(builtins.max(_count(input.shape, dims) - correction, 0))).astype(kind.numpy)
+
+
+def _variance_slope(
+    g: Any, nd: Any, input: Any, input_spec: Spec, dims: tuple[int, ...], keepdim: bool, correction: float
+) -> Any:
+    freedom = _count(input_spec.shape, dims) - correction
+    g = spread(nd, g * (2 / freedom if freedom else float("inf")), input_spec, dims, keepdim)
+    if nd.records:
+        return g * (input - nd.mean(input, dims, True) if input_spec.ndim else input - input)
+    x = in_single_precision(input)
+    return g * (x - x.mean(axis=dims, keepdims=True))
+
+
+VAR = define(
+    "var",
+    rule=lambda input, dims, keepdim, kind, correction: _rule(input, dims, keepdim, kind),
+    forward=_variance,
+    backward=(_variance_slope,),
+    attributes="dims keepdim kind correction",
+)
+STD = define(
+    "std",
+    rule=lambda input, dims, keepdim, kind, correction: _rule(input, dims, keepdim, kind),
+    forward=lambda xp, *arguments: xp.sqrt(_variance(xp, *arguments)),
+    backward=(
+        lambda g, nd, input, out, input_spec, dims, keepdim, correction: _variance_slope(
+            nd.where(out == 0, 0, g / nd.where(out == 0, 1, 2 * out)), nd, input, input_spec, dims, keepdim, correction
+        ),
+    ),
+    attributes="dims keepdim kind correction",
+)
+VAR.analytic = STD.analytic = False
+
+
+def _spread_statistic(
+    operator: Operator, input: Tensor, dim: Dims, unbiased: bool | None, keepdim: bool, correction: float | None
+) -> Tensor:
+    name = operator.name
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    require_floating(name, input._spec)
+    dims = wrap_dims(dim, input.ndim, name)
+    correction = (0 if unbiased is False else 1) if correction is None else correction
+    return apply(operator, (input,), (dims, bool(keepdim), input.dtype.to_real(), correction))
+
+
 def var(
     input: Tensor,
     dim: Dims = None,
@@ -353,13 +409,7 @@ def var(
     """Variance over axes; divides by N - correction (default 1)."""
     if out is not None:
         return deliver(out, var, input, dim, unbiased, keepdim, correction=correction, same_dtype=False)
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    require_floating("var", input._spec)
-    dims = wrap_dims(dim, input.ndim, "var")
-    correction = (0 if unbiased is False else 1) if correction is None else correction
-    centered = input - mean(input, dims, True) if input.ndim else input - input
-    return sum(centered * centered, dims, keepdim) / builtins.max(_count(input.shape, dims) - correction, 0)
+    return _spread_statistic(VAR, input, dim, unbiased, keepdim, correction)
 
 
 def std(
@@ -374,7 +424,7 @@ def std(
     """Square root of `var`."""
     if out is not None:
         return deliver(out, std, input, dim, unbiased, keepdim, correction=correction, same_dtype=False)
-    return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
+    return _spread_statistic(STD, input, dim, unbiased, keepdim, correction)
 
 
 def var_mean(

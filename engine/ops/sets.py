@@ -134,6 +134,10 @@ def searchsorted(
         rows = rows.gather(-1, sorter)
     given = input.detach() if isinstance(input, Tensor) else as_tensor(input, device=sorted_sequence.device)
     where = "right" if right or side == "right" else "left"
+    if rows.is_floating_point() and rows.itemsize == 2:
+        rows = rows.float()
+    if given.is_floating_point() and given.itemsize == 2:
+        given = given.float()
     if rows.ndim == 1:
         found = xp.searchsorted(rows._array, given._array, side=where)
     else:

@@ -11,10 +11,10 @@ from engine import iterator, layout
 from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
-from engine.ops.common import require_floating
+from engine.ops.common import in_single_precision
 from engine.ops.out import deliver
 from engine.ops.pointwise import where
-from engine.ops.reduce import values_indices
+from engine.ops.reduce import even_shares, values_indices
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -25,7 +25,8 @@ def _send_back(g: Any, nd: Any, out: Any, input_spec: Spec, dim: int) -> Any:
 
 
 def _order(xp: ModuleType, input: Any, dim: int, descending: bool) -> Any:
-    """Indices that sort stably; NaN counts as largest."""
+    """Indices that sort stably; NaN counts as largest (in bfloat16, too, which ml_dtypes leaves in place)."""
+    input = in_single_precision(input)
     if not descending:
         return xp.argsort(input, axis=dim, kind="stable")
     # Descending and stable: the reversed axis sorted stably, read from the end.
@@ -183,14 +184,33 @@ def _find_mode(xp: ModuleType, input: Any, unused: int, dim: int) -> Any:
     rows = np.moveaxis(input if xp is np else input.get(), dim, -1)
     places = np.empty((*rows.shape[:-1], 1), np.int64)
     for index in np.ndindex(*rows.shape[:-1]):
-        values, counts = np.unique(rows[index], return_counts=True)
-        places[index] = np.flatnonzero(rows[index] == values[counts.argmax()])[-1]
+        values, counts = np.unique(rows[index], return_counts=True, equal_nan=False)
+        found = values[counts.argmax()]
+        places[index] = np.flatnonzero((rows[index] == found) | (found != found) & (rows[index] != rows[index]))[-1]
     return xp.asarray(np.moveaxis(places, -1, dim))
 
 
 KTHVALUE = _picker("kthvalue", _find_kth)
 MEDIAN = _picker("median_dim", _find_median)
 MODE = _picker("mode", _find_mode)
+
+
+def _median_of_all(xp: ModuleType, input: Any, skip_nan: int) -> Any:
+    flat = input.reshape(-1)
+    return flat[_find_median(xp, flat, skip_nan, 0)].reshape(())
+
+
+MEDIAN_OF_ALL = define(
+    "median",
+    rule=lambda input, skip_nan: input.like(shape=()),
+    forward=_median_of_all,
+    backward=(
+        lambda g, nd, input, out, input_spec: even_shares(
+            g, nd, input, out, input_spec, tuple(range(input_spec.ndim)), False
+        ),
+    ),
+    attributes="skip_nan",
+)
 
 
 def _pick(operator: Operator, name: str, input: Tensor, k: int, dim: int, keepdim: bool) -> values_indices:
@@ -230,7 +250,7 @@ def _median(name: str, input: Tensor, dim: int | None, keepdim: bool, skip_nan: 
         return _pick(MEDIAN, name, input, skip_nan, dim, keepdim)
     if not input.numel():
         return input.new_full((), float("nan")) if input.dtype.category >= FLOATING_CATEGORY else input.sum()
-    return _pick(MEDIAN, name, input.reshape(-1), skip_nan, 0, False)[0]
+    return apply(MEDIAN_OF_ALL, (input,), (skip_nan,))
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> values_indices:
@@ -261,7 +281,8 @@ def nanquantile(
 
 
 def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
-    require_floating(name, input._spec)
+    if input.dtype.itemsize < 4 or not input.is_floating_point():
+        raise RuntimeError(f"{name}() input tensor must be either float or double dtype, got {input.dtype}")
     if interpolation not in _INTERPOLATIONS:
         raise RuntimeError(
             f"{name}() interpolation must be one of {', '.join(_INTERPOLATIONS)}, but got {interpolation}"

@@ -81,8 +81,7 @@ def cov(
         products = (centered * weights) @ centered.t()
         spread = total if aweights is None else (weights * aweights.to(rows.dtype)).sum() / total * correction
         divisor = (total - correction if aweights is None else total - spread).clamp(min=0)
-    result = products / divisor
-    return result.reshape(()) if input.ndim < 2 else result
+    return (products / divisor).squeeze()
 
 
 def corrcoef(input: Tensor) -> Tensor:

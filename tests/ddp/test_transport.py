@@ -30,8 +30,12 @@ def comm():
 
 @pytest.fixture
 def transports(comm, ranks: int):
-    """One of each kind."""
+    """One of each kind, and also among ranks that pass for two nodes, of unlike size with 3, and for one node each."""
     made = [TRANSPORTS[name](comm) for name in names_for(ranks)]
+    if ranks > 1:
+        from ddp.transport.hierarchical import HierarchicalTransport
+
+        made += [HierarchicalTransport(comm, node) for node in (comm.rank * 2 // ranks, comm.rank)]
     yield made
     for transport in made:
         transport.close()
@@ -77,6 +81,47 @@ def test_bits_are_those_of_rank_order_and_one_division(transports, comm, dtype: 
     for transport in transports:
         result = reduce_once(transport, transport.allocate(count, dtype), addends[comm.rank], divisor)
         assert result.tobytes() == expected.tobytes(), transport.name
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
+def test_out_of_place_the_addends_stay(transports, comm, dtype: Any) -> None:
+    count = 300_001
+    for transport in transports:
+        buffer = transport.allocate(count, dtype, header=1, out_of_place=True)
+        assert not np.shares_memory(buffer.array, buffer.result)
+        for seed in range(3):  # the buffer is used again
+            addend = integers(comm.rank, count, dtype, seed)
+            buffer.header[0] = 1
+            buffer.array[:] = addend
+            transport.start(buffer)
+            transport.wait(buffer)
+            expected = sum(integers(rank, count, np.int64, seed) for rank in range(comm.size))
+            assert np.array_equal(buffer.result, expected), transport.name
+            assert np.array_equal(buffer.array, addend), transport.name
+            assert buffer.header[0] == comm.size
+    in_place = transports[0].allocate(3, dtype)
+    assert in_place.result is in_place.array
+
+
+@pytest.mark.mpi(ranks=[3, 4])
+@pytest.mark.parametrize("nodes", [[0, 1, 0, 1], [1, 0, 0, 0], [0, 1, 1, 0]])
+def test_nodes_whose_ranks_are_not_consecutive(comm, nodes: list[int]) -> None:
+    """All ranks agree on the bits, node by node, and weights and headers find their ranks."""
+    from ddp.transport.hierarchical import HierarchicalTransport
+
+    transport = HierarchicalTransport(comm, nodes[comm.rank])
+    buffer = transport.allocate(200_003, np.float32, header=2)
+    buffer.array[:] = np.random.default_rng(comm.rank).standard_normal(200_003)
+    buffer.header[:] = comm.rank, 10.0**comm.rank
+    transport.start(buffer, divisor=None)
+    transport.wait(buffer)
+    ranks = range(comm.size)
+    expected = sum(rank * np.random.default_rng(rank).standard_normal(200_003) for rank in ranks) / sum(ranks)
+    assert np.allclose(buffer.array, expected, atol=1e-5)
+    assert buffer.header.tolist() == [sum(ranks), sum(10.0**rank for rank in ranks)]
+    assert len(set(comm.allgather(zlib.crc32(buffer.array.tobytes())))) == 1
+    transport.close()
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])

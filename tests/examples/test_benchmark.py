@@ -1,32 +1,200 @@
-"""examples/benchmark.py prints its lines, as a script and as a module; the figures themselves are nobody's test."""
+"""examples/benchmark.py takes turns, counts and compares as it says; the figures themselves are nobody's test."""
 
+import importlib.util
 import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from tests.examples.running import command, run
+import pytest
 
-FIELDS = {"workload", "ranks", "step_ms", "spread_ms", "samples_s", "params_M", "peak_rss_MB"}
+from tests.examples.running import ROOT, command, run
+
+# PyTorch as far as the benchmark can tell: the same script, on these packages, under torchrun's name.
+PEER = {
+    "__init__.py": """
+        import sys, types, ddp, engine
+        engine.distributed = ddp
+        parallel = types.ModuleType("torch.nn.parallel")
+        parallel.DistributedDataParallel = ddp.DistributedDataParallel
+        sys.modules |= {"torch.nn": engine.nn, "torch.nn.parallel": parallel}
+        globals().update({name: getattr(engine, name) for name in
+                          ("nn", "optim", "randn", "randint", "arange", "Generator", "manual_seed", "distributed")})
+    """,
+    "distributed/__init__.py": "from ddp import *",
+    "distributed/run.py": """
+        import sys
+        from launch.__main__ import main
+        assert sys.argv[1:3] == ["--standalone", "--nproc-per-node"]
+        sys.exit(main(["-n", *sys.argv[3:]]))
+    """,
+}
 
 
-def test_all_workloads_on_one_rank() -> None:
-    done = run(command(1, "examples/benchmark.py"))
+@pytest.fixture(scope="module")
+def figures() -> ModuleType:
+    """benchmarks/figures.py, which is part of no package."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import figures
+    finally:
+        sys.path.pop(0)
+    return figures
+
+
+def lines_of(*words: str, **variables: str) -> list[dict[str, Any]]:
+    done = run(command(1, "examples/benchmark.py", *words), **variables)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_model_trains() -> None:
+    """All workloads in one process: their number of parameters, and a time above 0."""
+    done = run(command(1, "benchmarks/training.py", "--warmup=0", "--steps=1", *SIZES))
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["workload"] for line in lines] == ["mlp", "cnn", "gpt", "tiny"]
-    assert [line["params_M"] for line in lines] == [1.864, 0.422, 0.876, 0.002]
-    for line in lines:
-        assert line.keys() == FIELDS
-        assert line["ranks"] == 1
-        assert line["step_ms"] > 0
+    assert {line["workload"]: line["params_M"] for line in lines} == SIZES
+    assert all(line["step_ms"] > 0 and line["peak_MB"] > 0 for line in lines)
 
 
-def test_as_a_module_on_two_ranks() -> None:
-    done = run(command(2, "-m", "examples.benchmark", "tiny"))
+SIZES = {
+    "mlp": 1.864,
+    "cnn": 0.422,
+    "gpt": 0.876,
+    "tiny": 0.002,
+    "traffic": 10.598,
+    "wide": 20.038,
+    "deep": 1.636,
+    "batch_norm": 0.113,
+    "recurrent": 0.859,
+    "long": 0.99,
+    "adamw_16.8M": 16.777,
+    "adamw_1.8M_in_18": 1.8,
+}
+
+
+def test_both_sides_in_turn(tmp_path: Path) -> None:
+    """The short form with a peer: which processes run in which order, and what becomes of their lines."""
+    for name, text in PEER.items():
+        path = tmp_path / "torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(line[8:] if line.startswith(" ") else line for line in text.splitlines()))
+    variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1"}
+    lines = lines_of("tiny", "adamw", "start", "--short", "--json", "--torch-python", sys.executable, **variables)
+    processes, found = [line for line in lines if "round" in line], [line for line in lines if "figure" in line]
+    assert [(line["workload"], line.get("ranks"), line["library"]) for line in processes] == [
+        (name, ranks, library)
+        for name, ranks in [
+            ("tiny", 1),
+            ("tiny", 2),
+            ("tiny", 1),
+            ("adamw_16.8M", 1),
+            ("adamw_1.8M_in_18", 1),
+            ("start", None),
+        ]
+        for library in ("engine", "torch")
+    ]
+    assert lines == processes + found
+    assert [line["figure"] for line in found if "torch" not in line] == [
+        "start to first step, no kernel compiled yet, s"
+    ]
+    for line in found:
+        assert line["own"] > 0
+        assert "ratio" not in line or line["ratio"] == pytest.approx(line["own"] / line["torch"], rel=0.01)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
+def test_without_pytorch_one_side_is_measured(tmp_path: Path) -> None:
+    """The table is printed and written between the marks of a file, the rest of which stays."""
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
+    done = run(command(1, "examples/benchmark.py", "tiny", "--short", "--write", page))
+    assert done.returncode == 0, done.stderr
+    assert "one side only" in done.stderr
+    assert "| `tiny` samples/s, 2 ranks |" in done.stdout
+    before, table, after = page.read_text().partition(done.stdout)
+    assert (before, after) == ("before\n<!-- figures: begin -->\n", "<!-- figures: end -->\nafter\n")
+    assert table
+
+
+def test_under_the_launcher_it_is_one_of_the_ranks() -> None:
+    done = run(command(2, "-m", "examples.benchmark", "tiny", "--steps=3"))
     assert done.returncode == 0, done.stderr
     (line,) = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (line["workload"], line["ranks"]) == ("tiny", 2)
+    assert (line["workload"], line["ranks"], line["library"]) == ("tiny", 2, "engine")
 
 
-def test_an_unknown_workload_is_refused() -> None:
-    done = run(command(1, "examples/benchmark.py", "rnn"))
-    assert done.returncode != 0
-    assert "unknown workload 'rnn': choose from mlp, cnn, gpt, tiny" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rnn"], "unknown workload 'rnn': choose from mlp, cnn, gpt, tiny, traffic,"),
+        (["--rounds=0"], "expected 1 round and 2 ranks or more, got 0 and 2"),
+    ],
+)
+def test_misuse_is_refused(words: list[str], message: str) -> None:
+    done = run(command(1, "examples/benchmark.py", *words))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_a_side_that_fails_ends_the_benchmark_with_its_errors(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('a broken installation')")
+    words = ["tiny", "--short", "--torch-python", sys.executable]
+    done = run(command(1, "examples/benchmark.py", *words), PYTHONPATH=f"{ROOT}:{tmp_path}")
+    assert done.returncode == 1
+    assert re.search(r"torch: .*training\.py tiny .* ended with 1:", done.stderr)
+    assert "a broken installation" in done.stderr
+
+
+def rounds(*samples: tuple[float, float]) -> list[dict[Any, dict[str, Any]]]:
+    """Rounds of `mlp` with these samples/s on one rank and on two."""
+    return [
+        {
+            ("mlp", 1, 1): {"samples_s": one, "step_ms": 128e3 / one},
+            ("mlp", 2, 1): {"samples_s": two, "peak_MB": 200.0},
+            ("mlp", 1, 4): {"samples_s": 3 * one},
+        }
+        for one, two in samples
+    ]
+
+
+def test_ratios_are_those_of_a_round(figures: ModuleType) -> None:
+    """A machine that is half as fast in one round changes no ratio."""
+    own, peer = rounds((1000, 1900), (500, 900), (1000, 1850)), rounds((800, 1000), (400, 500), (800, 1000))
+    found = {line.what: line for line in figures.figures(own, peer, ["mlp"], 2, 4)}
+    throughput = found["`mlp` samples/s, 2 ranks"]
+    assert throughput.as_json() == {
+        "figure": "`mlp` samples/s, 2 ranks",
+        "own": 1850,
+        "own_range": [900, 1900],
+        "torch": 1000,
+        "torch_range": [500, 1000],
+        "ratio": 1.85,
+        "ratio_range": [1.8, 1.9],
+        "to_reach": "≥ 1.5x",
+        "reached": True,
+    }
+    cells = "1,850 (900 … 1,900) | 1,000 (500 … 1,000) | 1.85 (1.8 … 1.9) | ≥ 1.5x | yes"
+    assert throughput.as_row() == f"| `mlp` samples/s, 2 ranks | {cells} |"
+    scaling = found["`mlp` scaling, 1 to 2 ranks"]
+    assert scaling.own == [0.95, 0.9, 0.925]
+    assert (scaling.target(), scaling.reached()) == ("≥ 0.95", False)
+    assert found["`mlp` peak memory a rank, MB"].reached()
+    assert found["`mlp` samples/s, one process, 4 threads"].reached() is None
+
+
+def test_a_ratio_that_must_not_be_exceeded(figures: ModuleType) -> None:
+    for own, reached in ((1.1, True), (1.2, False)):
+        assert figures.Figure("time", [own], [1.0], at_most=1.1).reached() is reached
+    alone = figures.Figure("time", [1.0], [], at_most=1.1)
+    assert (alone.ratios(), alone.reached(), alone.target()) == ([], None, "≤ 1.1x")
+
+
+def test_a_file_without_marks_is_left_alone(figures: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- figures: end -->")
+    with pytest.raises(ValueError, match="expected the lines"):
+        figures.write(page, "table")
+    assert page.read_text() == "<!-- figures: end -->"

@@ -143,10 +143,10 @@ def machine_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: set[int]
     [
         (set(range(8)), "max 100000", Machine(cores=4, whole=True)),
         (set(range(8)), "400000 100000", Machine(cores=4, whole=True)),
-        (set(range(8)), "250000 100000", Machine(cores=2, whole=False)),
-        (set(range(8)), "50000 100000", Machine(cores=1, whole=False)),
-        ({0, 4}, "max 100000", Machine(cores=1, whole=False)),
-        ({0, 1, 2}, "max 100000", Machine(cores=3, whole=False)),
+        (set(range(8)), "250000 100000", Machine(cores=2, whole=False, limit="control group: 2.5 CPUs")),
+        (set(range(8)), "50000 100000", Machine(cores=1, whole=False, limit="control group: 0.5 CPUs")),
+        ({0, 4}, "max 100000", Machine(cores=1, whole=False, limit="affinity mask: 2 of 8 CPUs")),
+        ({0, 1, 2}, "max 100000", Machine(cores=3, whole=False, limit="affinity mask: 3 of 8 CPUs")),
     ],
 )
 def test_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: set[int], quota: str, machine: Machine) -> None:

@@ -16,7 +16,7 @@ LEAVES_A_MARK = f"open({MARK!r}, 'w').close()"
 def test_options_are_pinned() -> None:
     """A setting of a training run belongs to its script, one of MPI into MPI's environment variables."""
     options = {option for action in build_parser()._actions for option in action.option_strings}
-    assert options == {"-h", "--help", "-n", "--nproc", "--hostfile", "--dry-run", "-m", "--module"}
+    assert options == {"-h", "--help", "-n", "--nproc", "--hostfile", "--dry-run", "-m", "--module", "--warm-cache"}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ def test_options_are_pinned() -> None:
         ("-n 2", "-n 2", ""),
         ("--hostfile", "--hostfile", ""),
         ("--unknown train.py", "--unknown", "train.py"),
+        ("--warm-cache train.py", "--warm-cache", "train.py"),
         ("", "", ""),
     ],
 )
@@ -44,7 +45,18 @@ def test_every_option_with_a_value_is_known_to_take_one() -> None:
     assert {option for option in taking if len(split_command([option, "x", "y"])[0]) == 2} == taking
 
 
-@pytest.mark.parametrize("arguments", [[], ["-n", "2"], ["--unknown", "train.py"], ["--dry", "train.py"], ["-n"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["-n", "2"],
+        ["--unknown", "train.py"],
+        ["--dry", "train.py"],
+        ["-n"],
+        ["--warm-cache", "train.py"],
+        ["--warm-cache", "-n", "2"],
+    ],
+)
 def test_misuse_shows_the_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     """Abbreviated options are misuse too: they would change their meaning with the next option."""
     with pytest.raises(SystemExit) as ended:
@@ -129,7 +141,7 @@ def test_dry_run_prints_a_command_that_a_shell_reads_back(
     assert words[words.index("-n") + 1] == "3"
     assert "ALLSTRIDE_NPROC=3" in words
     assert words[-len(arguments) - 1 :] == ["train.py", *arguments]
-    assert ended.stderr.startswith("ddprun: 3 ranks on ")
+    assert ended.stderr.startswith("ddprun: 3 ranks (as asked) on ")
     assert ended.stderr.endswith(f"; Open MPI 5.0.11, {fake_mpirun}\n")
     assert not (tmp_path / MARK).exists()
 
@@ -154,5 +166,19 @@ def test_slurm_sets_the_number_of_ranks(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x3),1")
     ended = run("--dry-run", script(""), python=fake_mpirun.with_name("python"))
-    assert "7 ranks on 4 Slurm nodes" in ended.stderr
+    assert "7 ranks (the job's tasks) on 4 Slurm nodes" in ended.stderr
     assert "--host" not in shlex.split(ended.stdout)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_warm_cache_runs_the_compiler_of_the_installed_engine(
+    run: Callable, script: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Its output and exit code are passed on; a folder `engine` in the working directory is not it."""
+    script("raise SystemExit('the wrong one')", "engine/__init__.py")
+    for package in ("engine", "engine/kernels"):
+        script("", f"installed/{package}/__init__.py")
+    script(f"print('compiled'); raise SystemExit({code})", "installed/engine/kernels/__main__.py")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'installed'}:{Path(__file__).parents[2]}")
+    ended = run("--warm-cache")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "compiled\n", "")

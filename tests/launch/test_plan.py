@@ -104,19 +104,35 @@ def test_every_rank_has_a_host_and_slots_fill_first(nproc: int, slots: list[int]
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"nproc": 2}, "2 ranks on 8 cores, 4 threads each, each bound to 4 cores"),
-        ({"nproc": 1}, "1 rank on 8 cores, 8 threads each, each bound to 8 cores"),
-        ({"nproc": 9}, "9 ranks on 8 cores, 1 thread each, oversubscribed and therefore not bound"),
+        ({}, "8 ranks (one a core) on 8 cores, 1 thread each (cores / ranks), each bound to 1 core"),
+        ({"nproc": 2}, "2 ranks (as asked) on 8 cores, 4 threads each (cores / ranks), each bound to 4 cores"),
+        ({"nproc": 1}, "1 rank (as asked) on 8 cores, 8 threads each (cores / ranks), each bound to 8 cores"),
         (
-            {"nproc": 2, "machine": Machine(cores=2, whole=False), "as_root": True},
-            "2 ranks on 2 cores, 1 thread each, not bound because only part of the machine may be used, as root",
+            {"nproc": 9},
+            "9 ranks (as asked) on 8 cores, 1 thread each (cores / ranks), oversubscribed and therefore not bound",
+        ),
+        (
+            {"machine": Machine(cores=2, whole=False, limit="control group: 2.5 CPUs"), "as_root": True},
+            (
+                "2 ranks (one a core) on 2 cores (control group: 2.5 CPUs), 1 thread each (cores / ranks), "
+                "not bound because only part of the machine may be used, as root"
+            ),
         ),
         (
             {"nproc": 8, "environ": {"OMP_NUM_THREADS": "3"}},
-            "8 ranks on 8 cores, 1 thread each except OMP_NUM_THREADS=3 as set, each bound to 1 core",
+            (
+                "8 ranks (as asked) on 8 cores, 1 thread each (cores / ranks) except OMP_NUM_THREADS=3 as set, "
+                "each bound to 1 core"
+            ),
         ),
-        ({"hosts": TWO_HOSTS}, "8 ranks on a: 2, b: 6, 1 thread each, each bound to 1 core"),
-        ({"hosts": (Host("", 4, 8),) * 2}, "8 ranks on 2 Slurm nodes, 2 threads each, each bound to 2 cores"),
+        (
+            {"hosts": TWO_HOSTS},
+            "8 ranks (the hostfile's slots) on a: 2, b: 6, 1 thread each (cores / ranks), each bound to 1 core",
+        ),
+        (
+            {"hosts": (Host("", 4, 8),) * 2},
+            "8 ranks (the job's tasks) on 2 Slurm nodes, 2 threads each (cores / ranks), each bound to 2 cores",
+        ),
     ],
 )
 def test_described(changed: dict[str, Any], words: str) -> None:

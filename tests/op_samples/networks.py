@@ -6,6 +6,7 @@ import numpy as np
 
 import engine
 import engine.nn.functional as F
+from engine.ops.recurrent import recurrence
 from engine.ops.windows import ConvWindow
 from tests.op_samples.table import Array, X, add, distinct, draw, raw, whole
 
@@ -222,3 +223,28 @@ add(
 add("nll_loss", lambda x, t: F.nll_loss(x, t), _LOGITS, _CLASSES, reference=lambda x, t: -x[np.arange(4), t].mean())
 add("nll_loss", lambda x, t, w: F.nll_loss(x, t, w, reduction="sum"), _LOGITS, _CLASSES, _CLASS_WEIGHTS, constants=(2,))
 add("nll_loss", lambda x, t: F.nll_loss(x, t, reduction="none"), draw(2, 5, 3, 2), whole(0, 5, 2, 3, 2))
+
+# --- recurrence -------------------------------------------------------------------------------------------------------
+
+for _mode, _gates, _states in (("lstm", 4, 2), ("gru", 3, 1), ("rnn_tanh", 1, 1), ("rnn_relu", 1, 1)):
+    _start = [draw(2, 3, low=-0.5, high=0.5) for _ in range(_states)]
+    _weights = [draw(_gates * 3, width, low=-0.5, high=0.5) for width in (4, 3)]
+    for _backwards in (False, True):
+        add(
+            _mode,
+            lambda x, *others, m=_mode, n=_states, b=_backwards: recurrence(m, x, others[:n], *others[n:], backwards=b)[
+                0
+            ],
+            draw(3, 2, 4),
+            *_start,
+            *_weights,
+            draw(_gates * 3),
+            draw(_gates * 3),
+        )
+    add(
+        _mode,
+        lambda x, *others, m=_mode, n=_states: recurrence(m, x, others[:n], *others[n:], None, None)[1],
+        draw(2, 2, 4),
+        *_start,
+        *_weights,
+    )

@@ -78,7 +78,7 @@ def binary_cross_entropy(
             f"Using a target size ({target.shape}) that is different to the input size ({input.shape}) is deprecated. "
             "Please ensure they have the same size."
         )
-    if input.device.type != "meta" and (bool((input < 0).any()) or bool((input > 1).any())):
+    if input.device.type != "meta" and not bool(((input >= 0) & (input <= 1)).all()):
         raise RuntimeError(
             "binary_cross_entropy: all elements of input should be between 0 and 1; logits belong in "
             "binary_cross_entropy_with_logits"
@@ -219,7 +219,8 @@ def smooth_l1_loss(
     distance = (input - target).abs()
     if beta == 0:
         return reduced(distance, reduction)
-    return reduced(engine.where(distance < beta, distance * distance * (0.5 / beta), distance - 0.5 * beta), reduction)
+    near = distance.clamp(max=beta)  # not `where`, whose other branch would send back 0 * infinity
+    return reduced(near * near * (0.5 / beta) + (distance - near), reduction)
 
 
 def huber_loss(
@@ -230,7 +231,8 @@ def huber_loss(
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     distance = (input - target).abs()
-    loss = engine.where(distance < delta, distance * distance * 0.5, (distance - 0.5 * delta) * delta)
+    near = distance.clamp(max=delta)
+    loss = near * near * 0.5 + (distance - near) * delta
     return reduced(loss, reduction) if weight is None else _weighted(loss, input, weight, reduction)
 
 

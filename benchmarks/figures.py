@@ -1,0 +1,147 @@
+"""From what was measured to the table: a figure has a value a round on each side, ratios, and perhaps a target."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STATED = ("mlp", "cnn", "gpt", "tiny")
+OTHERS = ("traffic", "wide", "deep", "batch_norm", "recurrent", "long")
+OPTIMIZER = ("adamw_16.8M", "adamw_1.8M_in_18")
+START = "start"
+
+# Targets: samples/s over PyTorch's on two ranks, and how much of a second rank is gained.
+THROUGHPUT = {"mlp": 1.5, "cnn": 1.15, "gpt": 1.3, "tiny": 5.0}
+SCALING = {"mlp": 0.95, "cnn": 0.95, "gpt": 0.95, "tiny": 0.80}
+
+MARKS = ("<!-- figures: begin -->", "<!-- figures: end -->")
+
+Key = tuple[str, int, int]  # workload, ranks, threads
+Round = dict[Key, dict[str, Any]]  # the lines of one side
+
+
+@dataclass
+class Figure:
+    """A line of the table: its value in each round on this side and, if it was measured, on PyTorch's."""
+
+    what: str
+    own: list[float]
+    peer: list[float]
+    at_least: float | None = None
+    at_most: float | None = None
+    absolute: bool = False  # the target is one for the value itself, not for own / PyTorch
+
+    def ratios(self) -> list[float]:
+        """own / PyTorch, round by round."""
+        return [own / peer for own, peer in zip(self.own, self.peer, strict=True)] if self.peer else []
+
+    def target(self) -> str:
+        """The target in words; empty without one."""
+        kind = "" if self.absolute else "x"
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}{kind}"
+        return f"≤ {self.at_most:g}{kind}" if self.at_most is not None else ""
+
+    def reached(self) -> bool | None:
+        """Whether the median meets the target; None without a target, or without a peer to be compared with."""
+        values = self.own if self.absolute else self.ratios()
+        if not values:
+            return None
+        if self.at_least is not None:
+            return statistics.median(values) >= self.at_least
+        return statistics.median(values) <= self.at_most if self.at_most is not None else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The figure as an object for one line of JSON."""
+        line: dict[str, Any] = {"figure": self.what}
+        for name, values in (("own", self.own), ("torch", self.peer), ("ratio", self.ratios())):
+            if values:
+                middle, least, greatest = (round(f(values), 4) for f in (statistics.median, min, max))
+                line |= {name: middle, f"{name}_range": [least, greatest]}
+        return {**line, "to_reach": self.target() or None, "reached": self.reached()}
+
+    def as_row(self) -> str:
+        """The figure as a row of the Markdown table."""
+        verdict = {True: "yes", False: "**no**", None: ""}[self.reached()]
+        cells = [_shown(self.own), _shown(self.peer), _shown(self.ratios()), self.target(), verdict]
+        return f"| {self.what} | {' | '.join(cells)} |"
+
+
+def figures(own: list[Round], peer: list[Round], names: list[str], ranks: int, cores: int) -> Iterator[Figure]:
+    """The lines of the table in order, from the rounds of both sides (`peer` may be empty)."""
+    models = [name for name in names if name in (*STATED, *OTHERS)]
+
+    def figure(what: str, key: Key, field: str, **target: Any) -> Figure:
+        return Figure(what, [each[key][field] for each in own], [each[key][field] for each in peer], **target)
+
+    for name in models:
+        title = f"`{name}` samples/s, {ranks} ranks"
+        yield figure(title, (name, ranks, 1), "samples_s", at_least=THROUGHPUT.get(name))
+    for name in models:
+        yield figure(f"`{name}` samples/s, one process, {cores} threads", (name, 1, cores), "samples_s")
+    for name in models:
+        target = {"at_most": 0.25, "absolute": True} if name == "tiny" else {}
+        yield figure(f"`{name}` step, 1 rank, ms", (name, 1, 1), "step_ms", **target)
+    for name in models:
+        gained = _scaling(name, ranks)
+        title = f"`{name}` scaling, 1 to {ranks} ranks"
+        yield Figure(title, [*map(gained, own)], [*map(gained, peer)], at_least=SCALING.get(name), absolute=True)
+    for name in models:
+        yield figure(f"`{name}` peak memory a rank, MB", (name, ranks, 1), "peak_MB", at_most=1.0)
+    if set(OPTIMIZER) <= set(names):
+        one, many = OPTIMIZER
+        yield figure("AdamW, 16.8 M floats, one thread, ms", (one, 1, 1), "step_ms", at_most=1.1)
+        yield figure("AdamW, 1.8 M floats in 18 tensors, one thread, ms", (many, 1, 1), "step_ms", at_most=1.0)
+    if START in names:
+        key = (START, 1, 1)
+        yield figure("import, s", key, "import_s", at_most=0.15, absolute=True)
+        cold = [each[key]["cold_s"] for each in own]
+        yield Figure("start to first step, no kernel compiled yet, s", cold, [], at_most=10, absolute=True)
+        yield figure("start to first step, later, s", key, "warm_s", at_most=1, absolute=True)
+
+
+def _scaling(name: str, ranks: int) -> Callable[[Round], float]:
+    """What a rank of several does of what one alone does."""
+    return lambda lines: lines[name, ranks, 1]["samples_s"] / lines[name, 1, 1]["samples_s"] / ranks
+
+
+def _shown(values: list[float]) -> str:
+    """Median and range with three digits that count."""
+
+    def digits(value: float) -> str:
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+    if not values:
+        return ""
+    middle = digits(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({digits(min(values))} … {digits(max(values))})"
+
+
+def table(lines: list[Figure]) -> str:
+    """The figures as a Markdown table."""
+    head = ["| what | own | PyTorch | own / PyTorch | to reach | reached |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *(line.as_row() for line in lines)])
+
+
+def surroundings(command: list[str], rounds: int) -> str:
+    """When and where this is measured, and by which command, in one paragraph."""
+    known = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.partition(":")[2].strip() for line in known if line.startswith("model name")), "unknown")
+    return (
+        f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {len(os.sched_getaffinity(0))} CPUs ({cpu}), load "
+        f"{os.getloadavg()[0]:.1f} before, Python {platform.python_version()}, `{' '.join(command)}`. Median (least … "
+        f"greatest) over {rounds} round{'s' if rounds > 1 else ''}; ratios within a round."
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Puts `text` between the two marks of a file. Raises ValueError where they are missing."""
+    before, begin, rest = path.read_text().partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not (begin and end):
+        raise ValueError(f"{path}: expected the lines {MARKS[0]} and {MARKS[1]}, between which the table goes")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")

@@ -1,0 +1,129 @@
+"""Train workloads on the ranks that are there, with engine or with PyTorch: one JSON line for each, from rank 0.
+
+    ddprun -n 2 benchmarks/training.py gpt tiny
+    BENCHMARK_LIBRARY=torch OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 benchmarks/training.py gpt tiny
+
+`examples/benchmark.py` starts both in turn. Fields: step_ms is the median over the steps after the warm-up and
+quartiles_ms the quartiles around it, both of rank 0; samples_s counts all ranks; params_M is in millions; peak_MB is
+the highest peak of resident memory of a rank *since it started*, so name one workload a process; first_step_at is the
+machine's monotonic clock at the end of the first step, import_s the time of importing the library.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import workloads
+from workloads import F, library
+
+if workloads.NAME == "torch":
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+else:
+    import ddp as distributed
+    from ddp import DistributedDataParallel
+
+WARMUP, STEPS = 10, 30
+# Steps of a workload whose 30 would be over in no time.
+MANY = {"tiny": 1000, "deep": 100, "adamw_1.8M_in_18": 200}
+
+
+def training_step(net: Any, inputs: Any, targets: Any) -> Callable[[], object]:
+    """One step of a training loop as a user writes it; its arguments and what it returns do not change."""
+    optimizer = library.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(net(inputs), targets)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def optimizer_step(sizes: tuple[int, ...]) -> Callable[[], object]:
+    """AdamW's step alone, on parameters of these sizes."""
+    parameters = [library.nn.Parameter(library.randn(size)) for size in sizes]
+    for parameter in parameters:
+        parameter.grad = library.randn(*parameter.shape)
+    return library.optim.AdamW(parameters, lr=1e-3, fused=True).step
+
+
+def step_times(step: Callable[[], object], warmup: int, steps: int) -> tuple[list[float], float]:
+    """Seconds of each step after the warm-up, and the clock after the first step of all."""
+    times, first = [], 0.0
+    for _ in range(warmup + steps):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+        first = first or time.monotonic()
+    return times[warmup:], first
+
+
+def peak_megabytes() -> float:
+    """Highest resident memory of this process. Not getrusage's: that begins with the peak of the process's parent."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0]) / 1024
+
+
+def measure(name: str, rank: int, world: int, warmup: int, steps: int | None) -> dict[str, Any]:
+    """Collective: the line of one workload."""
+    library.manual_seed(0)
+    samples, params = 0, workloads.OPTIMIZER.get(name, ())
+    if params:
+        step = optimizer_step(params)
+    else:
+        model, inputs, targets = workloads.WORKLOADS[name](library.Generator().manual_seed(rank))
+        samples, params = len(inputs), tuple(parameter.numel() for parameter in model.parameters())
+        # At one rank the wrapper would only cost.
+        net = DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else model
+        step = training_step(net, inputs, targets)
+    times, first = step_times(step, warmup, steps or MANY.get(name, STEPS))
+    peaks: list[Any] = [peak_megabytes()] * world
+    if world > 1:
+        distributed.all_gather_object(peaks, peaks[0])
+    lower, median, upper = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
+    return {
+        "library": workloads.NAME,
+        "workload": name,
+        "ranks": world,
+        "threads": int(os.environ.get("OMP_NUM_THREADS") or 0) or None,
+        "step_ms": round(median * 1e3, 4),
+        "quartiles_ms": [round(lower * 1e3, 4), round(upper * 1e3, 4)],
+        "samples_s": round(world * samples / median, 1),
+        "params_M": round(sum(params) / 1e6, 3),
+        "peak_MB": round(max(peaks), 1),
+        "import_s": round(workloads.IMPORT_SECONDS, 3),
+        "first_step_at": first,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [*workloads.WORKLOADS, *workloads.OPTIMIZER]
+    parser.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(known)}; default the first four")
+    parser.add_argument("--warmup", type=int, default=WARMUP, help="steps before those that count")
+    parser.add_argument("--steps", type=int, help=f"steps that count (default {STEPS}, more where they are short)")
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in known]:
+        parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join(known)}")
+    if workloads.NAME != "torch" or "WORLD_SIZE" in os.environ:  # PyTorch has no world without a launcher
+        distributed.init_process_group("gloo")
+    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    for name in given.names or workloads.STATED:
+        line = measure(name, rank, world, given.warmup, given.steps)
+        if rank == 0:
+            print(json.dumps(line), flush=True)
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Post-local SGD, the gradients' half: averaged over all ranks at first, later only within a node, or not at all.
+
+The other half, averaging parameters now and then, is `ddp.local_sgd`. Source: Lin, Stich, Patel and Jaggi (2020), Don't
+Use Large Mini-Batches, Use Local SGD; post_localSGD_hook.py of torch.distributed.algorithms.ddp_comm_hooks.
+"""
+
+from typing import Any
+
+import engine
+from ddp.collectives import ReduceOp, all_reduce
+from ddp.futures import Future
+from ddp.group import ProcessGroup, resolve
+from ddp.hooks.bucket import GradBucket
+
+
+class PostLocalSGDState:
+    """When `post_localSGD_hook` changes from all ranks to the subgroup.
+
+    process_group: of the wrapped module; default all ranks. subgroup: the ranks that go on averaging gradients; default
+    those of one node, found (collectively) when they are needed. start_localSGD_iter: steps before that.
+    post_local_gradient_allreduce: with False nothing is averaged from then on.
+    """
+
+    def __init__(
+        self,
+        process_group: ProcessGroup | None,
+        subgroup: ProcessGroup | None,
+        start_localSGD_iter: int,
+        post_local_gradient_allreduce: bool = True,
+    ) -> None:
+        self.process_group = process_group
+        self.subgroup = subgroup
+        self.start_localSGD_iter = start_localSGD_iter
+        self.post_local_gradient_allreduce = post_local_gradient_allreduce
+        self.iter = 0
+
+    def maybe_increase_iter(self, bucket: GradBucket) -> None:
+        """Counts the step, with its last bucket."""
+        if bucket.is_last():
+            self.iter += 1
+
+
+def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future[engine.Tensor]:
+    """The mean over all ranks until `start_localSGD_iter`, then over the subgroup, or nothing but local gradients."""
+    local = state.iter >= state.start_localSGD_iter
+    state.maybe_increase_iter(bucket)
+    if not local:
+        return bucket.average()
+    if not state.post_local_gradient_allreduce:
+        return Future(bucket.buffer)
+    if state.subgroup is None:
+        state.subgroup = _ranks_of_this_node(resolve(state.process_group))
+    work = all_reduce(bucket.buffer(), ReduceOp.AVG, state.subgroup, async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+def _ranks_of_this_node(group: ProcessGroup) -> ProcessGroup:
+    """Collective: the ranks of the group that share memory with this one."""
+    if group.comm is None:
+        return group
+    from mpi4py import MPI
+
+    comm: Any = group.comm.Split_type(MPI.COMM_TYPE_SHARED, group.rank)
+    return ProcessGroup(comm.rank, tuple(comm.allgather(group.ranks[group.rank])), comm)

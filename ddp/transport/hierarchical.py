@@ -1,0 +1,235 @@
+"""Sums over several nodes: shared memory inside each, one communicator per local index between them.
+
+As in `ddp.transport.shared`, rank r of a node owns slice r of the arrays. When the node's arrays are filled, each owner
+adds up its slice, chunk by chunk, along the chain of nodes: the first node's owner sends the sum of its ranks to the
+second's, which adds its own ranks, and so on; the last one divides, and the results travel back the same way. An owner
+writes them to every result of its node and says so by `summed`. All owners of a node do this side by side.
+
+The chain is what keeps the order of summation: ranks one after the other, node after node, so the bits are those of
+`shared` and `mpi` wherever the ranks of each node are consecutive, as launchers place them. (Placed otherwise, the
+order is node by node, nodes by their lowest rank, and the same on every rank.) It costs nothing in bandwidth: sums go
+one way while results come the other way, so between two nodes the array crosses the link once in each direction, the
+least possible, and in a longer chain each link carries what a ring carries. A chunk needs 2 (nodes - 1) hops, which
+matters for small buckets on many nodes.
+
+Nodes may have different numbers of ranks: there are as many slices, and owners, as the smallest node has ranks; further
+ranks of a node fill and wait. Headers are gathered from all ranks before the first chunk of their buffer is summed.
+
+Messages are matched by the order in which they are posted, so buffers go through the chain in the order of start. All
+requests are nonblocking and move on by `poll`; at most `_DEPTH` chunks are on their way forward.
+"""
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike, NDArray
+
+from ddp.transport.base import accumulator_dtype, aligned_zeros, slice_bounds
+from ddp.transport.shared import FILLING, SharedBuffer, SharedTransport
+from ddp.transport.summing import Summation, sum_headers
+
+CHUNK_BYTES = 1 << 18
+_DEPTH = 8
+_FORWARD, _BACK = 1, 2  # tags
+
+
+class HierarchicalBuffer(SharedBuffer):
+    """The node's segments, and this owner's way through the chain."""
+
+    __slots__ = ("chunks", "everyones", "remaining", "sent", "weights")
+
+    def __init__(
+        self, node: MPI.Intracomm, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool, ranks: int
+    ) -> None:
+        super().__init__(node, count, dtype, header, out_of_place)
+        self.chunks: list[slice] = []  # of this rank's slice
+        self.sent = np.zeros((node.size, header))  # headers of the node
+        self.everyones = np.zeros((ranks, header))
+        self.weights: list[float] | None = None  # of the node's ranks, where ranks' weights differ
+        self.remaining = -1  # chunks and messages of this round that are not complete; -1: not begun
+
+
+class Step(NamedTuple):
+    """A message under way: of which chunk, and the scratch memory that holds the sum so far."""
+
+    request: MPI.Request
+    buffer: HierarchicalBuffer
+    chunk: slice
+    scratch: NDArray[np.uint8] | None
+
+
+class HierarchicalTransport(SharedTransport):
+    """See `ddp.transport.base.Transport`. `comm`: any intracommunicator; it is duplicated.
+
+    node: ranks with the same number are treated as one node, which must be able to share memory; None: as the machine
+    has it.
+    """
+
+    name = "hierarchical"
+
+    def __init__(self, comm: MPI.Intracomm, node: int | None = None) -> None:
+        self.rank = comm.rank
+        self.size = comm.size
+        self._comm = comm.Dup()
+        self._node_number = node
+        inside = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank) if node is None else comm.Split(node, comm.rank)
+        self._owners = int(comm.allreduce(inside.size, MPI.MIN))
+        is_owner = inside.rank < self._owners
+        first = inside.bcast(comm.rank)  # orders the nodes
+        self._column = self._comm.Split(inside.rank if is_owner else MPI.UNDEFINED, first)
+        self._enter(inside)
+        self._at, self._last = (self._column.rank, self._column.size - 1) if is_owner else (0, 0)
+        if is_owner:
+            nodes = self._column.allgather(inside.allgather(comm.rank))
+            self._sizes = [len(ranks) for ranks in nodes]
+            self._order = np.argsort([rank for ranks in nodes for rank in ranks])
+        else:
+            inside.allgather(comm.rank)
+        self._announcing: deque[tuple[MPI.Request, HierarchicalBuffer]] = deque()  # headers under way
+        self._queue: deque[tuple[HierarchicalBuffer, slice]] = deque()  # chunks that may be summed
+        self._arriving: deque[Step] = deque()  # sums of the nodes before this one
+        self._returning: deque[Step] = deque()  # results
+        self._sending: list[Step] = []
+        self._scratch = [aligned_zeros(CHUNK_BYTES, np.uint8) for _ in range(_DEPTH if self._last else 0)]
+
+    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> HierarchicalBuffer:
+        wide = accumulator_dtype(dtype).itemsize
+        buffer = HierarchicalBuffer(self._node, count, np.dtype(dtype), header, out_of_place, self.size)
+        if self._local < self._owners:
+            bounds = slice_bounds(count, buffer.array.dtype.itemsize, self._owners)
+            begin, end = bounds[self._local], bounds[self._local + 1]
+            length = CHUNK_BYTES // wide
+            buffer.chunks = [slice(at, min(at + length, end)) for at in range(begin, end, length)]
+        return buffer
+
+    def poll(self) -> None:
+        for buffer in tuple(self._in_flight):
+            self._advance(buffer)
+            if buffer.stage == FILLING:
+                break  # later buffers go through the chain later, on every node
+        if self._announcing or self._queue or self._arriving or self._returning or self._sending:
+            self._move()
+
+    def independent(self) -> "HierarchicalTransport":
+        return HierarchicalTransport(self._comm, self._node_number)
+
+    def _leave(self) -> None:
+        super()._leave()
+        if self._local < self._owners:
+            self._column.Free()
+        self._comm.Free()
+
+    # --- between nodes ------------------------------------------------------------------------------------------------
+
+    def _sum(self, buffer: HierarchicalBuffer) -> bool:
+        if self._local >= self._owners:
+            return True
+        if buffer.remaining < 0:
+            buffer.remaining = 1 + len(buffer.chunks)  # the headers count too
+            for row, header in zip(buffer.sent, buffer.headers, strict=True):
+                row[:] = header
+            counts = [size * buffer.header.size for size in self._sizes]
+            request = self._column.Iallgatherv(buffer.sent, [buffer.everyones, counts])
+            self._announcing.append((request, buffer))
+            self._move()
+        if buffer.remaining:
+            return False
+        buffer.remaining = -1
+        return True
+
+    def _move(self) -> None:
+        """Go on with every message that has come or gone."""
+        while self._announcing and self._announcing[0][0].Test():
+            self._begin(self._announcing.popleft()[1])
+        while self._returning and self._returning[0].request.Test():
+            self._take(self._returning.popleft())
+        while self._arriving and self._arriving[0].request.Test():
+            _, buffer, chunk, scratch = self._arriving.popleft()
+            self._add(buffer, chunk, scratch)
+        if self._sending:
+            self._sending = [step for step in self._sending if not self._is_sent(step)]
+        while self._queue and (self._scratch or not self._last):
+            buffer, chunk = self._queue.popleft()
+            scratch = self._scratch.pop() if self._last else None
+            if self._at == 0:
+                self._add(buffer, chunk, scratch)
+            else:
+                assert scratch is not None
+                incoming = _part(scratch, buffer, chunk)
+                request = self._column.Irecv(_bytes(incoming), self._at - 1, _FORWARD)
+                self._arriving.append(Step(request, buffer, chunk, scratch))
+
+    def _begin(self, buffer: HierarchicalBuffer) -> None:
+        """The ranks' headers are known."""
+        rows = buffer.everyones[self._order]
+        if self._local == 0:
+            sum_headers(rows, out=buffer.total)
+        buffer.weights = None
+        if buffer.divisor is None:
+            weights = rows[:, 0].tolist()
+            equal = weights.count(weights[0]) == len(weights)
+            buffer.divisor = len(weights) if equal else sum(weights)
+            buffer.weights = None if equal else [float(header[0]) for header in buffer.headers]
+        buffer.remaining -= 1
+        self._queue.extend((buffer, chunk) for chunk in buffer.chunks)
+
+    def _add(self, buffer: HierarchicalBuffer, chunk: slice, scratch: NDArray[np.uint8] | None) -> None:
+        """Add this node's ranks to the sum of those before, and pass it on: to the next node, or as result."""
+        addends = [array[chunk] for array in buffer.arrays]
+        weights = buffer.weights
+        if self._at:
+            assert scratch is not None
+            addends.insert(0, _part(scratch, buffer, chunk))
+            weights = weights and [1.0, *weights]
+        if self._at < self._last:
+            assert scratch is not None
+            total = _part(scratch, buffer, chunk)
+            Summation(addends, [total]).run(1.0, weights)
+            self._send(buffer, chunk, total, self._at + 1, scratch)
+            request = self._column.Irecv(_bytes(buffer.result[chunk]), self._at + 1, _BACK)
+            self._returning.append(Step(request, buffer, chunk, None))
+            return
+        assert buffer.divisor is not None
+        Summation(addends, [result[chunk] for result in buffer.results]).run(buffer.divisor, weights)
+        if scratch is not None:
+            self._scratch.append(scratch)
+        self._finish(buffer, chunk)
+
+    def _take(self, step: Step) -> None:
+        """Results have come from the next node."""
+        for result in step.buffer.results:
+            if result is not step.buffer.result:
+                result[step.chunk] = step.buffer.result[step.chunk]
+        self._finish(step.buffer, step.chunk)
+
+    def _finish(self, buffer: HierarchicalBuffer, chunk: slice) -> None:
+        if self._at:
+            self._send(buffer, chunk, buffer.result[chunk], self._at - 1, None)
+        buffer.remaining -= 1
+
+    def _send(
+        self, buffer: HierarchicalBuffer, chunk: slice, what: NDArray[Any], to: int, scratch: NDArray[np.uint8] | None
+    ) -> None:
+        buffer.remaining += 1
+        request = self._column.Isend(_bytes(what), to, _FORWARD if to > self._at else _BACK)
+        self._sending.append(Step(request, buffer, chunk, scratch))
+
+    def _is_sent(self, step: Step) -> bool:
+        if not step.request.Test():
+            return False
+        step.buffer.remaining -= 1
+        if step.scratch is not None:
+            self._scratch.append(step.scratch)
+        return True
+
+
+def _part(scratch: NDArray[np.uint8], buffer: HierarchicalBuffer, chunk: slice) -> NDArray[Any]:
+    """Scratch memory as the sum of a chunk."""
+    dtype = accumulator_dtype(buffer.array.dtype)
+    return scratch[: (chunk.stop - chunk.start) * dtype.itemsize].view(dtype)
+
+
+def _bytes(array: NDArray[Any]) -> list[Any]:
+    return [array.view(np.uint8), MPI.BYTE]

@@ -1,0 +1,107 @@
+"""A tensor as what travels: a flat array of its elements in a stated order, and back.
+
+The order is that of memory where the tensor is dense (its strides then have to agree on all ranks, which is checked
+before anything is sent), and row-major where it is not. A dense tensor on the host travels from where it lies.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+import engine
+from ddp.agreement import TensorLayout
+from engine import layout
+from engine.autograd import graph
+from engine.flat import flat_view
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a Tensor."""
+    if not isinstance(value, engine.Tensor):
+        raise TypeError(f"{name}: expected a Tensor, got {type(value).__name__}")
+
+
+def check_like(name: str, tensor: engine.Tensor, shape: tuple[int, ...], like: engine.Tensor) -> None:
+    """Raises ValueError unless the tensor has this shape; TypeError unless its dtype is that of `like`."""
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
+    if tensor.dtype is not like.dtype:
+        raise TypeError(f"{name}: expected {like.dtype}, got {tensor.dtype}")
+
+
+def layout_of(tensor: engine.Tensor, name: str = "a tensor") -> TensorLayout:
+    """What has to agree between sender and receiver."""
+    shape = tuple(tensor.shape)
+    return TensorLayout(name, shape, wire_strides(shape, tuple(tensor.stride())), tensor.dtype.name)
+
+
+@lru_cache(4096)
+def wire_strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides in which elements travel: those of memory where dense, else row-major.
+
+    An axis of size 1 has the stride it has in row-major order if that makes no difference.
+    """
+    rows = layout.contiguous_strides(shape)
+    if not layout.is_non_overlapping_and_dense(shape, stride) or layout.same_layout_modulo_size_one(
+        shape, stride, rows
+    ):
+        return rows
+    return tuple(0 if size == 1 else step for size, step in zip(shape, stride, strict=True))
+
+
+def elements(tensor: engine.Tensor) -> np.ndarray:
+    """1-D, in the order of `wire_strides`: the tensor's own memory where it is dense and on the host, else a copy."""
+    host = tensor.detach().cpu()
+    flat = flat_view(host)
+    return np.ascontiguousarray(host.numpy()).reshape(-1) if flat is None else flat
+
+
+def elements_like(tensor: engine.Tensor, like: engine.Tensor) -> np.ndarray:
+    """The elements of `tensor` in the order in which those of `like`, of the same shape, travel."""
+    if layout_of(tensor) == layout_of(like):
+        return elements(tensor)
+    flat = np.empty(tensor.numel(), tensor.dtype.numpy)
+    in_shape(flat, like)[...] = tensor.detach().cpu().numpy()
+    return flat
+
+
+def rows_of(whole: engine.Tensor, part: engine.Tensor, ranks: int) -> list[np.ndarray]:
+    """The parts of `whole`, one after another along its first dimension: the elements of each in the order in which
+    those of `part` travel.
+    """
+    array = whole.detach().cpu().numpy().reshape(ranks, *part.shape)
+    rows = []
+    for values in array:
+        rows.append(np.empty(part.numel(), array.dtype))
+        in_shape(rows[-1], part)[...] = values
+    return rows
+
+
+def in_shape(flat: np.ndarray, like: engine.Tensor) -> np.ndarray:
+    """A view, in the shape of `like`, of elements that travelled in its order."""
+    shape = tuple(like.shape)
+    strides = [step * flat.itemsize for step in wire_strides(shape, tuple(like.stride()))]
+    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+
+
+def store(tensor: engine.Tensor, values: np.ndarray) -> None:
+    """Writes `values`, of the tensor's shape, into it."""
+    if layout.internal_overlap(tuple(tensor.shape), tuple(tensor.stride())) == "yes":
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location; "
+            "clone() the tensor first"
+        )
+    if tensor.device.type == "cpu":
+        array = tensor.detach().numpy()
+        if not np.may_share_memory(array, values) or not _same_memory(array, values):
+            array[...] = values
+        # Even where MPI wrote into the tensor's own memory, what autograd saved of it is out of date now.
+        graph.increment_version(tensor)
+    else:
+        with engine.no_grad():
+            tensor.copy_(engine.from_numpy(np.ascontiguousarray(values)))
+
+
+def _same_memory(array: np.ndarray, values: np.ndarray) -> bool:
+    return array.__array_interface__["data"][0] == values.__array_interface__["data"][0]

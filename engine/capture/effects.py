@@ -1,0 +1,19 @@
+"""Functions of ours whose Python has effects that outlast a training step: `engine.compile` replays calls of them by
+calling them again, with the tensors of the replay.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+EFFECTS: list[Callable[..., Any]] = []
+
+
+def effect(function: Function) -> Function:
+    """Decorator: a captured step calls this function for real at every replay. The function itself stays as it is.
+
+    It may return None or a Tensor.
+    """
+    EFFECTS.append(function)
+    return function

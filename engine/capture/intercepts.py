@@ -1,0 +1,506 @@
+"""Where the recorder listens: operators through their plans (as `engine.trace` does), everything else by stand-ins.
+
+What reads a tensor's value into Python, or writes memory in a way that is not listed here, is refused; nothing passes
+unseen: an array that no recorded call made counts as external memory, and must be the same in a second recording.
+"""
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+
+from engine import dispatch, methods
+from engine.autograd import accumulate, executor, gradients
+from engine.autograd.modes import state
+from engine.autograd.node import Node
+from engine.capture.effects import EFFECTS
+from engine.capture.recorder import Constant, Group, Known, Recorder, Shell
+from engine.capture.stand_in import StandIns
+from engine.dispatch import OPERATORS, OperatorNode, Plan
+from engine.nn import hooks as module_hooks
+from engine.nn.module import Module
+from engine.nn.utils import clip_grad
+from engine.ops import dropout, factories, index, inplace, random
+from engine.optim.lr_scheduler import LRScheduler
+from engine.optim.optimizer import Optimizer
+from engine.random import Generator
+from engine.tensor import Tensor
+
+_EMPTY = object()
+
+
+@contextmanager
+def listening(recorder: Recorder) -> Iterator[None]:
+    """While the block runs, what this thread does to tensors is recorded."""
+    direct = {operator: operator.direct for operator in OPERATORS.values()}
+    wrapper = dispatch.plan_wrapper
+    with ExitStack() as stack:
+        stack.enter_context(StandIns(list(_stand_ins(recorder))))
+        try:
+            dispatch.plan_wrapper = lambda plan: _RecordedPlan(plan, recorder)  # type: ignore[assignment, return-value]
+            for operator in OPERATORS.values():
+                operator.direct = None
+                operator.plans.clear()
+            yield
+        finally:
+            dispatch.plan_wrapper = wrapper
+            for operator in OPERATORS.values():
+                operator.direct = direct.get(operator)
+                operator.plans.clear()
+
+
+class _RecordedPlan:
+    """A plan whose `run` is recorded; everything else is the plan's own."""
+
+    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+        self.plan = plan
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plan, name)
+
+    def run(self, *arrays: Any) -> Any:
+        recorder, plan = self._recorder, self.plan
+        if recorder.depth or get_ident() != recorder.thread:
+            return plan.run(*arrays)
+        _check_modes(recorder)
+        if any(spec.device.type != "cpu" for spec in plan.outs):
+            recorder.refuse(f"{plan.operator.name} runs on {plan.outs[0].device}: only host memory is captured")
+            return plan.run(*arrays)
+        arguments = [recorder.atom(array) for array in arrays]
+        recorder.depth += 1
+        try:
+            result = plan.run(*arrays)
+        finally:
+            recorder.depth -= 1
+        results = (result,) if plan.operator.single else tuple(result)
+        slots = recorder.results(results, len(results) - len(plan.outs))
+        recorder.add("operator", plan, arguments, slots)
+        return result
+
+
+def _check_modes(recorder: Recorder) -> None:
+    if state.saved_tensor_hooks:
+        recorder.refuse("saved_tensors_hooks (or a checkpoint) are active, whose Python a replay would not run")
+    if state.anomaly:
+        recorder.refuse("anomaly detection is on")
+    if state.inference:
+        recorder.refuse("inference mode is on")
+
+
+# --- stand-ins --------------------------------------------------------------------------------------------------------
+
+
+def _stand_ins(recorder: Recorder) -> Iterator[tuple[types.FunctionType, Callable[..., Any]]]:
+    for function, handler in _table():
+        yield function, _on_this_thread(recorder, handler)
+
+
+def _on_this_thread(recorder: Recorder, handler: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if recorder.depth or get_ident() != recorder.thread:
+            return original(*args, **kwargs)
+        return handler(recorder, original, *args, **kwargs)
+
+    return guarded
+
+
+def _table() -> list[tuple[Any, Callable[..., Any]]]:
+    """(function, handler) of everything that is listened to."""
+    readers = (Tensor._readable, Tensor.numpy, Tensor.__dlpack__, methods.equal, methods.allclose)
+    sources = ("empty", "empty_strided", "full", "empty_like", "full_like", "arange", "linspace", "logspace", "eye")
+    draws = ("rand", "randn", "randint", "randperm", "rand_like", "randn_like")
+    fills = ("uniform_", "normal_", "bernoulli_", "random_", "exponential_")
+    clips = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm")
+    generators = (Generator.manual_seed, Generator.set_state)
+    grad, requires = Tensor.grad, Tensor.requires_grad_
+    assert isinstance(grad, property) and isinstance(Tensor.data, property)
+    table: list[tuple[Any, Callable[..., Any]]] = [(reader, _refuse_reading) for reader in readers]
+    table += [(getattr(factories, name), _source) for name in (*sources, "tensor", "zeros", "ones")]
+    table += [(getattr(random, name), _source) for name in draws] + [(dropout.keep_mask, _source)]
+    table += [(getattr(random, name), _fill) for name in fills]
+    table += [(getattr(clip_grad, name), _effect) for name in clips]
+    table += [(function, _effect) for function in (*generators, Optimizer.zero_grad, Module.zero_grad, *EFFECTS)]
+    table += [(step, _effect) for kind in (Optimizer, LRScheduler) for step in _own_methods(kind, "step")]
+    table += [
+        (inplace.write, _write),
+        (inplace._overwrite, _overwrite),
+        (inplace.become, _become),
+        (index._write_at, _write_at),
+        (index.index_put_, _index_put),
+        (index._checked_indices, _checked_indices),
+        (index.check_index, _check_index),
+        (OperatorNode.apply, _node),
+        (accumulate.AccumulateGrad.apply, _accumulate),
+        (executor.run_backward, _run_backward),
+        (gradients.fit, _fit),
+        (gradients.add_into, _add_into),
+        (grad.fget, _grad),
+        (grad.fset, _set_grad),
+        (Tensor.data.fset, _set_data),
+        (requires, _requires_grad),
+        (Tensor._bump_version, _bump_version),
+        (Module.__call__, _call_module),
+        (Module.__setattr__, _set_attribute),
+    ]
+    return table
+
+
+def _own_methods(kind: type, name: str) -> list[Any]:
+    found, todo = [], [kind]
+    while todo:
+        each = todo.pop()
+        todo.extend(each.__subclasses__())
+        if isinstance(each.__dict__.get(name), types.FunctionType):
+            found.append(each.__dict__[name])
+    return list(dict.fromkeys(found))
+
+
+def _refuse_reading(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    recorder.refuse("the step reads the value of a tensor into Python, which a replay would not do again")
+    return original(*args, **kwargs)
+
+
+# --- tensors from nothing ---------------------------------------------------------------------------------------------
+
+
+def _source(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """A factory or a random draw: called again with the same arguments."""
+    name = original.__name__
+    like = name.endswith("_like")
+    if kwargs.get("out") is not None:
+        return original(*args, **kwargs)
+    arguments = recorder.structure(
+        [args, kwargs], lambda tensor: Shell(tensor._spec) if like else recorder.tensor(tensor)
+    )
+    if not like and _tensors_in(arguments):
+        if name == "tensor":  # a copy, which the operators it is made of record
+            return original(*args, **kwargs)
+        recorder.refuse(f"{name}() reads the value of a tensor")
+    made = _inside(recorder, original, *args, **kwargs)
+    if made._spec.device.type == "cpu":
+        recorder.add("source", _function(original), [arguments], recorder.results([made._array]))
+    return made
+
+
+def _tensors_in(atom: Any) -> bool:
+    if isinstance(atom, Group):
+        return any(map(_tensors_in, atom.items))
+    return not isinstance(atom, Constant)
+
+
+def _fill(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, /, *args: Any, **kwargs: Any) -> Any:
+    arguments = recorder.structure([(tensor, *args), kwargs])
+    recorder.add("call", _function(original), [arguments])
+    return _inside(recorder, original, tensor, *args, **kwargs)
+
+
+def _function(clone: Any) -> Any:
+    """The function that a stand-in stands for, given the copy of it that a handler gets."""
+    return clone.__wrapped__
+
+
+def _inside(recorder: Recorder, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    recorder.depth += 1
+    try:
+        return function(*args, **kwargs)
+    finally:
+        recorder.depth -= 1
+
+
+# --- effects ----------------------------------------------------------------------------------------------------------
+
+
+def _effect(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    args = tuple(list(each) if isinstance(each, types.GeneratorType) else each for each in args)
+    kwargs = {name: list(each) if isinstance(each, types.GeneratorType) else each for name, each in kwargs.items()}
+    arguments = recorder.structure([args, kwargs])
+    result = _inside(recorder, original, *args, **kwargs)
+    if isinstance(result, Tensor):
+        slots = recorder.results([result._array])
+    else:
+        slots = ()
+        if result is not None and not any(result is each for each in args):
+            recorder.refuse(f"{original.__name__}() returns a Python object, {type(result).__name__}")
+    recorder.add("call", _function(original), [arguments], slots)
+    return result
+
+
+# --- writing in place -------------------------------------------------------------------------------------------------
+
+
+def _write(recorder: Recorder, original: Callable[..., Any], plan: Any, target: Tensor, arrays: list[Any]) -> None:
+    bare = plan.plan if isinstance(plan, _RecordedPlan) else plan
+    arguments = [recorder.atom(target._array), *map(recorder.atom, arrays)]
+    recorder.explained.add(id(target._array))
+    recorder.add("write", (bare, target._spec.dtype), arguments)
+    _inside(recorder, original, bare, target, arrays)
+
+
+def _overwrite(
+    recorder: Recorder, original: Callable[..., Any], target: Tensor, array: Any, name: str, source: Any
+) -> Tensor:
+    recorder.explained.add(id(target._array))
+    recorder.add("copy", None, [recorder.atom(target._array), recorder.atom(array)])
+    return original(target, array, name, source)
+
+
+def _become(recorder: Recorder, original: Callable[..., Any], target: Tensor, written: Tensor, name: str) -> Tensor:
+    recorder.explained.add(id(target._array))
+    recorder.add("copy", None, [recorder.atom(target._array), recorder.atom(written._array)])
+    return original(target, written, name)
+
+
+def _write_at(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    view: Tensor,
+    key: tuple[Any, ...],
+    value: Tensor,
+    accumulate: bool,
+) -> None:
+    recorder.explained.add(id(view._array))
+    places = Group(tuple, (), tuple(map(recorder.atom, key)))
+    atoms = [recorder.atom(view._array), places, recorder.atom(value._array), Constant(accumulate)]
+    recorder.add("write_at", None, atoms)
+    original(view, key, value, accumulate)
+
+
+def _index_put(recorder: Recorder, original: Callable[..., Any], view: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    value = args[2] if len(args) > 2 else kwargs.get("value")
+    needs = view.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
+    if state.grad_enabled and needs:
+        recorder.refuse("writing at index tensors is part of the graph; use engine.where or index_add")
+    return original(view, *args, **kwargs)
+
+
+def _checked_indices(recorder: Recorder, original: Callable[..., Any], view: Tensor, indices: list[Any]) -> Any:
+    places, given = original(view, indices)
+    wanted = [indices[place] for place in places]
+    for place, before, after in zip(places, wanted, given, strict=True):
+        atom = recorder.atom(before._array)
+        size = view.shape[place]
+        fresh = _inside(recorder, wrapped_index, before._array, size, place)
+        after._array = fresh if after is not before else after._array
+        recorder.add("function", wrapped_index, [atom, Constant(size), Constant(place)], recorder.results([after._array]))
+    return places, given
+
+
+def wrapped_index(index: np.ndarray, size: int, dim: int) -> np.ndarray:
+    """Integers that count from the end where they are negative, as such that count from the start.
+
+    Raises: IndexError out of range.
+    """
+    if index.size:
+        low, high = int(index.min()), int(index.max())
+        if low < -size or high >= size:
+            wrong = high if high >= size else low
+            raise IndexError(f"index {wrong} is out of bounds for dimension {dim} with size {size}")
+        if low < 0:
+            return (index % size).astype(np.int64, copy=False)
+    return index
+
+
+def _check_index(recorder: Recorder, original: Callable[..., Any], name: str, tensor: Tensor, *rest: Any) -> None:
+    _inside(recorder, original, name, tensor, *rest)
+    recorder.add("call", _function(original), [recorder.structure([(name, tensor, *rest), {}])])
+
+
+def _bump_version(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, writer: str = "") -> None:
+    original(tensor, writer)
+    if id(tensor._array) in recorder.explained:
+        recorder.explained.discard(id(tensor._array))
+    elif writer != "batch_norm":  # whose kernel writes its inputs
+        recorder.refuse(f"{writer or 'something'} writes into memory in a way that is not recorded")
+    recorder.add("bump", tensor._counter, [Constant(writer)])
+
+
+# --- backward ---------------------------------------------------------------------------------------------------------
+
+
+def _run_backward(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    roots: Sequence[Any],
+    given: Sequence[Any],
+    keep_graph: bool,
+    create_graph: bool,
+    inputs: Any,
+    accumulating: bool,
+) -> Any:
+    if create_graph:
+        recorder.refuse("backward is itself recorded (create_graph)")
+    if recorder.in_backward:
+        recorder.refuse("backward inside backward")
+    leaves = []
+    todo: list[Node] = [edge[0] for edge in roots]
+    seen = set(map(id, todo))
+    while todo:
+        node = todo.pop()
+        extras = node.extras
+        if extras is not None and (extras.tensor_hooks or extras.pre_hooks or extras.post_hooks):
+            recorder.refuse(f"{node.name()} has hooks, whose Python a replay would not run")
+        if isinstance(node, accumulate.AccumulateGrad):
+            leaves.append(node)
+        for edge in node.next_edges:
+            if edge is not None and id(edge[0]) not in seen:
+                seen.add(id(edge[0]))
+                todo.append(edge[0])
+    recorder.consumed |= seen
+    recorder.in_backward = True
+    recorder.add("begin_backward", None, [Constant(leaf) for leaf in leaves])
+    try:
+        return original(roots, given, keep_graph, create_graph, inputs, accumulating)
+    finally:
+        recorder.in_backward = False
+        recorder.add("end_backward", None, [])
+
+
+def _node(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    node: OperatorNode,
+    given: list[Any],
+    recorded: bool,
+    edges: Any = None,
+) -> Sequence[Any]:
+    """`OperatorNode.apply`, with each call of a derivative rule recorded."""
+    operator = node.plan.operator
+    if recorded or node.saved is None or all(each is None for each in given):
+        return original(node, given, recorded, edges)
+    edges = node.next_edges if edges is None else edges
+    count = len(operator.inputs)
+    values = [None if entry is None else entry.array(node) for entry in node.saved]
+    outs: Any = None
+    if node.saved_outputs is not None:
+        outs = tuple(entry.array(node) for entry in node.saved_outputs)
+        outs = outs[0] if operator.outputs == 1 else outs
+    values += [None] * (count - len(values))
+    specs = (*node.plan.input_specs, *(None,) * (count - len(node.plan.input_specs)))
+    places: dict[str, Any] = {
+        "g": given[0] if operator.outputs == 1 else tuple(given),
+        "nd": node.plan.nd,
+        "needs": tuple(edge is not None for edge in edges),
+        "out": outs,
+        **{f"values[{i}]": value for i, value in enumerate(values)},
+        **{f"specs[{i}]": spec for i, spec in enumerate(specs)},
+        **{f"attributes[{i}]": value for i, value in enumerate(node.plan.attributes)},
+        **{f"residuals[{i}]": value for i, value in enumerate(node.residuals)},
+    }
+
+    def call(bound: Any, wanted: int) -> Any:
+        raw = [places[place] for place in bound.places]
+        atoms = [
+            Constant(value)
+            if place.startswith(("nd", "needs", "specs", "attributes"))
+            else recorder.atom(value, residual=place.startswith("residuals"))
+            for place, value in zip(bound.places, raw, strict=True)
+        ]
+        result = _inside(recorder, bound.rule, *raw)
+        results = tuple(result) if wanted else (result,)
+        recorder.add("rule", (node.plan, bound), atoms, recorder.results(results))
+        return result
+
+    if operator.joint is not None:
+        return call(operator.joint, len(edges))
+    return [
+        None if edge is None else call(bound, 0) for edge, bound in zip(edges, operator.rules, strict=False)
+    ]
+
+
+def _fit(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    node: Node,
+    position: int,
+    gradient: Any,
+    spec: Any,
+    recorded: bool,
+) -> Any:
+    if recorded:
+        return original(node, position, gradient, spec, recorded)
+    atom = recorder.atom(gradient)
+    fitted = _inside(recorder, original, node, position, gradient, spec, recorded)
+    if fitted is not gradient:
+        recorder.add("fit", spec, [atom], recorder.results([fitted]))
+    return fitted
+
+
+def _add_into(
+    recorder: Recorder, original: Callable[..., Any], buffer: list[Any], slot: int, gradient: Any, recorded: bool
+) -> None:
+    atoms = [] if recorded else [recorder.atom(buffer[slot]), recorder.atom(gradient)]
+    _inside(recorder, original, buffer, slot, gradient, recorded)
+    if not recorded:
+        recorder.add("add_into", None, atoms, recorder.results([buffer[slot]]))
+
+
+def _accumulate(
+    recorder: Recorder,
+    original: Callable[..., Any],
+    leaf: accumulate.AccumulateGrad,
+    given: list[Any],
+    recorded: bool,
+    edges: Any = None,
+) -> Any:
+    recorder.leaves[leaf] = None
+    recorder.add("accumulate", leaf, [recorder.atom(given[0])])
+    return _inside(recorder, original, leaf, given, recorded, edges)
+
+
+def _grad(recorder: Recorder, original: Callable[..., Any], tensor: Tensor) -> Any:
+    gradient = original(tensor)
+    results = () if gradient is None else recorder.results([gradient._array])
+    recorder.add("read_grad", None, [Known(tensor)], results)
+    return gradient
+
+
+def _set_grad(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, value: Tensor | None) -> None:
+    recorder.add("set_grad", None, [Known(tensor), recorder.structure(value)])
+    original(tensor, value)
+
+
+# --- modules and flags ------------------------------------------------------------------------------------------------
+
+
+def _set_data(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, value: Tensor) -> None:
+    recorder.refuse("the step assigns .data; use copy_() inside no_grad()")
+    original(tensor, value)
+
+
+def _requires_grad(
+    recorder: Recorder, original: Callable[..., Any], tensor: Tensor, requires_grad: bool = True
+) -> Tensor:
+    if tensor._requires_grad is not bool(requires_grad):
+        recorder.add("requires_grad", None, [Known(tensor), Constant(bool(requires_grad))])
+    return original(tensor, requires_grad)
+
+
+def _call_module(
+    recorder: Recorder, original: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any
+) -> Any:
+    recorder.modules[module] = None
+    if module._hooked and has_hooks(module):
+        recorder.refuse(f"{type(module).__name__} has hooks, whose Python a replay would not run")
+    return original(module, *args, **kwargs)
+
+
+def has_hooks(module: Module) -> bool:
+    """Whether a call of this module runs hooks."""
+    own = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    everywhere = (
+        module_hooks.global_forward_pre_hooks,
+        module_hooks.global_forward_hooks,
+        module_hooks.global_backward_pre_hooks,
+        module_hooks.global_backward_hooks,
+    )
+    return any(own) or any(everywhere)
+
+
+def _set_attribute(recorder: Recorder, original: Callable[..., Any], module: Module, name: str, value: Any) -> None:
+    if getattr(module, name, _EMPTY) is not value:
+        recorder.refuse(f"the step sets attribute {name!r} of {type(module).__name__}; return the value instead")
+    original(module, name, value)

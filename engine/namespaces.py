@@ -1,0 +1,64 @@
+"""The functions that derivative rules call, as `nd`: on raw arrays, or on Tensors when the rule is itself recorded."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from engine import backend
+
+if TYPE_CHECKING:
+    from engine.dispatch import Operator
+
+
+class RawNamespace:
+    """The functions of engine.ops on raw arrays: `nd.exp(x)`, `nd.sum(x, dim, keepdim)` with attributes in canonical
+    form.
+    """
+
+    records = False
+
+    def __init__(self, xp: ModuleType, operators: "Mapping[str, Operator]") -> None:
+        self.xp = xp
+        self._operators = operators
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        operator = self._operators.get(name)
+        if operator is None:
+            raise AttributeError(
+                f"derivative rules may use operators only, and {name!r} is none; known are "
+                f"{', '.join(sorted(self._operators))}"
+            )
+        kernel = operator.kernels.get("cpu" if self.xp is backend.np else "cuda", operator.forward)
+        function: Callable[..., Any] = partial(kernel, self.xp)
+        if not operator.single and operator.outputs == 1:
+            function = partial(_first_of, function)
+        setattr(self, name, function)  # found directly from now on
+        return function
+
+
+def _first_of(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)[0]
+
+
+class TensorNamespace:
+    """The same functions on Tensors, for create_graph: the public functions of engine.ops."""
+
+    records = True
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        from engine import ops
+
+        function: Callable[..., Any] = getattr(ops, name)
+        setattr(self, name, function)
+        return function
+
+
+tensor_namespace = TensorNamespace()
+
+
+def conjugate(x: Any, nd: Any) -> Any:
+    """The complex conjugate; real numbers as they are."""
+    if nd.records:
+        return nd.conj(x) if x.is_complex() else x
+    return nd.xp.conj(x) if x.dtype.kind == "c" else x

@@ -1,0 +1,216 @@
+"""Complex tensors: parts, conjugates, polar form. `real`, `imag`, `view_as_real` and `view_as_complex` are views.
+
+The gradient of a real loss by z = x + iy is dL/dx + i dL/dy, as in PyTorch ("Autograd mechanics", complex numbers).
+`conj` computes its result at once, where PyTorch's is a view that remembers to conjugate.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from engine import dtypes
+from engine.autograd.versions import MULTIPLE, restricted
+from engine.dispatch import Operator, apply, define
+from engine.ops.pointwise import FUNCTIONS, floating, pointwise
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+pointwise("conj", "conjugate", (lambda g, nd: nd.conj(g),), analytic=False)
+
+
+def _not_analytic(operator: Operator) -> Operator:
+    operator.analytic = False
+    return operator
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _part_rule(input: Spec) -> Spec:
+    return input.like(stride=tuple(2 * step for step in input.stride), dtype=input.dtype.to_real())
+
+
+REAL = _not_analytic(
+    define("real", rule=_part_rule, forward=lambda xp, input: input.real, backward=(lambda g: g,), view=True)
+)
+IMAG = _not_analytic(
+    define("imag", rule=_part_rule, forward=lambda xp, input: input.imag, backward=(lambda g: g * 1j,), view=True)
+)
+
+
+def _as_real_rule(input: Spec) -> Spec:
+    if not input.dtype.is_complex:
+        raise RuntimeError(f"view_as_real is only supported for complex tensors, got {input.dtype}")
+    stride = (*(2 * step for step in input.stride), 1)
+    return input.like(shape=(*input.shape, 2), stride=stride, dtype=input.dtype.to_real())
+
+
+def _as_real(xp: ModuleType, input: Any) -> Any:
+    parts = xp.lib.stride_tricks.as_strided(input.real, (*input.shape, 2), (*input.strides, input.dtype.itemsize // 2))
+    return parts
+
+
+def _as_complex_rule(input: Spec) -> Spec:
+    if input.dtype not in (dtypes.float32, dtypes.float64):
+        raise RuntimeError(
+            f"view_as_complex is only supported for half, float and double tensors, but got a tensor of dtype "
+            f"{input.dtype}"
+        )
+    if not input.ndim or input.shape[-1] != 2:
+        raise RuntimeError(f"Tensor must have a last dimension of size 2, got shape {list(input.shape)}")
+    if input.stride[-1] != 1:
+        raise RuntimeError(f"Tensor must have a last dimension with stride 1, got strides {input.stride}")
+    if any(step % 2 for step in input.stride[:-1]):
+        raise RuntimeError(
+            f"Tensor must have a stride divisible by 2 for all but last dimension, got strides {input.stride}"
+        )
+    kind = dtypes.complex64 if input.dtype is dtypes.float32 else dtypes.complex128
+    return input.like(shape=input.shape[:-1], stride=tuple(step // 2 for step in input.stride[:-1]), dtype=kind)
+
+
+VIEW_AS_REAL = _not_analytic(
+    define(
+        "view_as_real",
+        rule=_as_real_rule,
+        forward=_as_real,
+        backward=(lambda g, nd: nd.view_as_complex(g.contiguous()) if nd.records else g[..., 0] + 1j * g[..., 1],),
+        view=True,
+    )
+)
+VIEW_AS_COMPLEX = _not_analytic(
+    define(
+        "view_as_complex",
+        rule=_as_complex_rule,
+        forward=lambda xp, input: xp.lib.stride_tricks.as_strided(
+            input.view(input.dtype.char.upper())[..., 0] if input.flags.c_contiguous else _joined(xp, input),
+            input.shape[:-1],
+            input.strides[:-1],
+        ),
+        backward=(lambda g, nd: nd.view_as_real(g) if nd.records else nd.xp.stack([g.real, g.imag], -1),),
+        view=True,
+    )
+)
+
+
+def _joined(xp: ModuleType, input: Any) -> Any:
+    """The same memory as complex numbers: the pair of parts is one element whatever the other axes do."""
+    return input.view(input.dtype.char.upper())[..., 0]
+
+
+def _restrict(view: Tensor, source: Tensor) -> Tensor:
+    """A view of another dtype cannot be taken anew from its base by strides (engine.ops.view_history)."""
+    view._view_version = restricted(source._version, MULTIPLE)
+    return view
+
+
+def real(input: Tensor) -> Tensor:
+    """The real part, a view; a real tensor as it is."""
+    return _restrict(apply(REAL, (input,)), input) if input.is_complex() else input
+
+
+def imag(input: Tensor) -> Tensor:
+    """The imaginary part, a view. Raises: RuntimeError for a real tensor."""
+    if not input.is_complex():
+        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    return _restrict(apply(IMAG, (input,)), input)
+
+
+def view_as_real(input: Tensor) -> Tensor:
+    """The parts of complex numbers as a last axis of size 2, a view. Raises: RuntimeError for a real tensor."""
+    return _restrict(apply(VIEW_AS_REAL, (input,)), input)
+
+
+def view_as_complex(input: Tensor) -> Tensor:
+    """A last axis of size 2 as the parts of complex numbers, a view. Raises: RuntimeError for other sizes or strides."""
+    return _restrict(apply(VIEW_AS_COMPLEX, (input,)), input)
+
+
+def conj(input: Tensor) -> Tensor:
+    """The complex conjugate; a real tensor as it is."""
+    return FUNCTIONS["conj"](input) if input.is_complex() else input
+
+
+def conj_physical(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The complex conjugate in new memory."""
+    return FUNCTIONS["conj"](input, out=out)
+
+
+def resolve_conj(input: Tensor) -> Tensor:
+    """The tensor itself: no conjugation is ever pending here."""
+    return input
+
+
+resolve_neg = resolve_conj
+
+
+def is_conj(input: Tensor) -> bool:
+    """False: no conjugation is ever pending here."""
+    return False
+
+
+is_neg = is_conj
+
+
+# --- composed ---------------------------------------------------------------------------------------------------------
+
+
+def _complex_rule(input: Spec, other: Spec) -> Spec:
+    from engine.ops.pointwise import _rule
+
+    if input.dtype is not other.dtype:
+        raise RuntimeError(f"Expected object of scalar type {input.dtype} but got {other.dtype} for second argument")
+    if input.dtype not in (dtypes.float32, dtypes.float64):
+        raise RuntimeError(f"Expected both inputs to be Half, Float or Double tensors but got {input.dtype}")
+    kind = dtypes.complex64 if input.dtype is dtypes.float32 else dtypes.complex128
+    return _rule("complex", "arithmetic", "", input, other).like(dtype=kind)
+
+
+COMPLEX = _not_analytic(
+    define(
+        "complex",
+        rule=_complex_rule,
+        forward=lambda xp, input, other: input + other * xp.asarray(1j, "F" if input.dtype.char == "f" else "D"),
+        backward=(
+            lambda g, nd: nd.real(g) if nd.records else g.real,
+            lambda g, nd: nd.imag(g) if nd.records else g.imag,
+        ),
+        inputs="input other",
+    )
+)
+
+
+def complex(real: Tensor, imag: Tensor) -> Tensor:
+    """real + i imag. Raises: RuntimeError unless both are float32 or both float64."""
+    return apply(COMPLEX, (real, imag))
+
+
+def polar(abs: Tensor, angle: Tensor) -> Tensor:
+    """abs (cos(angle) + i sin(angle))."""
+    return complex(abs * angle.cos(), abs * angle.sin())
+
+
+def _angle(xp: ModuleType, input: Any) -> Any:
+    if input.dtype.kind == "c":
+        return xp.angle(input)
+    return xp.where(xp.isnan(input), input, xp.where(input < 0, xp.asarray(np.pi, input.dtype), 0)).astype(input.dtype)
+
+
+def _angle_slope(g: Any, nd: Any, input: Any) -> Any:
+    """i z g / |z|², and 0 at 0."""
+    if not (input.is_complex() if nd.records else input.dtype.kind == "c"):
+        return nd.zeros_like(g) if nd.records else nd.xp.zeros_like(g)
+    size = nd.abs(input)
+    square = size * size
+    return nd.where(square == 0, 0, g * 1j * input / nd.where(square == 0, 1, square))
+
+
+ANGLE = floating("angle", _angle, (_angle_slope,), analytic=False)
+angle = FUNCTIONS["angle"]
+
+
+def adjoint(input: Tensor) -> Tensor:
+    """The conjugate transpose of a matrix or a batch of them."""
+    if input.ndim == 1:
+        raise RuntimeError("tensor.adjoint() is only supported on matrices or batches of matrices. Got 1-D tensor.")
+    return conj(input.transpose(-2, -1)) if input.ndim else conj(input)
