@@ -346,9 +346,7 @@ def barrier(
 # Arguments ------------------------------------------------------------------------------------------------------------
 
 
-def _check_list(
-    name: str, what: str, tensors: Any, members: ProcessGroup, like: engine.Tensor | None = None
-) -> None:
+def _check_list(name: str, what: str, tensors: Any, members: ProcessGroup, like: engine.Tensor | None = None) -> None:
     """Raises unless it is a list of one tensor a rank, of the shape and dtype of `like`."""
     if not isinstance(tensors, list | tuple):
         raise TypeError(f"{name}: expected {what} as a list of tensors, got {type(tensors).__name__}")

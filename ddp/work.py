@@ -85,6 +85,10 @@ class Work:
             raise RuntimeError(f"{self._label}: it has no result yet; call wait()")
         return self._results
 
+    def source_rank(self) -> int:
+        """Of a message that was received: the sender's number in the world."""
+        raise RuntimeError(f"{self._label}: source_rank is for messages that were received")
+
     def get_future(self) -> "Future[list[engine.Tensor]]":
         """The future of the result, a list of tensors."""
 

@@ -121,6 +121,7 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
         else:
             heappush(queue, (-node.sequence, node, buffer))
     node = buffer = None  # type: ignore[assignment]
+    waiting: list[Any] | None = None
     ready: tuple[int, Node, list[Any]] | None = None  # one that is not in the queue: in a chain there never is another
     while True:
         # AccumulateGrad looks at reference counts: nothing here may hold a gradient while it runs.
@@ -166,30 +167,30 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
             ):
                 gradient = fit(node, _position(node, results, edge, gradient), gradient, spec, recorded)
             if remaining == 1:
-                buffer = not_ready.pop(following, None) if not_ready else None  # type: ignore[assignment]
+                waiting = not_ready.pop(following, None) if not_ready else None
             else:
                 dependencies[following] = remaining - 1
-                buffer = not_ready.get(following)  # type: ignore[assignment]
-            if buffer is None:
-                buffer = [None] * len(following.output_specs)
-                buffer[slot] = gradient
+                waiting = not_ready.get(following)
+            if waiting is None:
+                waiting = [None] * len(following.output_specs)
+                waiting[slot] = gradient
                 if remaining > 1:
-                    not_ready[following] = buffer
+                    not_ready[following] = waiting
                     continue
             else:
-                if buffer[slot] is None:
-                    buffer[slot] = gradient
+                if waiting[slot] is None:
+                    waiting[slot] = gradient
                 elif gradient is not None:
-                    add_into(buffer, slot, gradient, recorded)
+                    add_into(waiting, slot, gradient, recorded)
                 if remaining > 1:
                     continue
             if type(following) is AccumulateGrad:
-                leaves.append((following, buffer))
+                leaves.append((following, waiting))
             elif ready is None:
-                ready = (-following.sequence, following, buffer)
+                ready = (-following.sequence, following, waiting)
             else:
-                heappush(queue, (-following.sequence, following, buffer))
-        results = gradient = buffer = None  # type: ignore[assignment]
+                heappush(queue, (-following.sequence, following, waiting))
+        results = gradient = buffer = waiting = None  # type: ignore[assignment]
     assert not not_ready, f"could not compute gradients for some functions: {[node.name() for node in not_ready]}"
 
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ddp.transport import TRANSPORTS, Transport, choose_transport
+from ddp.transport import TRANSPORTS, Transport
 from ddp.transport.base import ACCUMULATORS
 from ddp.transport.counting import CountingTransport
 
@@ -310,78 +310,16 @@ def test_buffers_of_different_sizes_are_refused_on_every_rank(comm) -> None:
     transport.close()
 
 
-@pytest.mark.mpi(ranks=[1, 2])
-def test_the_choice_is_loopback_for_one_rank_and_shared_on_one_node(comm) -> None:
-    transport = choose_transport(comm)
-    assert transport.name == ("loopback" if comm.size == 1 else "shared")
-    assert (transport.rank, transport.size) == (comm.rank, comm.size)
-    transport.close()
-
-
-@pytest.mark.mpi(ranks=[2])
-def test_transports_of_part_of_the_ranks(comm) -> None:
-    part = comm.Split(comm.rank)
-    transport = choose_transport(part)
-    assert transport.name == "loopback"
-    transport.close()
-    part.Free()
-
-
-@pytest.mark.mpi(ranks=[2])
-def test_loopback_refuses_two_ranks(comm) -> None:
-    with pytest.raises(RuntimeError, match="transport loopback: it serves one rank, got 2"):
-        choose_transport(comm, "loopback")
-
-
-@pytest.mark.mpi(ranks=[2])
-def test_a_transport_that_sums_wrongly_is_replaced_loudly_or_refused(comm, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ddp.transport.shared import SharedTransport
-
-    sound_wait = SharedTransport.wait
-
-    def unsound_wait(self: SharedTransport, buffer: Any) -> None:
-        sound_wait(self, buffer)
-        if self.rank == 1 and buffer.array.size == 1000:
-            buffer.array[-1] += 1
-
-    monkeypatch.setattr(SharedTransport, "wait", unsound_wait)
-    with pytest.raises(
-        RuntimeError, match="transport shared: its sums differ from MPI's own: rank 1: 1 of 1000 elements"
-    ):
-        choose_transport(comm, "shared")
-    if comm.rank == 0:
-        with pytest.warns(
-            RuntimeWarning, match="'shared' does not work here, falling back to 'mpi': .* rank 1: 1 of 1000"
-        ):
-            transport = choose_transport(comm)
-    else:
-        transport = choose_transport(comm)
-    assert transport.name == "mpi"
-    transport.close()
-
-
 def test_loopback_needs_no_mpi() -> None:
-    transport = choose_transport(None)
-    assert transport.name == "loopback"
+    transport = TRANSPORTS["loopback"](None)
     buffer = transport.allocate(3, np.float32, header=1)
     buffer.header[0] = 5
     assert reduce_once(transport, buffer, np.array([3, 6, 9], np.float32), divisor=3).tolist() == [1, 2, 3]
     assert buffer.header[0] == 5
 
 
-def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown transport 'smoke', expected one of loopback, shared, mpi"):
-        choose_transport(None, "smoke")
-
-
-@pytest.mark.parametrize("name", [name for name in TRANSPORTS if name != "loopback"])
-def test_transports_between_ranks_need_mpi(name: str) -> None:
-    with pytest.raises(RuntimeError, match=f"transport {name}: it needs MPI"):
-        choose_transport(None, name)
-
-
 def test_counting_counts() -> None:
-    transport = CountingTransport(choose_transport(None))
+    transport = CountingTransport(TRANSPORTS["loopback"](None))
     buffer = transport.allocate(10, np.float64)
     reduce_once(transport, buffer, np.ones(10))
     transport.poll()
