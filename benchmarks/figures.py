@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ START = "start"
 # Targets: samples/s over PyTorch's on two ranks, and how much of a second rank is gained.
 THROUGHPUT = {"mlp": 1.5, "cnn": 1.15, "gpt": 1.3, "tiny": 5.0}
 SCALING = {"mlp": 0.95, "cnn": 0.95, "gpt": 0.95, "tiny": 0.80}
-
-MARKS = ("<!-- figures: begin -->", "<!-- figures: end -->")
 
 Key = tuple[str, int, int]  # workload, ranks, threads
 Round = dict[Key, dict[str, Any]]  # the lines of one side
@@ -64,19 +63,16 @@ class Figure:
                 line |= {name: middle, f"{name}_range": [least, greatest]}
         return {**line, "to_reach": self.target() or None, "reached": self.reached()}
 
-    def as_row(self) -> str:
-        """The figure as a row of the Markdown table."""
-        verdict = {True: "yes", False: "**no**", None: ""}[self.reached()]
-        cells = [_shown(self.own), _shown(self.peer), _shown(self.ratios()), self.target(), verdict]
-        return f"| {self.what} | {' | '.join(cells)} |"
-
 
 def figures(own: list[Round], peer: list[Round], names: list[str], ranks: int, cores: int) -> Iterator[Figure]:
     """The lines of the table in order, from the rounds of both sides (`peer` may be empty)."""
     models = [name for name in names if name in (*STATED, *OTHERS)]
 
+    def against(what: str, key: Key, peers: Key, field: str, **target: Any) -> Figure:
+        return Figure(what, [each[key][field] for each in own], [each[peers][field] for each in peer], **target)
+
     def figure(what: str, key: Key, field: str, **target: Any) -> Figure:
-        return Figure(what, [each[key][field] for each in own], [each[key][field] for each in peer], **target)
+        return against(what, key, key, field, **target)
 
     for name in models:
         title = f"`{name}` samples/s, {ranks} ranks"
@@ -87,9 +83,17 @@ def figures(own: list[Round], peer: list[Round], names: list[str], ranks: int, c
         target = {"at_most": 0.25, "absolute": True} if name == "tiny" else {}
         yield figure(f"`{name}` step, 1 rank, ms", (name, 1, 1), "step_ms", **target)
     for name in models:
-        gained = _scaling(name, ranks)
+        title = f"`{name}` samples/s, {ranks} ranks, captured"
+        yield against(title, (captured(name), ranks, 1), (name, ranks, 1), "samples_s")
+    for name in models:
+        yield against(f"`{name}` step, 1 rank, captured, ms", (captured(name), 1, 1), (name, 1, 1), "step_ms")
+    if "tiny" in models:
+        gained = [each["tiny", 1, 1]["step_ms"] / each[captured("tiny"), 1, 1]["step_ms"] for each in own]
+        yield Figure("`tiny` step, 1 rank, plain / captured", gained, [], at_least=2, absolute=True)
+    for name in models:
+        scaling = _scaling(name, ranks)
         title = f"`{name}` scaling, 1 to {ranks} ranks"
-        yield Figure(title, [*map(gained, own)], [*map(gained, peer)], at_least=SCALING.get(name), absolute=True)
+        yield Figure(title, [*map(scaling, own)], [*map(scaling, peer)], at_least=SCALING.get(name), absolute=True)
     for name in models:
         yield figure(f"`{name}` peak memory a rank, MB", (name, ranks, 1), "peak_MB", at_most=1.0)
     if set(OPTIMIZER) <= set(names):
@@ -102,6 +106,11 @@ def figures(own: list[Round], peer: list[Round], names: list[str], ranks: int, c
         cold = [each[key]["cold_s"] for each in own]
         yield Figure("start to first step, no kernel compiled yet, s", cold, [], at_most=10, absolute=True)
         yield figure("start to first step, later, s", key, "warm_s", at_most=1, absolute=True)
+
+
+def captured(name: str) -> str:
+    """The name of a workload whose step `engine.compile` replays."""
+    return f"{name}, captured"
 
 
 def _scaling(name: str, ranks: int) -> Callable[[Round], float]:
@@ -122,26 +131,35 @@ def _shown(values: list[float]) -> str:
 
 
 def table(lines: list[Figure]) -> str:
-    """The figures as a Markdown table."""
-    head = ["| what | own | PyTorch | own / PyTorch | to reach | reached |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *(line.as_row() for line in lines)])
+    """The figures as Markdown: those with a target, then the others."""
+    stated = ["| what | own | PyTorch | own / PyTorch | to reach | reached |", "|---|---|---|---|---|---|"]
+    others = ["| what | own | PyTorch | own / PyTorch |", "|---|---|---|---|"]
+    for line in lines:
+        cells = [line.what, _shown(line.own), _shown(line.peer), _shown(line.ratios())]
+        if line.target():
+            verdict = {True: "yes", False: "**no**", None: ""}[line.reached()]
+            stated.append(f"| {' | '.join([*cells, line.target(), verdict])} |")
+        else:
+            others.append(f"| {' | '.join(cells)} |")
+    return "\n\n".join("\n".join(rows) for rows in (stated, others) if len(rows) > 2)
 
 
-def surroundings(command: list[str], rounds: int) -> str:
-    """When and where this is measured, and by which command, in one paragraph."""
+def surroundings(command: list[str]) -> str:
+    """When and where this is measured, and by which command, in one sentence, without paths of this disk."""
+    command = ["OTHER/bin/python" if before == "--torch-python" else word for before, word in pairwise(["", *command])]
     known = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.partition(":")[2].strip() for line in known if line.startswith("model name")), "unknown")
     return (
         f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {len(os.sched_getaffinity(0))} CPUs ({cpu}), load "
-        f"{os.getloadavg()[0]:.1f} before, Python {platform.python_version()}, `{' '.join(command)}`. Median (least … "
-        f"greatest) over {rounds} round{'s' if rounds > 1 else ''}; ratios within a round."
+        f"{os.getloadavg()[0]:.1f} before, Python {platform.python_version()}, `{' '.join(command)}`."
     )
 
 
-def write(path: Path, text: str) -> None:
-    """Puts `text` between the two marks of a file. Raises ValueError where they are missing."""
-    before, begin, rest = path.read_text().partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
+def write(path: Path, part: str, text: str) -> None:
+    """Puts `text` between the two marks of a part of a file. Raises ValueError where they are missing."""
+    marks = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    before, begin, rest = path.read_text().partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not (begin and end):
-        raise ValueError(f"{path}: expected the lines {MARKS[0]} and {MARKS[1]}, between which the table goes")
+        raise ValueError(f"{path}: expected the lines {marks[0]} and {marks[1]}, between which the table goes")
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}")

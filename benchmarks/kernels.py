@@ -20,7 +20,23 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from engine.kernels import activation, batch_norm, conv, embedding, loss, norm, optimizer, pool, reduce, softmax
+from engine.kernels import (
+    activation,
+    batch_norm,
+    conv,
+    embedding,
+    loss,
+    norm,
+    optimizer,
+    piecewise,
+    pool,
+    product,
+    reduce,
+    softmax,
+)
+from engine.layout import channels_last
+from engine.ops import conv_direct
+from engine.ops.windows import ConvWindow
 
 Sides = dict[str, Callable[[], object]]
 Cases = Iterator[tuple[str, list[int], Sides]]
@@ -65,6 +81,13 @@ def make(case, arguments):
         if case == "batch_norm": return lambda: torch.native_batch_norm(x, w, w, zeros, ones, True, 0.1, 1e-5)
         g = torch.randn_like(y)
         return lambda: aten.native_batch_norm_backward(g, x, w, zeros, ones, m, r, True, 1e-5, [True] * 3)
+    if case == "product":
+        a, b = torch.randn(arguments[0], arguments[1]), torch.randn(arguments[2], arguments[1])
+        return lambda: a @ b.T
+    if case == "convolution":
+        batch, channels, size, outputs, window = arguments
+        x, w = image(batch, channels, size, size), image(outputs, channels, window, window)
+        return lambda: F.conv2d(x, w, padding=window // 2)
     if case == "embedding_backward":
         rows, width, table = arguments
         g, i = torch.randn(rows, width), torch.randint(0, table, (rows,))
@@ -255,7 +278,7 @@ def elementwise_cases() -> Cases:
     yield "gelu", [1024, 512], {"kernel": lambda: activation.gelu_forward(x, out=out)}
     yield "gelu_backward", [1024, 512], {"kernel": lambda: activation.gelu_backward(g, x, out=out)}
     sides = {
-        "kernel": lambda: activation.relu_backward(g, x, out=out),
+        "kernel": lambda: piecewise.backward("relu", g, x, (), out),
         "numpy": lambda: np.multiply(g, x > 0, out=out),
     }
     yield "relu_backward", [1024, 512], sides
@@ -291,6 +314,29 @@ def image_cases() -> Cases:
         yield "batch_norm_backward", shape, {"kernel": backward}
     g, indices = normal(1024, 128), np.random.default_rng(0).integers(0, 256, 1024)
     yield "embedding_backward", [1024, 128, 256], {"kernel": lambda: embedding.embedding_backward(g, indices, 256)}
+
+
+def product_cases() -> Cases:
+    """Linear layers of a small GPT and of an MLP, and convolutions on channels-last images."""
+    for rows, depth, columns in ((1024, 128, 512), (128, 1024, 1024), (32, 128, 512)):
+        a, b = normal(rows, depth), normal(columns, depth).T
+        yield (
+            "product",
+            [rows, depth, columns],
+            {
+                "kernel": lambda a=a, b=b: product.multiply(a, b),
+                "numpy": lambda a=a, b=b: a.dot(b),
+            },
+        )
+    for batch, channels, size, outputs, window in ((16, 64, 28, 64, 3), (32, 16, 32, 16, 3), (16, 32, 28, 32, 5)):
+        x = normal(batch, size, size, channels).transpose(0, 3, 1, 2)
+        w = normal(outputs, window, window, channels).transpose(0, 3, 1, 2)
+        moves = ConvWindow((1, 1), (window // 2, window // 2), (1, 1), 1)
+        yield (
+            "convolution",
+            [batch, channels, size, outputs, window],
+            {"kernel": lambda x=x, w=w, m=moves: conv_direct.forward(x, w, None, m, channels_last)},
+        )
 
 
 def reduce_cases() -> Cases:
@@ -381,7 +427,7 @@ def main() -> None:
         measure_start()
         return
     peer = Peer(options.peer) if options.peer else None
-    for cases in (optimizer_cases, row_cases, elementwise_cases, image_cases, reduce_cases):
+    for cases in (optimizer_cases, row_cases, elementwise_cases, image_cases, product_cases, reduce_cases):
         for name, arguments, sides in cases():
             if options.only in name:
                 measure(name, arguments, sides, peer, options.rounds)

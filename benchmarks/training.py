@@ -6,7 +6,8 @@
 `examples/benchmark.py` starts both in turn. Fields: step_ms is the median over the steps after the warm-up and
 quartiles_ms the quartiles around it, both of rank 0; samples_s counts all ranks; params_M is in millions; peak_MB is
 the highest peak of resident memory of a rank *since it started*, so name one workload a process; first_step_at is the
-machine's monotonic clock at the end of the first step, import_s the time of importing the library.
+machine's monotonic clock at the end of the first step, import_s the time of importing the library. On several ranks of
+engine, hidden is the share of the last step's communication that was over before backward was, by the Reducer's timers.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,30 @@ WARMUP, STEPS = 10, 30
 MANY = {"tiny": 1000, "deep": 100, "adamw_1.8M_in_18": 200}
 
 
-def training_step(net: Any, inputs: Any, targets: Any) -> Callable[[], object]:
-    """One step of a training loop as a user writes it; its arguments and what it returns do not change."""
+def enter_world() -> tuple[int, int]:
+    """Collective: this rank and the number of ranks. PyTorch has no world of its own without a launcher."""
+    if workloads.NAME == "torch" and "WORLD_SIZE" not in os.environ:
+        return 0, 1
+    distributed.init_process_group("gloo")
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def leave_world() -> None:
+    """Ends what `enter_world` began."""
+    if not distributed.is_initialized():
+        return
+    if workloads.NAME == "torch":  # the threads of its gloo aborted one of 20 interpreters that ended by themselves
+        distributed.barrier()
+        sys.stdout.flush()
+        os._exit(0)
+    distributed.destroy_process_group()
+
+
+def training_step(net: Any) -> Callable[[Any, Any], object]:
+    """One step of a training loop as a user writes it, on inputs and targets."""
     optimizer = library.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
 
-    def step() -> None:
+    def step(inputs: Any, targets: Any) -> None:
         optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(net(inputs), targets)
         loss.backward()
@@ -73,9 +94,10 @@ def peak_megabytes() -> float:
     return int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0]) / 1024
 
 
-def measure(name: str, rank: int, world: int, warmup: int, steps: int | None) -> dict[str, Any]:
+def measure(name: str, rank: int, world: int, given: argparse.Namespace) -> dict[str, Any]:
     """Collective: the line of one workload."""
     library.manual_seed(0)
+    step: Callable[[], object]
     samples, params = 0, workloads.OPTIMIZER.get(name, ())
     if params:
         step = optimizer_step(params)
@@ -84,16 +106,21 @@ def measure(name: str, rank: int, world: int, warmup: int, steps: int | None) ->
         samples, params = len(inputs), tuple(parameter.numel() for parameter in model.parameters())
         # At one rank the wrapper would only cost.
         net = DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else model
-        step = training_step(net, inputs, targets)
-    times, first = step_times(step, warmup, steps or MANY.get(name, STEPS))
+        step = training_step(net)
+        step = partial(library.compile(step) if given.capture else step, inputs, targets)
+    times, first = step_times(step, given.warmup, given.steps or MANY.get(name, STEPS))
     peaks: list[Any] = [peak_megabytes()] * world
     if world > 1:
         distributed.all_gather_object(peaks, peaks[0])
+    hidden = {}
+    if world > 1 and samples and workloads.NAME != "torch":
+        hidden["hidden"] = round(net.reducer.overlap()["hidden"], 3)
     lower, median, upper = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return {
         "library": workloads.NAME,
         "workload": name,
         "ranks": world,
+        "captured": given.capture,
         "threads": int(os.environ.get("OMP_NUM_THREADS") or 0) or None,
         "step_ms": round(median * 1e3, 4),
         "quartiles_ms": [round(lower * 1e3, 4), round(upper * 1e3, 4)],
@@ -102,6 +129,7 @@ def measure(name: str, rank: int, world: int, warmup: int, steps: int | None) ->
         "peak_MB": round(max(peaks), 1),
         "import_s": round(workloads.IMPORT_SECONDS, 3),
         "first_step_at": first,
+        **hidden,
     }
 
 
@@ -111,19 +139,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(known)}; default the first four")
     parser.add_argument("--warmup", type=int, default=WARMUP, help="steps before those that count")
     parser.add_argument("--steps", type=int, help=f"steps that count (default {STEPS}, more where they are short)")
+    parser.add_argument("--capture", action="store_true", help="record the step and replay it: engine.compile")
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in known]:
         parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join(known)}")
-    if workloads.NAME != "torch" or "WORLD_SIZE" in os.environ:  # PyTorch has no world without a launcher
-        distributed.init_process_group("gloo")
-    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    rank, world = enter_world()
     for name in given.names or workloads.STATED:
-        line = measure(name, rank, world, given.warmup, given.steps)
+        line = measure(name, rank, world, given)
         if rank == 0:
             print(json.dumps(line), flush=True)
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    leave_world()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,18 +4,20 @@ Read in this order: reference (the oracle), buckets (planning), gathering, reduc
 transport/shared.
 """
 
-from ddp.collectives import all_gather as all_gather
-from ddp.collectives import all_gather_into_tensor as all_gather_into_tensor
+from ddp import nn as nn
+from ddp import places as _places  # noqa: F401
+from ddp.backends import is_available as is_available
+from ddp.backends import is_backend_available as is_backend_available
+from ddp.backends import is_gloo_available as is_gloo_available
+from ddp.backends import is_mpi_available as is_mpi_available
+from ddp.backends import is_nccl_available as is_nccl_available
+from ddp.backends import is_torchelastic_launched as is_torchelastic_launched
 from ddp.collectives import all_reduce as all_reduce
-from ddp.collectives import all_to_all as all_to_all
-from ddp.collectives import all_to_all_single as all_to_all_single
 from ddp.collectives import barrier as barrier
 from ddp.collectives import broadcast as broadcast
-from ddp.collectives import gather as gather
 from ddp.collectives import reduce as reduce
 from ddp.collectives import reduce_scatter as reduce_scatter
 from ddp.collectives import reduce_scatter_tensor as reduce_scatter_tensor
-from ddp.collectives import scatter as scatter
 from ddp.futures import Future as Future
 from ddp.group import ProcessGroup as ProcessGroup
 from ddp.group import describe as describe
@@ -29,15 +31,19 @@ from ddp.group import get_process_group_ranks as get_process_group_ranks
 from ddp.group import get_rank as get_rank
 from ddp.group import get_world_size as get_world_size
 from ddp.group import init_process_group as init_process_group
-from ddp.group import is_available as is_available
 from ddp.group import is_initialized as is_initialized
 from ddp.hooks import GradBucket as GradBucket
+from ddp.local_sgd import HierarchicalModelAverager as HierarchicalModelAverager
+from ddp.local_sgd import PeriodicModelAverager as PeriodicModelAverager
+from ddp.local_sgd import PostLocalSGDOptimizer as PostLocalSGDOptimizer
+from ddp.monitored_barrier import monitored_barrier as monitored_barrier
 from ddp.object_collectives import all_gather_object as all_gather_object
 from ddp.object_collectives import broadcast_object_list as broadcast_object_list
 from ddp.object_collectives import gather_object as gather_object
 from ddp.object_collectives import recv_object_list as recv_object_list
 from ddp.object_collectives import scatter_object_list as scatter_object_list
 from ddp.object_collectives import send_object_list as send_object_list
+from ddp.overlapped_optimizer import step_in_backward as step_in_backward
 from ddp.parallel import DistributedDataParallel as DistributedDataParallel
 from ddp.point_to_point import P2POp as P2POp
 from ddp.point_to_point import batch_isend_irecv as batch_isend_irecv
@@ -45,6 +51,12 @@ from ddp.point_to_point import irecv as irecv
 from ddp.point_to_point import isend as isend
 from ddp.point_to_point import recv as recv
 from ddp.point_to_point import send as send
+from ddp.redistribution import all_gather as all_gather
+from ddp.redistribution import all_gather_into_tensor as all_gather_into_tensor
+from ddp.redistribution import all_to_all as all_to_all
+from ddp.redistribution import all_to_all_single as all_to_all_single
+from ddp.redistribution import gather as gather
+from ddp.redistribution import scatter as scatter
 from ddp.reductions import ReduceOp as ReduceOp
 from ddp.reductions import _make_nccl_premul_sum as _make_nccl_premul_sum
 from ddp.sampler import DistributedSampler as DistributedSampler
@@ -53,4 +65,6 @@ from ddp.subgroups import new_group as new_group
 from ddp.subgroups import new_subgroups as new_subgroups
 from ddp.subgroups import new_subgroups_by_enumeration as new_subgroups_by_enumeration
 from ddp.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+from ddp.uneven_batches import uneven as uneven
 from ddp.work import Work as Work
+from ddp.zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer

@@ -4,10 +4,17 @@
     ddprun -n 2 -m ddp.bench --json --max-bytes 64M # one JSON line a figure
     ddprun -n 4 -m ddp.bench --plot bandwidth.png   # log-log; needs matplotlib
 
-A round: all ranks meet in a barrier, then each fills its buffer and takes the time until it has the sum; the slowest
-rank counts. Seconds are the median over the rounds, of the sum alone: in place, the buffer is the transport's own
-memory and filling it is not timed; out of place, copying the gradients in and the sum out is. Algorithm bandwidth is
-bytes / seconds; bus bandwidth is that times 2 (n - 1) / n, what has to travel at least, and does not depend on n.
+A round: each rank rewrites its buffer, all meet in a barrier, each takes the time until it has the sum; the slowest
+rank counts. Seconds are the median over the rounds. They come in blocks that take turns with those of the other
+transports, so that whatever else the machine does hits all alike (over 64 MiB one transport comes after the other, for
+the sake of memory); the first two rounds of a block, which find the caches as the others left them, do not count.
+
+Buffers are the transport's own memory, as DistributedDataParallel's are: in place the sum replaces the addends, out of
+place it goes to a second buffer and the addends stay. MPI's own Allreduce has private arrays, with MPI.IN_PLACE or two
+of them, and memory management as in a program of its own: what `engine.allocator` does for training is undone (it would
+make Open MPI 5.0.11 faster where it takes temporary memory: 64 MiB 23 to 16 ms, in place 16 to 9). Algorithm bandwidth
+is bytes / seconds; bus bandwidth is that times 2 (n - 1) / n, what has to travel at least, and does not depend on the
+number n of ranks.
 """
 
 import argparse
@@ -23,10 +30,14 @@ import numpy as np
 import ddp
 from ddp.group import resolve
 from ddp.transport import TRANSPORTS
+from engine.allocator import give_freed_memory_back
 
 _LIBRARY = "mpi_library"  # MPI's own Allreduce
 _SECONDS = 0.5  # to spend on one figure
-_ROUNDS = (5, 200)
+_ROUNDS = (5, 100)  # of a block
+_BLOCKS = 3
+_WARM_UP = 2
+_TOGETHER = 64 * 2**20  # bytes of a buffer up to which all transports hold theirs at the same time
 
 
 class Figure(NamedTuple):
@@ -45,83 +56,89 @@ class Figure(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is timed: `prepare` is not, `run` is."""
+    """What is timed: `prepare` writes this round's addends and is not timed, `run` is; then `result` holds the sum."""
 
+    transport: str
+    in_place: bool
     prepare: Callable[[int], None]
     run: Callable[[], None]
+    result: np.ndarray
 
 
 def measure(names: list[str], sizes: list[int]) -> Iterator[Figure]:
     """Collective: the figures, size by size. Every sum is checked once."""
+    give_freed_memory_back()
     group = resolve(None)
     comm = group.comm
     transports = {name: TRANSPORTS[name](comm) for name in names if name != _LIBRARY}
+    kinds = [(name, in_place) for name in names for in_place in (False, True)]
     for nbytes in sizes:
-        count = nbytes // 4
-        for name in names:
-            for in_place in (False, True):
-                if name == _LIBRARY:
-                    case, result = _library_case(comm, count, in_place)
-                else:
-                    case, result = _transport_case(transports[name], count, in_place, group.rank)
-                _check(case, result, name, group.size())
-                yield Figure(name, nbytes, group.size(), _median_seconds(case, comm), in_place)
-                del case, result
+        for batch in [kinds] if nbytes <= _TOGETHER else [[kind] for kind in kinds]:
+            cases = [
+                _library_case(comm, nbytes // 4, in_place)
+                if name == _LIBRARY
+                else _transport_case(transports[name], nbytes // 4, in_place)
+                for name, in_place in batch
+            ]
+            for case in cases:
+                _check(case, group.size())
+            for case, seconds in zip(cases, _median_seconds(cases, comm), strict=True):
+                yield Figure(case.transport, nbytes, group.size(), seconds, case.in_place)
+            del cases, case
+    for transport in transports.values():
+        transport.close()
 
 
-def _transport_case(transport: Any, count: int, in_place: bool, rank: int) -> tuple[Case, np.ndarray]:
-    buffer = transport.allocate(count, np.float32)
-    if in_place:
+def _transport_case(transport: Any, count: int, in_place: bool) -> Case:
+    buffer = transport.allocate(count, np.float32, out_of_place=not in_place)
 
-        def run() -> None:
-            transport.start(buffer)
-            transport.wait(buffer)
-
-        return Case(lambda number: buffer.array.fill(number + rank), run), buffer.array
-    source, result = np.empty(count, np.float32), np.empty(count, np.float32)
-
-    def run_with_copies() -> None:
-        np.copyto(buffer.array, source)
+    def run() -> None:
         transport.start(buffer)
         transport.wait(buffer)
-        np.copyto(result, buffer.array)
 
-    return Case(lambda number: source.fill(number + rank), run_with_copies), result
+    fill = buffer.array.fill
+    return Case(transport.name, in_place, lambda round_: fill(round_ + transport.rank), run, buffer.result)
 
 
-def _library_case(comm: Any, count: int, in_place: bool) -> tuple[Case, np.ndarray]:
+def _library_case(comm: Any, count: int, in_place: bool) -> Case:
     from mpi4py import MPI
 
-    source, result = np.empty(count, np.float32), np.empty(count, np.float32)
-    if in_place:
-        return Case(
-            lambda number: result.fill(number + comm.rank), lambda: comm.Allreduce(MPI.IN_PLACE, result)
-        ), result
-    return Case(lambda number: source.fill(number + comm.rank), lambda: comm.Allreduce(source, result)), result
+    result = np.zeros(count, np.float32)
+    source = result if in_place else np.zeros(count, np.float32)
+    given = MPI.IN_PLACE if in_place else source
+
+    def run() -> None:
+        comm.Allreduce(given, result)
+
+    return Case(_LIBRARY, in_place, lambda round_: source.fill(round_ + comm.rank), run, result)
 
 
-def _check(case: Case, result: np.ndarray, name: str, ranks: int) -> None:
+def _check(case: Case, ranks: int) -> None:
     case.prepare(1)
     case.run()
     expected = ranks + ranks * (ranks - 1) / 2
-    if not (result == expected).all():
-        raise RuntimeError(f"ddp.bench: {name} does not sum: expected {expected} everywhere")
+    if not (case.result == expected).all():
+        raise RuntimeError(f"ddp.bench: {case.transport} does not sum: expected {expected} everywhere")
 
 
-def _median_seconds(case: Case, comm: Any) -> float:
-    """Collective: the slowest rank's time of a round, in the median; as many rounds as fit into `_SECONDS`."""
+def _median_seconds(cases: list[Case], comm: Any) -> list[float]:
+    """Collective: the slowest rank's time of a round, in the median, of each case; as many as fit into `_SECONDS`."""
     from mpi4py import MPI
 
-    def once(number: int) -> float:
-        case.prepare(number)
+    def once(case: Case, round_: int) -> float:
+        case.prepare(round_)
         comm.Barrier()
         began = time.perf_counter()
         case.run()
         return comm.allreduce(time.perf_counter() - began, MPI.MAX)
 
-    estimate = min(once(number) for number in range(2))
-    rounds = int(min(max(_SECONDS / estimate, _ROUNDS[0]), _ROUNDS[1]))
-    return statistics.median(once(number) for number in range(rounds))
+    times: list[list[float]] = [[] for _ in cases]
+    for _ in range(_BLOCKS):
+        for case, of_case in zip(cases, times, strict=True):
+            estimate = min(once(case, round_) for round_ in range(_WARM_UP))
+            rounds = int(min(max(_SECONDS / _BLOCKS / estimate, _ROUNDS[0]), _ROUNDS[1]))
+            of_case += [once(case, round_) for round_ in range(rounds)]
+    return [statistics.median(of_case) for of_case in times]
 
 
 def sizes_between(smallest: int, largest: int) -> list[int]:
@@ -163,6 +180,21 @@ def plot(figures: list[Figure], path: str) -> None:
     plt.close(drawing)
 
 
+_HEADING = """\
+#                                                   out-of-place                       in-place
+#      size       count    transport     time   algbw   busbw     time   algbw   busbw
+#       (B)  (elements)                  (us)  (GB/s)  (GB/s)     (us)  (GB/s)  (GB/s)"""
+
+
+def table_row(out_of_place: Figure, in_place: Figure) -> str:
+    """Two figures of one size and transport as a line of the table, in the order of nccl-tests."""
+    columns = [f"{in_place.bytes:>11}  {in_place.bytes // 4:>10}  {in_place.transport:>11}"]
+    for figure in (out_of_place, in_place):
+        values = figure.as_json()
+        columns.append(f"{figure.seconds * 1e6:>9.1f}  {values['algbw_GBps']:>6.2f}  {values['busbw_GBps']:>6.2f}")
+    return "".join(columns)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m ddp.bench", description="Time sums over the ranks.")
@@ -177,20 +209,18 @@ def main(arguments: list[str] | None = None) -> None:
     if group.size() < 2:
         parser.error("it takes at least 2 ranks to sum: ddprun -n 2 -m ddp.bench")
     names = options.transport or [*_usable(group.comm), _LIBRARY]
-    figures = []
     if group.rank == 0 and not options.json:
-        print(f"{'bytes':>12} {'transport':>14} {'in place':>9} {'us':>12} {'algbw GB/s':>11} {'busbw GB/s':>11}")
+        print(_HEADING)
+    figures, row = [], []
     for figure in measure(names, sizes_between(options.min_bytes, options.max_bytes)):
         figures.append(figure)
-        if group.rank == 0:
-            values = figure.as_json()
-            print(
-                json.dumps(values)
-                if options.json
-                else f"{figure.bytes:>12} {figure.transport:>14} {'yes' if figure.in_place else 'no':>9} "
-                f"{figure.seconds * 1e6:>12.1f} {values['algbw_GBps']:>11.3f} {values['busbw_GBps']:>11.3f}",
-                flush=True,
-            )
+        row.append(figure)
+        if group.rank == 0 and options.json:
+            print(json.dumps(figure.as_json()), flush=True)
+        if len(row) == 2:
+            if group.rank == 0 and not options.json:
+                print(table_row(*row), flush=True)
+            row.clear()
     if options.plot and group.rank == 0:
         plot(figures, options.plot)
     ddp.destroy_process_group()

@@ -162,16 +162,22 @@ def check_size(launch: Launch | None, environment: Mapping[str, str], size: int)
 
 def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An exception nobody caught: print it, then end every rank; the others would wait for this one forever."""
-    from mpi4py import MPI
-
     world = default_world()
     text = "".join(traceback.format_exception(kind, error, trace))
     sys.stdout.flush()
     # One write, so that the tracebacks of two ranks do not mix.
     sys.stderr.write(f"rank {world.rank} of {world.size} raised:\n{text}")
+    abort(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
+
+
+def abort(code: int) -> None:
+    """Ends every rank, with this exit code, once what is in standard error was read."""
+    from mpi4py import MPI
+
+    sys.stdout.flush()
     sys.stderr.flush()
     _wait_until_read()
-    MPI.COMM_WORLD.Abort(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
+    MPI.COMM_WORLD.Abort(code)
 
 
 def _wait_until_read() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import engine
 from ddp.buckets import BucketLayout
 from ddp.history import with_history_of
+from ddp.progress import Channel, begin_wait, end_wait
 from ddp.transport import Buffer, Transport
 from engine import report
 from engine.autograd import graph
@@ -59,6 +60,9 @@ class Bucket:
         self.counting = False  # between the first gradient of a backward that is synchronised, and its end
         self.flying = False  # started, and not waited for
         self.out_of_data = False  # this rank has no further batch
+        self.channel: Channel | None = None  # where the watchdog sees that it is waited for, under which label
+        self.label = ""
+        self.turn = 0  # its place among what was started in the channel
         self.expected = [1] * size  # gradients of each parameter in one backward
         self.missing = [1] * size  # those that have not come yet; below 0: more came than expected
         self.pending = 0  # the sum of those above 0
@@ -111,11 +115,14 @@ class Bucket:
 
     def _send(self, weight: float, hook: "Hook | None") -> None:
         self.flying = True
+        if hook is not None:
+            self._result = hook(self, weight)  # if it raises, the header is not yet under way
+        if self.channel is not None:
+            self.turn = self.channel.contribute()
         if hook is None:
             self.transport.start(self.buffer, divisor=None)
         else:
             self.transport.start(self.header)
-            self._result = hook(self, weight)
 
     def _gather(self) -> None:
         """Brings what every parameter has for a gradient into its view."""
@@ -150,10 +157,14 @@ class Bucket:
 
         Raises ValueError, on every rank, when all weights are 0.
         """
-        self.transport.wait(self.header)
-        if self._result is not None:
-            self._take(self._result)
-            self._result = None
+        if self.channel is None:
+            self._wait()
+        else:
+            begin_wait(self.channel, self.turn, self.label)
+            try:
+                self._wait()
+            finally:
+                end_wait()
         self.flying = self.counting = False
         weight, failed, rank = self.header.header[:_INCOMPLETE].tolist()
         if failed:
@@ -161,6 +172,12 @@ class Bucket:
         if not weight:
             raise ValueError("DistributedDataParallel: the gradients of all ranks have weight 0, so there is no mean")
         return None
+
+    def _wait(self) -> None:
+        self.transport.wait(self.header)
+        if self._result is not None:
+            self._take(self._result)
+            self._result = None
 
     def _take(self, result: "Future[engine.Tensor]") -> None:
         """What a hook made of the bucket."""
@@ -203,10 +220,16 @@ class Bucket:
         """How many ranks had no further batch when the bucket was last reduced."""
         return int(self.header.header[_OUT_OF_DATA])
 
+    def users(self) -> dict[int, int]:
+        """By index of the parameter: how many ranks had a gradient of it when the bucket was last reduced."""
+        return dict(zip(self.indices, map(int, self.header.header[_USED:].tolist()), strict=True))
+
+    def forget_end_of_data(self) -> None:
+        """What ranks said of their data counts no more."""
+        self.header.header[_OUT_OF_DATA] = 0
+
     def local_gradients(self) -> list[tuple[str, engine.Tensor]]:
         """Name and parameter of the gradients to which something was added since the bucket was last reduced."""
-        if 1 not in self.fresh:
-            return []
         return [
             (name, parameter)
             for name, (parameter, _), fresh in zip(self.names, self.members, self.fresh, strict=True)

@@ -1,13 +1,14 @@
 """Process groups: who takes part, and over which transport gradients travel. The default group is the world."""
 
 import datetime
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddp import bootstrap, watchdog
-from ddp.progress import DEFAULT_TIMEOUT, Channel, waiting
+from ddp.backends import check_backend
+from ddp.progress import DEFAULT_TIMEOUT, Channel, Meeting, channels
 from ddp.transport import TRANSPORTS, Transport, choose_transport
+from engine.capture.effects import unreplayable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from ddp.work import Lines
 
 T = TypeVar("T")
-
-# Scripts name PyTorch's libraries; MPI does their work here.
-_BACKENDS = ("mpi", "gloo", "nccl", *TRANSPORTS)
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +35,9 @@ class ProcessGroup:
     name: str = "a group"
     channel: Channel = field(init=False, repr=False)
     lines: "Lines | None" = field(init=False, default=None, repr=False)
+    _meetings: dict[str, Meeting] = field(init=False, default_factory=dict, repr=False)
+    models: int = field(init=False, default=0, repr=False)
+    """How many DistributedDataParallel there have been: their channels are named by it."""
 
     def __post_init__(self) -> None:
         self.channel = Channel(self.name, self.ranks, self.timeout)
@@ -53,6 +54,7 @@ class ProcessGroup:
                 self._transport = choose_transport(self.comm, self.transport_name)
         return self._transport
 
+    @unreplayable
     def exchange(self, value: T) -> list[T]:
         """Collective: every rank's (small, picklable) value, in rank order."""
         if self.comm is None:
@@ -60,23 +62,31 @@ class ProcessGroup:
         with self.meeting("an exchange of objects"):
             return self.comm.allgather(value)
 
-    def meeting(self, label: str) -> AbstractContextManager[None]:
-        """Around a blocking call in which all ranks of the group meet: so the watchdog knows what is waited for."""
-        return waiting(self.channel, label)
+    def meeting(self, label: str) -> Meeting:
+        """Around a blocking call in which all ranks of the group meet: so the watchdog knows what is waited for.
 
-    def subchannel(self, name: str, ranks: tuple[int, ...] | None = None) -> Channel:
+        Nothing compares these calls between the ranks, so each kind is counted by itself: a rank in another one is late
+        then, and not taken to be in the same.
+        """
+        if label not in self._meetings:
+            self._meetings[label] = Meeting(self.subchannel(label), label)
+        return self._meetings[label]
+
+    def subchannel(self, name: str, ranks: tuple[int, ...] | None = None, anybody: bool = False) -> Channel:
         """Meetings that have an order of their own, of these ranks (numbers in the world) or all of the group."""
-        return Channel(f"{name} of {self.name}", self.ranks if ranks is None else ranks, self.timeout)
+        return Channel(f"{name} of {self.name}", self.ranks if ranks is None else ranks, self.timeout, anybody)
 
     def close(self) -> None:
         """Collective: gives back what it has taken. The communicator itself belongs to whoever made it."""
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
-        if self.lines is not None:
-            self.lines.free()
-            self.lines = None
-        self.channel.close()
+        with self.meeting("destroy_process_group"):
+            if self._transport is not None:
+                self._transport.close()
+                self._transport = None
+            if self.lines is not None:
+                self.lines.free()
+                self.lines = None
+        for name in [name for name in channels if name.endswith(self.name)]:
+            del channels[name]
 
 
 _default: ProcessGroup | None = None
@@ -91,6 +101,10 @@ def init_process_group(
     timeout: datetime.timedelta | None = None,
     world_size: int = -1,
     rank: int = -1,
+    store: Any = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
     *,
     transport: str | None = None,
 ) -> None:
@@ -98,7 +112,8 @@ def init_process_group(
 
     backend, init_method, world_size and rank exist because torch.distributed has them: the backend is MPI whichever of
     "gloo", "nccl" and "mpi" is asked for ("cpu:gloo,cuda:nccl" too), and MPI knows the ranks by itself. A `world_size`
-    or `rank` that contradicts MPI's is an error. timeout: a rank that has waited so long for the others ends the job,
+    or `rank` that contradicts MPI's is an error, and so are `store` and `pg_options`; `group_name` and `device_id`
+    change nothing. timeout: a rank that has waited so long for the others ends the job,
     by default after 30 minutes; long before, it says who is late and where (`ddp.watchdog`). transport: how gradients
     are summed (`ddp.transport.TRANSPORTS`); chosen by itself when not given.
 
@@ -111,6 +126,8 @@ def init_process_group(
         raise ValueError(
             f"init_process_group: unknown transport {transport!r}, expected one of {', '.join(TRANSPORTS)}"
         )
+    if store is not None or pg_options is not None:
+        raise ValueError("init_process_group: store and pg_options have no meaning here: MPI connects the ranks")
     seconds = seconds_of("init_process_group", timeout)
     world = bootstrap.start_world()
     for what, given, actual in (("world_size", world_size, world.size), ("rank", rank, world.rank)):
@@ -122,16 +139,6 @@ def init_process_group(
     )
     if world.comm is not None and world.size > 1:
         watchdog.start(world.comm)
-
-
-def check_backend(name: str, backend: str | None) -> None:
-    """Raises ValueError unless all parts of `backend` mean MPI here."""
-    asked = () if backend is None else [part.rpartition(":")[2] for part in backend.lower().split(",")]
-    if any(part not in _BACKENDS for part in asked):
-        raise ValueError(
-            f"{name}: unknown backend {backend!r}; "
-            "this package communicates over MPI: leave it out or pass 'mpi' ('gloo' and 'nccl' mean the same)"
-        )
 
 
 def seconds_of(name: str, timeout: datetime.timedelta | None) -> float:
@@ -184,11 +191,6 @@ def resolve(group: ProcessGroup | None) -> ProcessGroup:
     if _default is None:
         raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
     return _default
-
-
-def is_available() -> bool:
-    """Always true: without MPI there is a world of one."""
-    return True
 
 
 def is_initialized() -> bool:
@@ -246,6 +248,19 @@ def get_backend(group: ProcessGroup | None = None) -> str:
 
 
 def describe(group: ProcessGroup | None = None) -> dict[str, Any]:
-    """What was chosen, for logs: rank, size and transport."""
+    """What was chosen, for logs: rank, size, transport, and what moves its sums on (`ddp.transport.background`)."""
     found = resolve(group)
-    return {"rank": found.rank, "world_size": found.size(), "transport": found.transport.name}
+    transport = found.transport
+    return {
+        "rank": found.rank,
+        "world_size": found.size(),
+        "transport": transport.name,
+        "progress": transport.progress,
+    }
+
+
+def __getattr__(name: str) -> Any:
+    """`ddp.group.WORLD`: the default group, None before `init_process_group`."""
+    if name == "WORLD":
+        return _default
+    raise AttributeError(f"module 'ddp.group' has no attribute {name!r}")

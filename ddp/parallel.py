@@ -1,8 +1,10 @@
 """DistributedDataParallel: one model, a replica on every rank, gradients averaged during backward."""
 
 import math
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 import engine
@@ -12,11 +14,28 @@ from ddp.agreement import Replica, TensorLayout, check_replicas
 from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
 from ddp.group import ProcessGroup, resolve
 from ddp.hooks import Hook, check_hook
+from ddp.join import Join
+from ddp.logging_data import logging_data
+from ddp.overlapped_optimizer import StepInBackward
 from ddp.reducer import Reducer
-from ddp.uneven import Join
+from ddp.step_check import refuse_local_gradients
+from ddp.uneven_batches import uneven
+from engine.capture.effects import effect
+from engine.optim import Optimizer, register_optimizer_step_pre_hook
 from engine.report import name_parameters
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"  # PyTorch's name of the attribute
+_MIB = 1024 * 1024
+
+
+register_optimizer_step_pre_hook(refuse_local_gradients)
+
+
+class _BufferCommHookLocation(Enum):
+    """When a hook of buffers runs; PyTorch's name."""
+
+    PRE_FORWARD = "before forward"
+    POST_FORWARD = "after forward"
 
 
 class DistributedDataParallel(nn.Module):
@@ -29,7 +48,9 @@ class DistributedDataParallel(nn.Module):
 
     Args:
         module: the model, on its device and in its memory format already.
-        broadcast_buffers: before each training forward, buffers (batch norm statistics) become those of rank 0.
+        broadcast_buffers: before each training forward, buffers (batch norm statistics) become those of rank 0. With
+            False they are not taken over at the start, either.
+        forward_sync_buffers: the same for the forward only, and wins over broadcast_buffers.
         init_sync: with False the values of rank 0 are not taken over at the start.
         process_group: the ranks; default all.
         bucket_cap_mb: MiB of a bucket; by default 25, and 1 for the first, so that communication starts early.
@@ -39,10 +60,16 @@ class DistributedDataParallel(nn.Module):
             (PyTorch's default; here the default is True).
         static_graph: every step uses the same parameters equally often, as the first one will show; allows re-entrant
             checkpoints that use a parameter several times.
-        device_ids, output_device, dim, check_reduction: PyTorch's, of which only the defaults have a meaning here.
+        delay_all_reduce_named_params: (name, parameter) of those that are summed last, in buckets of their own. PyTorch
+            asks for param_to_hook_all_reduce with it, which tells when; here that is when their gradients are there.
+        bucket_cap_mb_list: MiB of the first, second, ... bucket, the last one repeats; wins over bucket_cap_mb.
+        skip_all_reduce_unused_params, batched_grad_copy: no effect: a bucket nobody used must tell so in its header,
+            and gradients are not copied.
+        device_ids, output_device, dim, check_reduction, mixed_precision, device_mesh: PyTorch's, of which only the
+            defaults have a meaning here.
 
     Raises, on every rank: RuntimeError when no parameter requires grad or a DistributedDataParallel is inside;
-    ValueError when models or options differ between ranks, and for device_ids.
+    ValueError when models or options differ between ranks, and for device_ids, mixed_precision or a device_mesh.
     """
 
     def __init__(
@@ -51,7 +78,7 @@ class DistributedDataParallel(nn.Module):
         device_ids: Any = None,
         output_device: Any = None,
         dim: int = 0,
-        broadcast_buffers: bool = True,
+        broadcast_buffers: bool | None = None,
         init_sync: bool = True,
         process_group: ProcessGroup | None = None,
         bucket_cap_mb: float | None = None,
@@ -59,22 +86,50 @@ class DistributedDataParallel(nn.Module):
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = True,
         static_graph: bool = False,
+        delay_all_reduce_named_params: Iterable[tuple[str, nn.Parameter]] | None = None,
+        param_to_hook_all_reduce: nn.Parameter | None = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: list[float] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(module, nn.Module):
             raise TypeError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
         self.process_group = resolve(process_group)
         self.module = module
-        self.broadcast_buffers = broadcast_buffers
+        if None not in (broadcast_buffers, forward_sync_buffers) and broadcast_buffers != forward_sync_buffers:
+            warnings.warn(
+                f"DistributedDataParallel: forward_sync_buffers={forward_sync_buffers} wins over "
+                f"broadcast_buffers={broadcast_buffers}; pass one of them",
+                stacklevel=2,
+            )
+        self._start_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
+        self.broadcast_buffers = self._start_buffers if forward_sync_buffers is None else forward_sync_buffers
         self.bucket_cap_mb = bucket_cap_mb
+        self.bucket_cap_mb_list = list(bucket_cap_mb_list or ())
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
         self.require_backward_grad_sync = True
         self.gradient_weight = 1.0
+        self.forwards = 0  # that recorded, so far
         self._joining: Join | None = None
+        self._batches: uneven[Any] | None = None
+        self._standing_in = False  # for want of data: this rank's gradients do not count
+        self._buffer_hook: tuple[Any, Callable[..., Any], _BufferCommHookLocation] | None = None
         self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
-        self.reducer: Reducer | None = self._agree(init_sync, self._problem(device_ids, output_device))
+        self._delayed = [name for name, _ in delay_all_reduce_named_params or ()]
+        only_defaults = {
+            "device_ids": device_ids or None,
+            "output_device": output_device,
+            "mixed_precision": mixed_precision,
+            "device_mesh": device_mesh,
+        }
+        problem = self._problem(only_defaults, param_to_hook_all_reduce is not None)
+        self.reducer: Reducer | None = self._agree(init_sync, problem)
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(
@@ -94,20 +149,30 @@ class DistributedDataParallel(nn.Module):
                 raise problem from None
             raise
         if init_sync:
-            replicas.copy_from(0, self._tensors_to_copy(), self.process_group)
+            replicas.copy_from(0, self._tensors_to_copy(self._start_buffers), self.process_group)
         return self._make_reducer()
 
-    def _problem(self, device_ids: Any, output_device: Any) -> Exception | None:
-        """What is wrong on this rank."""
+    def _problem(self, only_defaults: dict[str, Any], hooked: bool) -> Exception | None:
+        """What is wrong on this rank. only_defaults: arguments that must be None."""
         name = "DistributedDataParallel"
-        if device_ids or output_device is not None:
+        if hooked != bool(self._delayed):
             return ValueError(
-                f"{name}: device_ids and output_device have no meaning here; move the module to its device instead"
+                f"{name}: delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time."
+            )
+        missing = set(self._delayed) - {path for path, _ in self._trainable()}
+        if missing:
+            return ValueError(f"{name}: delay_all_reduce_named_params names no trainable parameter {min(missing)!r}")
+        if any(value is not None for value in only_defaults.values()):
+            given = ", ".join(argument for argument, value in only_defaults.items() if value is not None)
+            return ValueError(
+                f"{name}: {given} given, but device_ids and output_device have no meaning here (move the module to its "
+                "device instead), nor have mixed_precision (use autocast) and device_mesh (pass process_group)"
             )
         if any(isinstance(child, DistributedDataParallel) for child in self.module.modules()):
             return RuntimeError(f"{name}: the module is, or contains, a {name} already; wrap it once, outermost")
-        if self.bucket_cap_mb is not None and self.bucket_cap_mb <= 0:
-            return ValueError(f"{name}: expected a positive bucket_cap_mb, got {self.bucket_cap_mb}")
+        for cap in (*self.bucket_cap_mb_list, 1 if self.bucket_cap_mb is None else self.bucket_cap_mb):
+            if cap <= 0:
+                return ValueError(f"{name}: expected a positive bucket_cap_mb, got {cap}")
         if not self._trainable():
             return RuntimeError(
                 f"{name} is not needed when a module doesn't have any parameter that requires a gradient."
@@ -123,7 +188,14 @@ class DistributedDataParallel(nn.Module):
     def _describe(self, problem: Exception | None, init_sync: bool) -> Replica:
         options = {
             name: getattr(self, name)
-            for name in ("bucket_cap_mb", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
+            for name in (
+                "bucket_cap_mb",
+                "bucket_cap_mb_list",
+                "broadcast_buffers",
+                "gradient_as_bucket_view",
+                "static_graph",
+                "_delayed",
+            )
         }
         return Replica(
             str(problem or ""),
@@ -140,9 +212,9 @@ class DistributedDataParallel(nn.Module):
         named = self._kept(self.module.named_parameters())
         return [(name, parameter) for name, parameter in named if parameter.requires_grad]
 
-    def _tensors_to_copy(self) -> list[engine.Tensor]:
-        named = [*self._kept(self.module.named_parameters()), *self._kept(self.module.named_buffers())]
-        return [tensor for _, tensor in named]
+    def _tensors_to_copy(self, buffers: bool) -> list[engine.Tensor]:
+        named = [*self.module.named_parameters(), *(self.module.named_buffers() if buffers else ())]
+        return [tensor for _, tensor in self._kept(named)]
 
     def _make_reducer(self) -> Reducer:
         """Collective: the Reducer, and what `forward` needs to know of the module."""
@@ -158,18 +230,26 @@ class DistributedDataParallel(nn.Module):
             for path, owner in self.module.named_modules()
             if any(True for _ in owner.buffers(recurse=False))
         ]
-        cap = self.bucket_cap_mb
         reducer = Reducer(
             trainable,
             self.process_group.transport.independent(),
-            [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES] if cap is None else [int(cap * 1024 * 1024)],
+            self.bucket_limits(),
             self.gradient_as_bucket_view,
             self.find_unused_parameters,
             self.static_graph,
+            [parameter for name, parameter in trainable if name in self._delayed],
         )
         reducer.synchronize = self.require_backward_grad_sync
         reducer.weight = self.gradient_weight
+        self.process_group.models += 1
+        reducer.watch(self.process_group.subchannel(f"the gradients of model {self.process_group.models}"))
         return reducer
+
+    def bucket_limits(self) -> list[int]:
+        """Bytes of the first, second, ... bucket."""
+        if self.bucket_cap_mb_list:
+            return [int(cap * _MIB) for cap in self.bucket_cap_mb_list]
+        return [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES] if self.bucket_cap_mb is None else [int(self.bucket_cap_mb * _MIB)]
 
     def _parameters_of_owners(self) -> Iterator[tuple[nn.Module, str, nn.Parameter, str]]:
         for path, owner in self.module.named_modules():
@@ -184,7 +264,8 @@ class DistributedDataParallel(nn.Module):
                 "when you have called init_process_group and have not passed process_group argument to DDP constructor"
             )
         local = ("reducer", "process_group", "_members", "_owners_of_buffers")
-        return {name: value for name, value in self.__dict__.items() if name not in local}
+        state = {name: value for name, value in self.__dict__.items() if name not in local}
+        return state | {"_joining": None, "_batches": None, "_standing_in": False, "_buffer_hook": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The ranks join at the first forward that records: one of them may have made a copy for itself."""
@@ -203,10 +284,17 @@ class DistributedDataParallel(nn.Module):
         module = self.module
         if engine.is_grad_enabled():
             self._prepare(module)
-        return module(*inputs, **keywords)
+        if self._buffer_hook is None:
+            return module(*inputs, **keywords)
+        self._run_buffer_hook(_BufferCommHookLocation.PRE_FORWARD)
+        outputs = module(*inputs, **keywords)
+        self._run_buffer_hook(_BufferCommHookLocation.POST_FORWARD)
+        return outputs
 
+    @effect
     def _prepare(self, module: nn.Module) -> None:
-        reducer = self._live_reducer()
+        self.forwards += 1
+        reducer = self.live_reducer()
         if reducer.taken_over:
             raise RuntimeError("DistributedDataParallel: the module was wrapped again since; use the later wrapper")
         self._check_members()
@@ -214,13 +302,16 @@ class DistributedDataParallel(nn.Module):
             reducer.recover()
         synchronize = self.require_backward_grad_sync
         buffers = bool(self._owners_of_buffers) and self.broadcast_buffers and synchronize and module.training
+        buffers = buffers and self._buffer_hook is None
         root = 0
         if self._joining is not None:
             root = self._joining.before_step(synchronize, buffers).active - 1
+        elif self._batches is not None and buffers:
+            root = self._batches.root()
         if buffers:
             replicas.copy_from(root, self._current_buffers(), self.process_group)
 
-    def _live_reducer(self) -> Reducer:
+    def live_reducer(self) -> Reducer:
         """The Reducer; collective where this wrapper was unpickled or copied and has none yet."""
         if self.reducer is None:
             self.reducer = self._agree(False, None)
@@ -258,7 +349,7 @@ class DistributedDataParallel(nn.Module):
         if not 0 <= weight < math.inf:
             raise ValueError(f"set_gradient_weight: expected a finite weight of at least 0, got {weight}")
         self.gradient_weight = float(weight)
-        if self.reducer is not None:
+        if self.reducer is not None and not self._standing_in:
             self.reducer.weight = self.gradient_weight
 
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
@@ -269,7 +360,7 @@ class DistributedDataParallel(nn.Module):
         RuntimeError when there is one already.
         """
         check_hook(hook)
-        self._live_reducer().register_hook(state, hook)
+        self.live_reducer().register_hook(state, hook)
 
     def overlap(self) -> dict[str, float]:
         """How much of the last backward's communication was hidden behind it: see `Reducer.overlap`."""
@@ -303,11 +394,14 @@ class DistributedDataParallel(nn.Module):
         of the highest rank that took the last step. With `divide_by_initial_world_size=False` gradients are divided by
         the number of ranks that have data, not of all. With `throw_on_early_termination` every rank raises RuntimeError
         as soon as one is through. An exception inside is passed on at once.
+
+        The optimizers of waiting ranks do not step, so states that they keep differ afterwards, as in PyTorch:
+        `ddp.uneven` has neither that flaw nor a context.
         """
         if not enable:
             yield
             return
-        reducer = self._live_reducer()
+        reducer = self.live_reducer()
         joining = self._joining = Join(self.process_group, throw_on_early_termination)
         try:
             yield
@@ -320,13 +414,85 @@ class DistributedDataParallel(nn.Module):
             if vote.synchronize:
                 reducer.shadow(weight)
         if joining.root is not None:
-            kept = self._tensors_to_copy() if self.broadcast_buffers else list(self.module.parameters())
-            replicas.copy_from(joining.root, kept, self.process_group)
+            replicas.copy_from(joining.root, self._tensors_to_copy(self.broadcast_buffers), self.process_group)
 
+    @effect
     def _set_sync(self, synchronize: bool) -> None:
         self.require_backward_grad_sync = synchronize
         if self.reducer is not None:
             self.reducer.synchronize = synchronize
+
+    # --- for ddp.uneven -----------------------------------------------------------------------------------------------
+
+    def follow_batches(self, batches: "uneven[Any] | None") -> None:
+        """Take buffers over from the rank that `batches` says, not from rank 0."""
+        self._batches = batches
+
+    def stand_in(self, stands_in: bool) -> None:
+        """Whether this rank has no data: then its gradients weigh nothing, but for what was accumulated before."""
+        self._standing_in = stands_in
+        reducer = self.live_reducer()
+        reducer.weight = self.gradient_weight if not stands_in or reducer.local_gradients() else 0.0
+
+    def take_over_buffers(self, root: int) -> None:
+        """Collective: the buffers of one rank become those of all, if they are to be alike."""
+        if self.broadcast_buffers:
+            replicas.copy_from(root, self._current_buffers(), self.process_group)
+
+    # --- PyTorch's names for advanced use -----------------------------------------------------------------------------
+
+    def _set_static_graph(self) -> None:
+        """As `static_graph=True`. Raises RuntimeError after the first backward."""
+        self.live_reducer().set_static()
+        self.static_graph = True
+
+    def _register_buffer_comm_hook(
+        self,
+        state: Any,
+        hook: Callable[[Any, dict[str, engine.Tensor]], Any],
+        comm_hook_location: _BufferCommHookLocation = _BufferCommHookLocation.POST_FORWARD,
+    ) -> None:
+        """`hook(state, {name: buffer})` takes the place of the broadcast, before or after each synchronised forward.
+
+        It may return a Future or a list of them, which are waited for at once.
+        """
+        if not callable(hook):
+            raise TypeError("DistributedDataParallel: the hook of buffers must be callable")
+        self._buffer_hook = state, hook, comm_hook_location
+
+    @effect
+    def _run_buffer_hook(self, location: _BufferCommHookLocation) -> None:
+        assert self._buffer_hook is not None
+        state, hook, wanted = self._buffer_hook
+        if location is not wanted or not engine.is_grad_enabled() or not self.require_backward_grad_sync:
+            return
+        found = hook(state, dict(self._kept(self.module.named_buffers())))
+        for future in found if isinstance(found, list | tuple) else [found]:
+            if future is not None:
+                future.wait()
+
+    def _register_fused_optim(
+        self, optim: type[Optimizer], *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
+    ) -> StepInBackward:
+        """`ddp.step_in_backward` with a new optimizer `optim(parameters, *args, **kwargs)`."""
+        chosen = list(self.parameters() if optim_params is None else optim_params)
+        return StepInBackward(optim([p for p in chosen if p.requires_grad], *args, **kwargs), self)
+
+    def _update_process_group(self, new_process_group: ProcessGroup) -> None:
+        """Collective in the new group: from now on gradients are averaged over its ranks."""
+        before = self.live_reducer()
+        before.detach()
+        self.process_group = new_process_group
+        self.reducer = self._make_reducer()
+        self.reducer.adopt_hook(before)
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        """See `ddp.logging_data`."""
+        return logging_data(self)
+
+    def _remove_autograd_hooks(self) -> None:
+        """Gradients are local from now on; the module may be wrapped again."""
+        self.live_reducer().detach()
 
 
 def _layouts(named: Iterable[tuple[str, engine.Tensor]]) -> list[TensorLayout]:

@@ -17,13 +17,15 @@ of sums; what is not full when backward ends is started then.
 from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter
-from weakref import WeakSet, WeakValueDictionary, finalize, ref
+from typing import Any
+from weakref import WeakValueDictionary, finalize, ref
 
 import engine
 from ddp.buckets import BucketLayout, compute_bucket_assignment, plan_bucket
 from ddp.futures import Future
 from ddp.gathering import Bucket
 from ddp.hooks import GradBucket
+from ddp.progress import Channel
 from ddp.transport import Transport
 from engine.autograd import graph
 
@@ -37,6 +39,7 @@ class Reducer:
     the first, second, ... bucket; the last one repeats. as_view: whether `.grad` is the bucket's memory, or a copy.
     find_unused: do not wait for parameters that the backward does not lead to. static: the first backward counts the
     gradients of each parameter (several where re-entrant checkpoints use it several times), later ones expect as many.
+    delayed: parameters whose buckets come last.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Reducer:
         as_view: bool = True,
         find_unused: bool = False,
         static: bool = False,
+        delayed: Sequence[engine.Tensor] = (),
     ) -> None:
         self.parameters = [parameter for _, parameter in parameters]
         self.transport = transport
@@ -63,15 +67,19 @@ class Reducer:
         self._static = static
         self._learning = static
         self._hook: Callable[[Bucket, float], Future[engine.Tensor]] | None = None
+        self._registered: tuple[Any, Callable[[Any, GradBucket], Future[engine.Tensor]]] | None = None
         names = [name for name, _ in parameters]
         self._buckets = [
-            Bucket(transport, layout, self.parameters, names, as_view) for layout in _plan(self.parameters, limits)
+            Bucket(transport, layout, self.parameters, names, as_view)
+            for layout in _plan(self.parameters, limits, {id(parameter) for parameter in delayed})
         ]
         self._number = next(_numbers)
         self._cursor = 0  # the next bucket to start
+        self._finished = 0  # buckets that were handed out while backward went on
+        self._failure: str | None = None  # whose backward failed, in words
         self._flying: list[Bucket] = []  # started, and not waited for
         self._attach()
-        reducers.add(self)
+        reducers[self._number] = self
 
     def _attach(self) -> None:
         """Has the engine tell this Reducer of every gradient, and write it into its bucket."""
@@ -91,6 +99,13 @@ class Reducer:
         self._release = finalize(self, _release, listeners)
         self._release.atexit = False
 
+    def watch(self, channel: Channel) -> None:
+        """Let the watchdog know from now on which bucket is waited for."""
+        for number, bucket in enumerate(self._buckets, 1):
+            bucket.channel = channel
+            whose = bucket.names[0] if len(bucket.names) == 1 else f"{bucket.names[0]} to {bucket.names[-1]}"
+            bucket.label = f"gradient bucket {number} of {len(self._buckets)} ({whose})"
+
     def detach(self) -> None:
         """Takes everything off the parameters; gradients that lie in the buckets stay there."""
         self._release()
@@ -103,13 +118,21 @@ class Reducer:
         """From now on the first bucket says whether this rank has no further batch; see `ranks_out_of_data`."""
         self._buckets[0].out_of_data = out_of_data
 
+    def forget_end_of_data(self) -> None:
+        """What ranks said in the last backward counts no more."""
+        self._buckets[0].forget_end_of_data()
+
     def ranks_out_of_data(self) -> int:
         """How many ranks said in the last backward that they have no further batch."""
         return self._buckets[0].ranks_out_of_data()
 
     def local_gradients(self) -> list[tuple[str, engine.Tensor]]:
         """Name and parameter of the gradients that are not averaged, since something was added under no_sync."""
-        return [found for bucket in self._buckets for found in bucket.local_gradients()]
+        found = []
+        for bucket in self._buckets:
+            if 1 in bucket.fresh:
+                found += bucket.local_gradients()
+        return found
 
     @property
     def layout_bytes(self) -> int:
@@ -120,6 +143,7 @@ class Reducer:
         """Collective: reduce every bucket by `hook(state, bucket)`; its own sum goes on carrying the headers only."""
         if self._hook is not None:
             raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        self._registered = state, hook
         last = len(self._buckets) - 1
 
         def reduce(bucket: Bucket, weight: float) -> Future[engine.Tensor]:
@@ -135,11 +159,35 @@ class Reducer:
             bucket.separate_header()
         self._hook = reduce
 
+    def set_static(self) -> None:
+        """As `static=True` from the start. Raises RuntimeError after the first backward."""
+        if self.times[0]:
+            raise RuntimeError(
+                "set_static_graph() must be called before training loop starts (the first backward was run already)"
+            )
+        self._static = self._learning = True
+        self._find_unused = False
+
+    def hook_name(self) -> str:
+        """Of the communication hook; empty without one."""
+        return "" if self._registered is None else getattr(self._registered[1], "__name__", "a hook")
+
+    def users(self) -> list[int]:
+        """For each parameter, how many ranks had a gradient of it in the last backward."""
+        found = {index: users for bucket in self._buckets for index, users in bucket.users().items()}
+        return [found[index] for index in range(len(self.parameters))]
+
+    def adopt_hook(self, other: "Reducer") -> None:
+        """Collective: reduce buckets by the hook of another Reducer, if it has one."""
+        if other._registered is not None:
+            self.register_hook(*other._registered)
+
     def overlap(self) -> dict[str, float]:
         """Seconds of the last backward, and the share of its communication that was hidden behind it.
 
         `backward`: from its first gradient to its last. `communication`: from the start of the first bucket until
         everything was handed out. `exposed`: the part of that after the last gradient. `hidden`: the share before it.
+        (Sums are work for the cores, too: what this rank did of them meanwhile is part of its backward.)
         """
         first, started, last, done = self.times
         communication = done - started
@@ -159,7 +207,8 @@ class Reducer:
                 "DistributedDataParallel: an exception ended the last backward and its gradients were never summed; "
                 "call the wrapped module again before the next backward"
             )
-        self._cursor = 0
+        self._cursor = self._finished = 0
+        self._failure = None
         reached = graph.are_reached(self.parameters) if self._find_unused else None
         for bucket in self._buckets:
             if reached is not None:
@@ -172,9 +221,33 @@ class Reducer:
         self._start_full_buckets()  # those of which nothing is expected
 
     def _start_full_buckets(self) -> None:
+        now = perf_counter()
         while self._cursor < len(self._buckets) and self._buckets[self._cursor].pending == 0:
             self._start(self._buckets[self._cursor])
             self._cursor += 1
+        if self.on_summed is not None and self._hook is None:
+            self._hand_out_summed()
+        if self._cursor == len(self._buckets):
+            self.times[2] = now  # of the last gradient; what followed here of the sums is exposed
+
+    def _hand_out_summed(self) -> None:
+        """Hands out buckets whose sum is there already; they go on counting as on their way. Not with a hook: it may
+        wait for the others, who are elsewhere.
+        """
+        while self._finished < self._cursor and self.transport.is_done(self._buckets[self._finished].buffer):
+            bucket = self._buckets[self._finished]
+            self._finish(bucket)
+            bucket.flying = bucket.counting = True
+            self._finished += 1
+
+    def _finish(self, bucket: Bucket) -> None:
+        failure = bucket.wait()
+        self._failure = failure or self._failure
+        bucket.hand_out()
+        if self.on_summed is not None and failure is None:
+            self.on_summed(bucket.parameters)
+        if self._learning:
+            bucket.learn()
 
     def _start(self, bucket: Bucket) -> None:
         if self.times[1] == 0.0:
@@ -206,27 +279,22 @@ class Reducer:
     # --- at the end of backward ---------------------------------------------------------------------------------------
 
     def _start_rest(self) -> None:
-        self.times[2] = perf_counter()
+        self.times[2] = self.times[2] or perf_counter()
         for bucket in self._buckets[self._cursor :]:
             self._start(bucket)
             self._cursor += 1
 
     def _collect(self) -> str | None:
         """Waits for all buckets and hands out the results. Returns whose backward failed, in words, or None."""
-        failure = None
-        for bucket in self._buckets:
-            failed = bucket.wait()
-            failure = failed or failure
-            bucket.hand_out()
-            if self.on_summed is not None and failed is None:
-                self.on_summed(bucket.parameters)
-            if self._learning:
-                bucket.learn()
+        for bucket in self._buckets[self._finished :]:
+            self._finish(bucket)
+        for bucket in self._buckets[: self._finished]:
+            bucket.flying = bucket.counting = False
         self._learning = False
         self._flying.clear()
-        self.no_averages = failure is not None
+        self.no_averages = self._failure is not None
         self.times[3] = perf_counter()
-        return failure
+        return self._failure
 
     # --- without a backward -------------------------------------------------------------------------------------------
 
@@ -255,27 +323,33 @@ class Reducer:
         """
         for bucket in self._buckets[self._cursor :]:
             bucket.give_up(self.weight, self._hook)
-        for bucket in self._buckets:
+        for bucket in self._buckets[self._finished :]:
             if bucket.wait() is None and self.on_summed is not None:  # as the other ranks do
                 bucket.hand_out()
                 self.on_summed(bucket.parameters)
             bucket.forget()
+        for bucket in self._buckets[: self._finished]:
+            bucket.flying = False
         self._flying.clear()
         self.failed = False
 
 
 _numbers = count()
-reducers: WeakSet[Reducer] = WeakSet()
+reducers: WeakValueDictionary[int, Reducer] = WeakValueDictionary()
 _owners: WeakValueDictionary[int, Reducer] = WeakValueDictionary()  # by id of the parameter
 _running: list[Reducer] = []  # those whose backward is going on; several where several modules are wrapped
 
 
-def _plan(parameters: Sequence[engine.Tensor], limits: Sequence[int]) -> list[BucketLayout]:
-    """Buckets in the order in which they are likely to fill: backward reaches the last registered parameters first."""
+def _plan(parameters: Sequence[engine.Tensor], limits: Sequence[int], delayed: set[int]) -> list[BucketLayout]:
+    """Buckets in the order in which they are likely to fill: backward reaches the last registered parameters first.
+
+    delayed: ids of parameters that have buckets of their own, the last ones.
+    """
     sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
-    kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
+    kinds = [(parameter.dtype, parameter.device, id(parameter) in delayed) for parameter in parameters]
     order = list(reversed(range(len(parameters))))
     assignment, _ = compute_bucket_assignment([sizes[i] for i in order], [kinds[i] for i in order], limits, order)
+    assignment.sort(key=lambda indices: id(parameters[indices[0]]) in delayed)
     shapes = [tuple(parameter.shape) for parameter in parameters]
     strides = [tuple(parameter.stride()) for parameter in parameters]
     return [plan_bucket(indices, shapes, strides, parameters[indices[0]].element_size()) for indices in assignment]

@@ -1,4 +1,4 @@
-"""What a reduction does to elements: which operations there are, for which dtypes, and in which precision they are made.
+"""What a reduction does to elements: which operations there are, for which dtypes, and in which precision they work.
 
 float16 and bfloat16 are combined in float32 and rounded once; a bool is combined as a truth value.
 """

@@ -11,6 +11,7 @@ def average_gradients(parameters: Iterable[engine.Tensor], group: ProcessGroup |
     """Replaces each gradient by its mean over the ranks; a rank without one takes part with zeros."""
     for parameter in parameters:
         if parameter.grad is None:
-            parameter.grad = engine.zeros_like(parameter.detach())
+            like = parameter.detach()  # laid out as a gradient would be
+            parameter.grad = engine.zeros_like(like if like.is_non_overlapping_and_dense() else like.contiguous())
         all_reduce(parameter.grad, group=group)
         parameter.grad.div_(get_world_size(group))

@@ -24,12 +24,11 @@ def copy_from(root: int, tensors: Iterable[engine.Tensor], group: ProcessGroup) 
         return
     for batch in _batches(tensors):
         pieces = [_memory(tensor) for tensor in batch]
-        if len(batch) == 1:
-            for begin in range(0, pieces[0].size, _MESSAGE_BYTES):
-                comm.Bcast(pieces[0][begin : begin + _MESSAGE_BYTES], root)
-        else:
-            packed = np.concatenate(pieces)
-            comm.Bcast(packed, root)
+        packed = pieces[0] if len(batch) == 1 else np.concatenate(pieces)
+        with group.meeting("the copy of parameters and buffers"):
+            for begin in range(0, packed.size, _MESSAGE_BYTES):
+                comm.Bcast(packed[begin : begin + _MESSAGE_BYTES], root)
+        if len(batch) > 1:
             begin = 0
             for piece in pieces if group.rank != root else ():
                 piece[:] = packed[begin : begin + piece.size]

@@ -163,7 +163,8 @@ def _gather(group: ProcessGroup, own: np.ndarray) -> np.ndarray:
     """Every rank's float64 array, stacked in rank order."""
     assert group.comm is not None
     parts = np.empty((group.size(), *own.shape))
-    group.comm.Allgather(np.ascontiguousarray(own), parts)
+    with group.meeting("the statistics of SyncBatchNorm"):
+        group.comm.Allgather(np.ascontiguousarray(own), parts)
     return parts
 
 

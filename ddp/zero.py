@@ -79,6 +79,7 @@ class ZeroRedundancyOptimizer(Optimizer):
                 elements[rank] += parameter.numel()
                 self._owner[id(parameter)] = rank
                 self._shares[rank].append(parameter)
+        self.optim._plans.clear()
         mine = self.process_group.rank
         self._parts: list[Group] = [
             {"params": [parameter for parameter in group["params"] if self._owner[id(parameter)] == mine]}
@@ -112,7 +113,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         """Collective: rank `to` of the group collects the state of all, for its `state_dict`."""
         own = self.optim.state_dict()
         comm = self.process_group.comm
-        states = [own["state"]] if comm is None else comm.gather(own["state"], to)
+        with self.process_group.meeting("consolidate_state_dict"):
+            states = [own["state"]] if comm is None else comm.gather(own["state"], to)
         self._whole.clear()
         if states is not None:
             merged = {number: value for state in states for number, value in state.items()}

@@ -7,17 +7,20 @@ PyTorch, and says nothing), and tells glibc to keep freed memory for the next st
 # ruff: noqa: F401, F403 - the public face: it re-exports, and what engine.ops defines is what this module is about
 
 import importlib as _importlib
+import sys as _sys
 from math import e, inf, nan, pi
+from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 import numpy as _np
 
-from engine import autograd, linalg, methods, more_methods, ops, random, special, utils
-from engine.absent import absent as _absent
+from engine import autograd, linalg, memory_methods, methods, more_methods, ops, random, special
+from engine.absent import found as _found
 from engine.allocator import keep_freed_memory as _keep_freed_memory
 from engine.autograd.modes import (
     enable_grad,
     inference_mode,
+    is_anomaly_enabled,
     is_grad_enabled,
     is_inference_mode_enabled,
     no_grad,
@@ -53,16 +56,28 @@ from engine.dtypes import float_ as float
 from engine.dtypes import int_ as int
 from engine.layout import MemoryFormat as memory_format
 from engine.layout import channels_last, channels_last_3d, contiguous_format, preserve_format
-from engine.linalg import cholesky_inverse, cholesky_solve, det, logdet, matrix_power, slogdet
+from engine.linalg import cholesky_inverse, cholesky_solve, det, logdet, lu_unpack, matrix_exp, matrix_power, slogdet
 from engine.linalg import inv as inverse
 from engine.linalg import pinv as pinverse
+from engine.miscellany import (
+    binomial,
+    frombuffer,
+    get_device,
+    is_inference,
+    poisson,
+    set_anomaly_enabled,
+    set_default_tensor_type,
+    set_flush_denormal,
+    to_dlpack,
+    typename,
+)
+from engine.older import cholesky, lu_solve, qr, svd
 from engine.ops import *
-from engine.printing import set_printoptions
+from engine.printing import get_printoptions, printoptions, set_printoptions
 from engine.promotion import can_cast, promote_types
 from engine.queries import allclose, equal, is_complex, is_floating_point, is_tensor, numel, result_type
 from engine.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from engine.report import LayoutBreach, LayoutError, LayoutWarning, layout_report, set_layout_report
-from engine.serialization import load, save
 from engine.settings import (
     are_deterministic_algorithms_enabled,
     get_float32_matmul_precision,
@@ -74,14 +89,45 @@ from engine.tensor import Tensor
 from engine.threads import get_num_threads, set_num_threads
 from engine.trace import trace
 
+
+def _assert(condition: _Any, message: str) -> None:
+    """AssertionError with `message` unless the condition holds; model files use it in the place of `assert`."""
+    if not condition:
+        raise AssertionError(message)
+
+
 _keep_freed_memory()
 _np.seterr(divide="ignore", over="ignore", under="ignore", invalid="ignore")
+
+# The star above also brought the modules in which operators are defined, one of them named as a module here.
+for _name, _value in list(globals().items()):
+    if isinstance(_value, _ModuleType) and _value.__name__.startswith("engine.ops."):
+        del globals()[_name]
+        if f"engine.{_name}" in _sys.modules:
+            globals()[_name] = _sys.modules[f"engine.{_name}"]
 
 strided = "engine.strided"
 newaxis = None
 
 # Imported when first asked for: a program that only computes need not wait for them.
-_ON_DEMAND = ("accelerator", "amp", "backends", "cuda", "data", "distributions", "multiprocessing", "nn", "optim")
+_ON_DEMAND = (
+    *("accelerator", "amp", "backends", "cuda", "data", "distributions", "fft", "func", "fx", "hub", "jit"),
+    *("multiprocessing", "nn", "onnx", "optim", "serialization", "testing", "utils", "version"),
+)
+
+
+# Functions of engine.nn.functional that PyTorch has here, too.
+_FUNCTIONAL = (
+    *("alpha_dropout", "bilinear", "binary_cross_entropy_with_logits", "celu_", "channel_shuffle"),
+    *("cosine_embedding_loss", "cosine_similarity", "ctc_loss", "embedding_bag", "feature_alpha_dropout"),
+    *("hinge_embedding_loss", "instance_norm", "kl_div", "margin_ranking_loss", "pairwise_distance"),
+    *("poisson_nll_loss", "rrelu", "rrelu_", "selu_", "threshold_", "triplet_margin_loss"),
+)
+
+# What `from engine import *` brings: as PyTorch's, no modules.
+globals()["__all__"] = ["load", "save"] + [
+    name for name, value in globals().items() if not (name.startswith("_") or isinstance(value, _ModuleType))
+]
 
 
 def __getattr__(name: str) -> _Any:
@@ -92,8 +138,16 @@ def __getattr__(name: str) -> _Any:
 
         if name in TYPES:
             return TYPES[name]
-    if name == "autocast":
-        return __getattr__("amp").autocast
+    if name in ("load", "save"):
+        return getattr(_importlib.import_module("engine.serialization"), name)
+    if name in ("compile", "CaptureWarning"):
+        return getattr(_importlib.import_module("engine.capture.compiled"), name)
+    if name in _FUNCTIONAL:
+        return getattr(_importlib.import_module("engine.nn.functional"), name)
+    if name == "detach" or (name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name)):
+        return getattr(Tensor, name)  # exp_(x) is x.exp_()
+    if name in ("GradScaler", "autocast"):
+        return getattr(__getattr__("amp"), name)
     if name == "__version__":
         from importlib import metadata
 
@@ -101,4 +155,8 @@ def __getattr__(name: str) -> _Any:
             return metadata.version("allstride")
         except metadata.PackageNotFoundError:
             pass
-    raise _absent("engine", name)
+    return _found("engine", name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_DEMAND, *_FUNCTIONAL, "load", "save"})

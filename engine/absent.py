@@ -1,15 +1,18 @@
-"""What PyTorch has and this library has not: where to look instead, for the AttributeErrors of `engine` and its
-packages.
-"""
+"""Names that PyTorch has and `engine` has not: what a package above it provides, or where to look instead."""
+
+from typing import Any
 
 _ELSEWHERE = {
     "engine.distributed": "it is the package ddp: `import ddp as dist`",
-    "engine.nn.parallel": "use `from ddp import DistributedDataParallel`",
-    "engine.nn.DataParallel": "one process drives one device here; use ddp.DistributedDataParallel under ddprun",
+    "engine.nn.parallel.DistributedDataParallel": "use `from ddp import DistributedDataParallel`",
+    "engine.autograd.forward_ad": (
+        "there is no forward mode; engine.autograd.functional.jvp gives J v by differentiating twice"
+    ),
+    "engine.func.jvp": "there is no forward mode; engine.autograd.functional.jvp gives J v by differentiating twice",
+    "engine.func.vmap": "there is no vmap; write the batch as an axis",
     "engine.nn.SyncBatchNorm": "use ddp.SyncBatchNorm",
-    "engine.utils.data.distributed": "use `from ddp import DistributedSampler`",
-    "engine.utils.data.DistributedSampler": "use `from ddp import DistributedSampler`",
-    "engine.compile": "there is no compiler; leave the call out, eager mode is all there is",
+    "engine.data.distributed": "use `from ddp import DistributedSampler`",
+    "engine.data.DistributedSampler": "use `from ddp import DistributedSampler`",
     "engine.jit": "there is no compiler; a module is used as it is",
     "engine.onnx": "save the state_dict with engine.save, a safetensors file that PyTorch reads, and export from there",
     "engine.sparse": "tensors are strided",
@@ -17,8 +20,24 @@ _ELSEWHERE = {
 }
 
 
+_provided: dict[str, Any] = {}
+
+
+def provide(path: str, value: Any) -> None:
+    """Puts a name into one of these packages, for a package above that must not be imported here."""
+    _provided[path] = value
+
+
 def absent(module: str, name: str) -> AttributeError:
     """The error for a name that a module does not have, with what to use instead where that is known."""
     elsewhere = _ELSEWHERE.get(f"{module}.{name}")
     advice = "" if elsewhere is None else f": {elsewhere}"
     return AttributeError(f"module {module!r} has no attribute {name!r}{advice}")
+
+
+def found(module: str, name: str) -> Any:
+    """What was provided under that name. Raises: `absent`."""
+    try:
+        return _provided[f"{module}.{name}"]
+    except KeyError:
+        raise absent(module, name) from None

@@ -12,17 +12,22 @@ was seen before costs one dictionary look-up and nothing else. The kernel's firs
 strides: where they differ (axes of size > 1), the plan from then on copies into memory laid out by the rule. On the
 "meta" device only the rule runs.
 
-Below autograd the call is redispatched by device key (`KEYS`): the same kernel with another array module, or a kernel
-of its own (`Operator.kernel("cuda")`). `engine.trace` (engine/trace.py) swaps plans for timed ones, so that tracing
-costs nothing when it is off.
+The keys of a call, in the order they are reached: CompositeImplicit, a public function made of operators that have
+derivatives of their own; Autograd, where an input requires a gradient and the call is recorded (engine/recording.py);
+then, redispatched below autograd, CPU, CUDA or Meta: the same kernel with another array module, or a kernel of its own
+(`Operator.kernel("cuda")`). `engine.trace` (engine/trace.py) shows them call by call; it swaps plans and recorders for
+timed ones, so that tracing costs nothing when it is off.
+
+Complex and half precision tensors have plans whose operator is a twin with other derivative rules (`for_complex`,
+`for_half_precision`).
 
 Derivative rules name what they need by parameter name: `g` (the gradient of the output; a tuple for operators with
 several outputs), any input, any attribute, `out` (the output, or a tuple), `<input>_spec`, a residual (an extra array
-that forward returned for backward), `needs` (which inputs need a gradient), and `nd` (the functions of engine.ops, on
-raw arrays or on Tensors, as the occasion demands). `backward` is a tuple with one rule an input (None: not
-differentiable) or one function that returns all of them. Only what the needed rules name is saved. With create_graph
-the rule runs on Tensors and is itself recorded; residuals are then None and the rule computes them again from its
-inputs.
+that forward returned for backward), `into` (memory that the gradient may be written to, or None), `needs` (which inputs
+need a gradient), and `nd` (the functions of engine.ops, on raw arrays or on Tensors, as the occasion demands).
+`backward` is a tuple with one rule an input (None: not differentiable) or one function that returns all of them. Only
+what the needed rules name is saved. With create_graph the rule runs on Tensors and is itself recorded; residuals are
+then None and the rule computes them again from its inputs.
 """
 
 import copy
@@ -32,7 +37,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -201,7 +206,7 @@ class Operator:
         self.node_name = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
         self.node_type: type[OperatorNode] | None = None  # made at the first recorded call
         # What a derivative rule may ask for by name, and where `OperatorNode.apply` has it.
-        places = {name: name for name in ("g", "nd", "needs", "out")}
+        places = {name: name for name in ("g", "nd", "needs", "out", "into")}
         places |= {name: f"values[{i}]" for i, name in enumerate(inputs)}
         places |= {name: f"attributes[{i}]" for i, name in enumerate(attributes)}
         places |= {f"{name}_spec": f"specs[{i}]" for i, name in enumerate(inputs)}
@@ -267,6 +272,13 @@ class Operator:
             twin.recorders = {}
         return twin
 
+    def forget_calls(self) -> None:
+        """Plans and recorders are made anew at the next call."""
+        self.plans.clear()
+        self.recorders.clear()
+        for twin in self._variants.values():
+            twin.recorders.clear()
+
     def make_node_type(self) -> "type[OperatorNode]":
         """The class of this operator's nodes, so that `type(grad_fn).__name__` says which operator it is."""
         self.node_type = type(self.node_name, (OperatorNode,), {"__slots__": ()})
@@ -299,12 +311,21 @@ class _Bound:
         # As namedtuple does, one line of code is made to fit: collecting an environment and picking from it took 0.4 µs
         # more a rule.
         self.call: Callable[..., Any] = eval(
-            f"lambda rule: lambda g, nd, needs, out, values, attributes, specs, residuals: rule({', '.join(places)})"
+            "lambda rule: lambda g, nd, needs, out, values, attributes, specs, residuals, into=None: "
+            f"rule({', '.join(places)})"
         )(rule)
 
 
+def _parameters(rule: Callable[..., Any]) -> list[str]:
+    """Names, in order. Of plain functions, which nearly all rules are, without `inspect`: at import that took 20 ms."""
+    if type(rule) is FunctionType and not rule.__dict__:  # which has __signature__ and __wrapped__
+        code = rule.__code__
+        return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    return list(inspect.signature(rule).parameters)
+
+
 def _bind(operator: str, rule: Callable[..., Any], places: dict[str, str]) -> _Bound:
-    asked = list(inspect.signature(rule).parameters)
+    asked = _parameters(rule)
     unknown = [name for name in asked if name not in places]
     assert asked, f"{operator}: a derivative rule without parameters"
     assert not unknown, f"{operator}: the derivative rule asks for {unknown}, known are {list(places)}"
@@ -418,6 +439,7 @@ def apply_unary(operator: Operator, input: Tensor) -> Tensor:
     if (input._requires_grad or (input._base is not None and input.requires_grad)) and state.grad_enabled:
         plan = operator.plans.get(((), spec)) or operator.plan(((), spec))
         if operator.grad_mask:
+            operator = plan.operator  # which has other rules for complex and half precision tensors
             (operator.recorders.get((1, 1)) or operator.recorder(1, 1))(plan, (input,), (out,), ())
     if inference_blocks.open and state.inference:
         out._mark_inference()
@@ -443,6 +465,7 @@ def apply_binary(operator: Operator, input: Any, other: Any) -> Tensor:
     if mask and state.grad_enabled:
         key = ((), spec, other._spec)
         plan = operator.plans.get(key) or operator.plan(key)
+        operator = plan.operator
         (operator.recorders.get((mask, 2)) or operator.recorder(mask, 2))(plan, (input, other), (out,), ())
     if inference_blocks.open and state.inference:
         out._mark_inference()
@@ -462,6 +485,7 @@ def apply_ternary(operator: Operator, first: Any, second: Any, third: Any) -> Te
             + 4 * (third._requires_grad or (third._base is not None and third.requires_grad))
         )
         if mask:
+            operator = plan.operator
             record = operator.recorders.get((mask, 3)) or operator.recorder(mask, 3)
             record(plan, (first, second, third), (out,), ())
     elif state.inference:

@@ -1,10 +1,11 @@
 """`engine.linalg`: linear algebra with PyTorch's names (torch.linalg). Operators with derivatives are in
 `engine.ops.solving` and `engine.ops.decompositions`; the rest is composed here.
 
-Real float32 and float64 matrices; leading axes are batches. A matrix that cannot be inverted or factorised raises
-`LinAlgError`, a RuntimeError.
+Matrices in single and double precision, real or complex; leading axes are batches. A matrix that cannot be inverted or
+factorised raises `LinAlgError`, a RuntimeError.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,9 +16,11 @@ from engine.dims import wrap_dim
 from engine.dispatch import apply
 from engine.layout import contiguous_format
 from engine.ops import decompositions, solving
-from engine.ops.combine import tril, triu
+from engine.ops.combine import cat, tril, triu
 from engine.ops.copy import lay_out
 from engine.ops.einsum import vector_product
+from engine.ops.lu import LU_FACTOR, permutation
+from engine.ops.lu import lu_factor as _lu_factor
 from engine.ops.matmul import matmul as matmul
 from engine.ops.norms import vector_norm as vector_norm
 from engine.ops.pointwise import where
@@ -42,6 +45,28 @@ class Eigh(NamedTuple):
 
     eigenvalues: Tensor
     eigenvectors: Tensor
+
+
+class Eig(NamedTuple):
+    """What `eig` returns."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class LUFactor(NamedTuple):
+    """What `lu_factor` returns."""
+
+    LU: Tensor
+    pivots: Tensor
+
+
+class LU(NamedTuple):
+    """What `lu` returns."""
+
+    P: Tensor
+    L: Tensor
+    U: Tensor
 
 
 class SVD(NamedTuple):
@@ -76,7 +101,7 @@ def slogdet(A: Tensor) -> SlogDet:
 def logdet(A: Tensor) -> Tensor:
     """The logarithm of the determinant; NaN where it is negative."""
     sign, logarithm = slogdet(A)
-    return where(sign < 0, float("nan"), logarithm)
+    return sign.log() + logarithm if A.is_complex() else where(sign < 0, float("nan"), logarithm)
 
 
 def qr(A: Tensor, mode: str = "reduced") -> QR:
@@ -94,6 +119,50 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """The eigenvalues of a symmetric matrix, ascending."""
     return eigh(A, UPLO)[0]
+
+
+def eig(A: Tensor) -> Eig:
+    """Complex eigenvalues and eigenvectors of length 1 of a square matrix. The derivative needs distinct eigenvalues
+    and a loss that does not depend on the phases of the vectors.
+    """
+    return Eig(*apply(decompositions.EIG, (A,)))
+
+
+def eigvals(A: Tensor) -> Tensor:
+    """The complex eigenvalues of a square matrix."""
+    return eig(A)[0]
+
+
+def matrix_exp(A: Tensor) -> Tensor:
+    """The exponential of a square matrix, by a Padé approximant of degree 13 of A / 2^s, squared s times (N. Higham,
+    "The scaling and squaring method for the matrix exponential revisited", 2005).
+    """
+    solving.check_matrix("linalg.matrix_exp", A._spec, square=True)
+    if not A.numel():
+        return A.clone()
+    size = float(matrix_norm(A.detach(), 1).amax()) if A.device.type != "meta" else 0.0
+    halvings = max(0, math.ceil(math.log2(size / 5.37))) if 0 < size < math.inf else 0
+    A = A * 0.5**halvings if halvings else A
+    eye = A.new_tensor(np.eye(A.shape[-1]))
+    b = [math.factorial(26 - k) * math.factorial(13) / math.factorial(26) / math.factorial(13 - k) for k in range(14)]
+    b = [value / math.factorial(k) for k, value in enumerate(b)]
+    a2 = matmul(A, A)
+    a4 = matmul(a2, a2)
+    a6 = matmul(a4, a2)
+    u = matmul(A, matmul(a6, a6 * b[13] + a4 * b[11] + a2 * b[9]) + a6 * b[7] + a4 * b[5] + a2 * b[3] + eye * b[1])
+    v = matmul(a6, a6 * b[12] + a4 * b[10] + a2 * b[8]) + a6 * b[6] + a4 * b[4] + a2 * b[2] + eye * b[0]
+    result = solve(v - u, v + u)
+    for _ in range(halvings):
+        result = matmul(result, result)
+    return result
+
+
+def vander(x: Tensor, *, N: int | None = None) -> Tensor:
+    """The Vandermonde matrix: powers 0 ... N - 1 of each element along a new last axis."""
+    size = x.shape[-1] if N is None else N
+    if size < 2 and N is not None:
+        raise RuntimeError(f"N must be greater than 1, got {N}")
+    return cat([x.new_ones((*x.shape, 1)), x.unsqueeze(-1).expand((*x.shape, size - 1)).cumprod(-1)], -1)
 
 
 def svd(A: Tensor, full_matrices: bool = True) -> SVD:
@@ -129,8 +198,50 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     rows, columns = A.shape[-2:]
     residuals = A.new_empty(0)
     if rows > columns and bool((ranks == columns).all()):
-        residuals = ((matmul(A, solution) - right) ** 2).sum(-2)
+        residuals = (matmul(A, solution) - right).abs().square().sum(-2)
     return LeastSquares(solution.squeeze(-1) if vector else solution, residuals, ranks, A.new_empty(0))
+
+
+def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:
+    """Both factors of A = P L U in one matrix, and which rows were exchanged, counted from 1.
+
+    Raises: LinAlgError where A is singular; NotImplementedError without pivoting.
+    """
+    return LUFactor(*_lu_factor(A, pivot=pivot))
+
+
+def lu(A: Tensor, *, pivot: bool = True) -> LU:
+    """P, L, U with A = P L U: a permutation, a unit lower and an upper triangle."""
+    if not pivot:
+        raise NotImplementedError("linalg.lu: LU without pivoting is not implemented")
+    return lu_unpack(*apply(LU_FACTOR, (A,)))
+
+
+def lu_unpack(LU_data: Tensor, LU_pivots: Tensor) -> LU:
+    """P, L, U from what `lu_factor` gives."""
+    rows, columns = LU_data.shape[-2:]
+    inner = min(rows, columns)
+    order = permutation(LU_pivots.detach().cpu().numpy(), rows)
+    permuted = LU_data.new_tensor(np.eye(rows)[order]).transpose(-1, -2)
+    lower = tril(LU_data[..., :, :inner], -1) + LU_data.new_tensor(np.eye(rows, inner))
+    return LU(permuted, lower, triu(LU_data[..., :inner, :]))
+
+
+def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
+    """X with A X = B (X A = B unless `left`; Aᴴ instead of A with `adjoint`), given `lu_factor(A)`."""
+    P, L, U = lu_unpack(LU, pivots)
+    A = matmul(P, matmul(L, U))
+    return solve(A.mH if adjoint else A, B, left=left)
+
+
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    """(the inverse, 0 for each matrix). Raises: LinAlgError for a singular matrix, `check_errors` or not."""
+    return inv(A), A.new_zeros(A.shape[:-2], dtype=dtypes.int32)
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    """(the factor, 0 for each matrix). Raises: LinAlgError where A is not positive-definite."""
+    return cholesky(A, upper=upper), A.new_zeros(A.shape[:-2], dtype=dtypes.int32)
 
 
 def matrix_rank(A: Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Tensor:
@@ -171,7 +282,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
 
 def _from_factor(L: Tensor, upper: bool) -> Tensor:
     L = triu(L) if upper else tril(L)
-    turned = L.transpose(-1, -2)
+    turned = L.mH
     return matmul(turned, L) if upper else matmul(L, turned)
 
 
@@ -236,7 +347,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Dot products along an axis; other axes broadcast."""
-    return (x * y).sum(dim)
+    return ((x.conj() if x.is_complex() else x) * y).sum(dim)
 
 
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:

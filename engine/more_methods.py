@@ -5,7 +5,7 @@ attaches the core.
 from collections.abc import Callable
 from typing import Any
 
-from engine import linalg, ops
+from engine import linalg, older, ops
 from engine.autograd.modes import no_grad
 from engine.ops import inplace, pointwise
 from engine.ops.einsum import trace
@@ -13,25 +13,28 @@ from engine.tensor import Tensor
 
 # Functions of engine.ops whose first argument is the tensor they are called on.
 _METHODS = """
-absolute addbmm addcdiv addcmul addmv addr aminmax arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort argwhere
-bincount bitwise_left_shift bitwise_right_shift clamp_max clamp_min copysign corrcoef count_nonzero cov cummax cummin
-deg2rad diag diag_embed diagflat diagonal_scatter diff digamma dist dsplit erf erfc erfinv fix fliplr flipud float_power
-frac gcd ger greater greater_equal heaviside histc hsplit index_add index_copy index_fill index_put inner isclose isin
-isneginf isposinf isreal kron kthvalue lcm ldexp less less_equal lgamma log_softmax logaddexp2 logcumsumexp logit
-masked_scatter median mode msort multiply adjoint angle conj conj_physical is_conj is_neg resolve_conj resolve_neg nan_to_num nanmean nanmedian nanquantile nansum negative nextafter norm
-not_equal prelu quantile rad2deg ravel renorm rot90 select_scatter sgn sinc slice_scatter softmax sort
-split_with_sizes topk unique unique_consecutive vdot vsplit xlogy
+absolute addbmm addcdiv addcmul addmv addr aminmax arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort
+argwhere bincount bitwise_left_shift bitwise_right_shift clamp_max clamp_min copysign corrcoef count_nonzero cov cummax
+cummin deg2rad diag diag_embed diagflat diagonal_scatter diff digamma dist dsplit erf erfc erfinv fix fliplr flipud
+float_power frac gcd ger greater greater_equal heaviside histc hsplit histogram frexp i0 igamma igammac mvlgamma
+is_nonzero is_same_size is_signed narrow_copy nonzero_static as_strided_scatter hardshrink index_add index_copy
+index_fill index_put inner isclose isin isneginf isposinf isreal kron kthvalue lcm ldexp less less_equal lgamma
+log_softmax logaddexp2 logcumsumexp logit masked_scatter median mode msort multiply adjoint angle conj conj_physical
+is_conj is_neg resolve_conj resolve_neg nan_to_num nanmean nanmedian nanquantile nansum negative nextafter norm
+not_equal prelu put quantile rad2deg ravel scatter_reduce index_reduce renorm rot90 select_scatter sgn sinc
+slice_scatter softmax sort split_with_sizes stft istft topk unique unique_consecutive vdot vsplit xlogy
 """.split()  # noqa: SIM905 - a list would take a line a name
 
 # Functions of engine.linalg that are methods as well.
 _LINALG = """
-cholesky_inverse cholesky_solve det logdet matrix_power slogdet
+cholesky_inverse cholesky_solve det logdet matrix_exp matrix_power slogdet
 """.split()  # noqa: SIM905
 
 # Rows of the pointwise table whose in-place method the core does not have.
 _POINTWISE_IN_PLACE = """
 acos acosh asin asinh atan2 atanh bitwise_left_shift bitwise_not bitwise_right_shift copysign cosh digamma erf erfc
 erfinv exp2 fmax fmin gcd heaviside hypot lcm lgamma log10 log2 logical_xor nextafter sinc sinh xlogy
+i0 igamma igammac
 arccos arccosh arcsin arcsinh arctan arctan2 arctanh fix greater greater_equal less less_equal multiply negative
 not_equal sgn
 """.split()  # noqa: SIM905
@@ -39,7 +42,7 @@ not_equal sgn
 # Functions whose result is written back.
 _WRITTEN_BACK = """
 absolute addbmm addmm addmv addr baddbmm clip cumprod cumsum deg2rad float_power frac index_fill ldexp logit
-masked_scatter nan_to_num rad2deg renorm tril triu clamp_max clamp_min
+masked_scatter mvlgamma nan_to_num put rad2deg renorm scatter_reduce index_reduce tril triu clamp_max clamp_min
 """.split()  # noqa: SIM905
 
 
@@ -85,6 +88,7 @@ def _attach() -> None:
         setattr(Tensor, name, getattr(linalg, name))
     # engine.trace, unlike torch.trace, is the tracing of calls
     named = {"inverse": linalg.inv, "pinverse": linalg.pinv, "cross": ops.cross, "trace": trace}
+    named |= {"svd": older.svd, "qr": older.qr, "cholesky": older.cholesky, "lu_solve": older.lu_solve}
     for name, function in named.items():
         setattr(Tensor, name, function)
     for name, part in {"real": ops.real, "imag": ops.imag, "mH": ops.adjoint}.items():

@@ -8,6 +8,7 @@ of it 2.3 µs besides its rules; written out 1.2 and 0.7.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.autograd.accumulate import offered
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, ForwardCall, Node, NodeExtras, next_sequence
 from engine.autograd.saved import FREED, SavedInput, SavedOutput, VersionCounter, refuse_detached, saved_attribute
@@ -245,16 +246,19 @@ def write_step(operator: "Operator", count: int, mask: int) -> Callable[[Operato
         **{f"attributes[{i}]": f"plan.attributes[{i}]" for i in range(len(operator.attributes))},
         **{f"residuals[{i}]": f"node.residuals[{i}]" for i in range(operator.residuals)},
     }
-    namespace: dict[str, Any] = {"FREED": FREED, "SavedInput": SavedInput}
+    namespace: dict[str, Any] = {"FREED": FREED, "SavedInput": SavedInput, "offered": offered}
 
-    def call(name: str, bound: Any) -> str:
+    def call(name: str, bound: Any, into: str) -> str:
         namespace[name] = bound.rule
-        return f"{name}({', '.join(places[place] for place in bound.places)})"
+        return f"{name}({', '.join((places | {'into': into})[place] for place in bound.places)})"
 
     if operator.joint is not None:
-        lines.append(f"    return {call('rule', operator.joint)}")
+        lines.append(f"    return {call('rule', operator.joint, 'None')}")
     else:
-        results = [call(f"rule{i}", operator.rules[i]) if mask >> i & 1 else "None" for i in range(count)]
+        results = [
+            call(f"rule{i}", operator.rules[i], f"offered(node.next_edges[{i}][0])") if mask >> i & 1 else "None"
+            for i in range(count)
+        ]
         lines.append(f"    return ({', '.join(results)},)")
     return _compiled("step", lines, namespace, operator.name)
 

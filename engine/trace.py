@@ -7,23 +7,31 @@ It costs nothing when it is off: entering it makes plans anew, wrapped in a cloc
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from time import perf_counter
+from types import FunctionType
 from typing import Any, Self
 
 from engine import dispatch
-from engine.dispatch import OPERATORS, OperatorNode, Plan
+from engine.dispatch import OPERATORS, Operator, OperatorNode, Plan
 from engine.spec import Spec
+from engine.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operator call, or one backward step of an operator. Strides in elements, times in seconds."""
+    """One call at one dispatch key. Strides in elements, times in seconds.
+
+    `key` is "CPU", "CUDA" or "Meta" for a kernel; "Autograd" for a call that was recorded, around the kernel it is
+    redispatched to, and for a backward step (`operator` is then the node, as in MulBackward0); "CompositeImplicit" for
+    a public function that is made of other operators, around those.
+    """
 
     operator: str
-    key: str  # "CPU", "CUDA" or "Meta" for a kernel, "Autograd" for a backward step
+    key: str
     shapes: tuple[tuple[int, ...], ...]
     strides: tuple[tuple[int, ...], ...]
     out_shapes: tuple[tuple[int, ...], ...]
@@ -50,6 +58,22 @@ class _TimedPlan:
         key = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}[plan.outs[0].device.type if plan.outs else "cpu"]
         self._keep(plan.operator.name, key, plan.input_specs, plan.outs, began)
         return result
+
+
+def _composites() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """(where, name, function): functions of `engine` and methods of Tensor that are no row of the operator table."""
+    import engine
+
+    functions = {
+        name: function
+        for name, function in vars(engine.ops).items()
+        if isinstance(function, FunctionType) and not name.startswith("_") and name not in OPERATORS
+    }
+    known = set(functions.values())
+    for where in (engine, engine.ops, Tensor):
+        for name, function in list(vars(where).items()):
+            if isinstance(function, FunctionType) and function in known:
+                yield where, name, function
 
 
 class trace:
@@ -88,6 +112,36 @@ class trace:
             )
         )
 
+    def _timed_recorder(self, operator: Operator, count: int, mask: int) -> Callable[..., None]:
+        """What records calls for backward; its entry goes before that of the kernel, which ran already."""
+        record = self._write_recorder(operator, count, mask)
+
+        def timed(plan: Plan, inputs: Any, outputs: Any, residuals: Any) -> None:
+            record(plan, inputs, outputs, residuals)
+            self._keep(operator.name, "Autograd", plan.input_specs, plan.outs, self.calls[-1].began)
+            self.calls.insert(len(self.calls) - 2, self.calls.pop())
+
+        return timed
+
+    def _composite(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def traced(*arguments: Any, **options: Any) -> Any:
+            place, began = len(self.calls), perf_counter()
+            result = function(*arguments, **options)
+            made = {call.operator for call in self.calls[place:] if call.key not in ("Autograd", "CompositeImplicit")}
+            if made and name not in made:
+                given = [value._spec for value in arguments if isinstance(value, Tensor)]
+                found = [
+                    value._spec
+                    for value in (result if isinstance(result, tuple | list) else [result])
+                    if isinstance(value, Tensor)
+                ]
+                self._keep(name, "CompositeImplicit", given, found, began)
+                self.calls.insert(place, self.calls.pop())
+            return result
+
+        return traced
+
     def __enter__(self) -> Self:
         if trace._active:
             raise RuntimeError("trace: another trace is active; leave it first")
@@ -95,6 +149,11 @@ class trace:
         self._direct = {operator: operator.direct for operator in OPERATORS.values()}
         self._backward = OperatorNode.apply
         self._wrapper = dispatch.plan_wrapper
+        self._write_recorder = dispatch.write_recorder
+        self._replaced = list(_composites())
+        for where, name, function in self._replaced:
+            setattr(where, name, self._composite(name, function))
+        dispatch.write_recorder = self._timed_recorder
         keep, backward = self._keep, self._backward
 
         def timed_backward(
@@ -109,24 +168,27 @@ class trace:
         dispatch.plan_wrapper = lambda plan: _TimedPlan(plan, keep)  # type: ignore[assignment, return-value]
         for operator in OPERATORS.values():
             operator.direct = None
-            operator.plans.clear()
+            operator.forget_calls()
         return self
 
     def __exit__(self, *_: object) -> None:
         trace._active = False
         OperatorNode.apply = self._backward  # type: ignore[method-assign]
         dispatch.plan_wrapper = self._wrapper
+        dispatch.write_recorder = self._write_recorder
+        for where, name, function in self._replaced:
+            setattr(where, name, function)
         for operator in OPERATORS.values():
             operator.direct = self._direct.get(operator)
-            operator.plans.clear()
+            operator.forget_calls()
 
     def table(self, most: int = 40) -> str:
-        """Operators by total time: calls, total and mean time, share."""
+        """Operators by their own time, without that of the calls inside them: calls, total and mean time, share."""
         totals: dict[tuple[str, str], list[float]] = {}
-        for call in self.calls:
+        for call, seconds in zip(self.calls, self._own_seconds(), strict=True):
             entry = totals.setdefault((call.operator, call.key), [0.0, 0.0])
             entry[0] += 1
-            entry[1] += call.seconds
+            entry[1] += seconds
         whole = sum(entry[1] for entry in totals.values()) or 1.0
         lines = [f"{'operator':<32}{'key':<10}{'calls':>8}{'total ms':>12}{'mean µs':>12}{'share':>8}"]
         ranked = sorted(totals.items(), key=lambda item: -item[1][1])
@@ -135,6 +197,19 @@ class trace:
             mean = seconds / count * 1e6
             lines.append(f"{name:<32}{key:<10}{count:>8.0f}{seconds * 1e3:>12.3f}{mean:>12.2f}{share:>8.1%}")
         return "\n".join(lines)
+
+    def _own_seconds(self) -> list[float]:
+        own = [call.seconds for call in self.calls]
+        open_calls: list[int] = []
+        order = sorted(range(len(own)), key=lambda i: (self.calls[i].thread, self.calls[i].began, -own[i]))
+        for place in order:
+            call = self.calls[place]
+            while open_calls and not _inside(call, self.calls[open_calls[-1]]):
+                open_calls.pop()
+            if open_calls:
+                own[open_calls[-1]] -= call.seconds
+            open_calls.append(place)
+        return own
 
     def save_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes the calls as trace events (JSON), readable by chrome://tracing and Perfetto."""
@@ -157,3 +232,7 @@ class trace:
             for call in self.calls
         ]
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def _inside(call: Call, other: Call) -> bool:
+    return call.thread == other.thread and call.began + call.seconds <= other.began + other.seconds

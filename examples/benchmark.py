@@ -7,7 +7,8 @@
     ddprun -n 2 examples/benchmark.py gpt                              # no peer: times this model on these ranks
 
 Every figure comes from a process of its own, `benchmarks/training.py`: one rank; several ranks of one thread, here
-under ddprun and for PyTorch under torchrun with gloo; one process with all threads. A round runs everything once, the
+under ddprun and for PyTorch under torchrun with gloo; one process with all threads; and, here, the step captured by
+engine.compile. A round runs everything once, the
 two sides directly after one another; which goes first changes from round to round. A value of a round is the median
 over the steps of rank 0. AdamW is its step alone. The start is that of the first four models that are named, or of all
 four, the slowest of which counts.
@@ -30,12 +31,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from figures import OPTIMIZER, OTHERS, START, STATED, Round, figures, surroundings, table, write  # noqa: E402
+from figures import OPTIMIZER, OTHERS, START, STATED, Figure, Round, captured, figures, surroundings, table, write  # noqa: E402
 
 PROGRAM = ROOT / "benchmarks" / "training.py"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # one of them is set on a rank
-SHORT = ["--warmup=1", "--steps=3"]
+FIRST = ["--warmup=0", "--steps=1"]
+SHORT = ["--warmup=3", "--steps=3"]  # as many as a captured step is recorded in
 
 
 @dataclass
@@ -44,11 +46,15 @@ class Side:
 
     name: str
     python: str
+    bytecode: str = ""  # a folder for it where the environment asks to write none: an installer has written it
     rounds: list[Round] = field(default_factory=list)
 
     def run(self, words: list[str], threads: int, **variables: str) -> str:
         """The output of this side's Python, with so many threads. Raises RuntimeError with the errors if it fails."""
         environment = {**os.environ, **dict.fromkeys(THREADS, str(threads)), "BENCHMARK_LIBRARY": self.name}
+        if self.bytecode:
+            environment["PYTHONPYCACHEPREFIX"] = self.bytecode
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
         if self.name == "engine":  # installed or not
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
@@ -71,6 +77,7 @@ class Side:
 
     def start(self, models: list[str]) -> dict[str, Any]:
         """Seconds to import the library and to the first step, with nothing compiled yet and later."""
+        self.train(models[0], 1, 1, FIRST)  # writes byte code
         code = f"import time; t = time.perf_counter(); import {self.name}; print(time.perf_counter() - t)"
         line: dict[str, Any] = {
             "library": self.name,
@@ -80,7 +87,7 @@ class Side:
         for name in models:
             with tempfile.TemporaryDirectory() as cache:
                 for state in ("cold_s", "warm_s") if self.name == "engine" else ("warm_s",):
-                    found = self.train(name, 1, 1, ["--warmup=0", "--steps=1"], NUMBA_CACHE_DIR=cache)
+                    found = self.train(name, 1, 1, FIRST, NUMBA_CACHE_DIR=cache)
                     line[state] = max(line.get(state, 0.0), found["start_s"])
         return line
 
@@ -91,11 +98,19 @@ def run_round(sides: list[Side], names: list[str], ranks: int, cores: int, optio
         side.rounds.append({})
     started = [name for name in names if name in STATED] or list(STATED)
     for name in names:
-        alone = name == START or name in OPTIMIZER
-        for count, threads in dict.fromkeys([(1, 1)] if alone else [(1, 1), (ranks, 1), (1, cores)]):
+        if name == START:
             for side in sides:
-                line = side.start(started) if name == START else side.train(name, count, threads, options)
-                side.rounds[-1][name, count, threads] = line
+                side.rounds[-1][name, 1, 1] = line = side.start(started)
+                yield line
+            continue
+        for count, threads in dict.fromkeys([(1, 1)] if name in OPTIMIZER else [(1, 1), (ranks, 1), (1, cores)]):
+            for side in sides:
+                side.rounds[-1][name, count, threads] = line = side.train(name, count, threads, options)
+                yield line
+            if name not in OPTIMIZER and threads == 1:  # what engine.compile makes of it, beside the same peer
+                side = next(side for side in sides if side.name == "engine")
+                line = side.train(name, count, threads, [*options, "--capture"])
+                side.rounds[-1][captured(name), count, threads] = line
                 yield line
 
 
@@ -129,23 +144,30 @@ def main() -> None:
         runpy.run_path(str(PROGRAM), run_name="__main__")
         return
     given = parse()
-    rounds, options = (1, SHORT) if given.short else (given.rounds, [])
-    own, peer = Side("engine", sys.executable), Side("torch", given.torch_python or sys.executable)
     compared = bool(given.torch_python or importlib.util.find_spec("torch"))
     if not compared:
         print("PyTorch is not installed here and no --torch-python is given: one side only", file=sys.stderr)
-    cores = len(os.sched_getaffinity(0))
-    about = surroundings(["python", "examples/benchmark.py", *sys.argv[1:]], rounds)
+    about = surroundings(["python", "examples/benchmark.py", *sys.argv[1:]])
+    rounds = 1 if given.short else given.rounds
+    about += f" Median (least … greatest) over {rounds} rounds; ratios within a round."
+    with tempfile.TemporaryDirectory() as bytecode:
+        lines = measured(given, rounds, compared, bytecode)
+    text = f"{about}\n\n{table(lines)}"
+    print("\n".join(json.dumps(line.as_json()) for line in lines) if given.json else text)
+    if given.write:
+        write(given.write, "figures", text)
+
+
+def measured(given: argparse.Namespace, rounds: int, compared: bool, bytecode: str) -> list[Figure]:
+    """Measures all rounds, prints each line as it comes, and returns the figures."""
+    own, peer = Side("engine", sys.executable, bytecode), Side("torch", given.torch_python or sys.executable)
+    cores, options = len(os.sched_getaffinity(0)), SHORT if given.short else []
     for number in range(rounds):
         sides = ([own, peer] if number % 2 == 0 else [peer, own]) if compared else [own]
         for line in run_round(sides, given.names, given.ranks, cores, options):
             progress = sys.stdout if given.json else sys.stderr
             print(json.dumps({"round": number, **line}), file=progress, flush=True)
-    lines = list(figures(own.rounds, peer.rounds, given.names, given.ranks, cores))
-    text = f"{about}\n\n{table(lines)}"
-    print("\n".join(json.dumps(line.as_json()) for line in lines) if given.json else text)
-    if given.write:
-        write(given.write, text)
+    return list(figures(own.rounds, peer.rounds, given.names, given.ranks, cores))
 
 
 if __name__ == "__main__":

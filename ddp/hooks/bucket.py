@@ -113,7 +113,7 @@ def check_hook(hook: Any) -> None:
     found = {"bucket": parameters[1].annotation if len(parameters) > 1 else None, "return": signature.return_annotation}
     for what, annotation in found.items():
         kind = getattr(annotation, "__origin__", annotation)  # Future of Future[Tensor]
-        if kind not in (inspect.Parameter.empty, wanted[what]) and not isinstance(kind, str):
+        if kind not in (inspect.Parameter.empty, Any, wanted[what]) and not isinstance(kind, str):
             raise ValueError(
                 f"Communication hook: {what} annotation should be {wanted[what].__name__}, got {annotation}; "
                 "a hook is hook(state, bucket) -> Future[Tensor]"

@@ -119,7 +119,8 @@ def _gather(group: ProcessGroup, message: np.ndarray) -> Callable[[], np.ndarray
     request = group.comm.Iallgather(message, everyone)
 
     def wait() -> np.ndarray:
-        request.Wait()
+        with group.meeting("the exchange of compressed gradients"):
+            request.Wait()
         return everyone
 
     return wait

@@ -4,13 +4,12 @@ The other half, averaging parameters now and then, is `ddp.local_sgd`. Source: L
 Use Large Mini-Batches, Use Local SGD; post_localSGD_hook.py of torch.distributed.algorithms.ddp_comm_hooks.
 """
 
-from typing import Any
-
 import engine
 from ddp.collectives import ReduceOp, all_reduce
 from ddp.futures import Future
-from ddp.group import ProcessGroup, resolve
+from ddp.group import ProcessGroup
 from ddp.hooks.bucket import GradBucket
+from ddp.subgroups import new_subgroups
 
 
 class PostLocalSGDState:
@@ -49,17 +48,7 @@ def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future[e
     if not state.post_local_gradient_allreduce:
         return Future(bucket.buffer)
     if state.subgroup is None:
-        state.subgroup = _ranks_of_this_node(resolve(state.process_group))
+        state.subgroup = new_subgroups(group=state.process_group)[0]
     work = all_reduce(bucket.buffer(), ReduceOp.AVG, state.subgroup, async_op=True)
     assert work is not None
     return work.get_future().then(lambda future: future.value()[0])
-
-
-def _ranks_of_this_node(group: ProcessGroup) -> ProcessGroup:
-    """Collective: the ranks of the group that share memory with this one."""
-    if group.comm is None:
-        return group
-    from mpi4py import MPI
-
-    comm: Any = group.comm.Split_type(MPI.COMM_TYPE_SHARED, group.rank)
-    return ProcessGroup(comm.rank, tuple(comm.allgather(group.ranks[group.rank])), comm)

@@ -87,6 +87,10 @@ def _make(name: str, comm: "MPI.Intracomm | None") -> Transport:
     if transport is None or problems:
         raise RuntimeError(problem or problems[0])
     check_transport(transport, comm)
+    if name in ("mpi", "hierarchical") and comm is not None and comm.size > 1:
+        from ddp.transport.background import with_better_progress
+
+        return with_better_progress(transport, comm)
     return transport
 
 

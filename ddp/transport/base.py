@@ -17,7 +17,8 @@ The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cas
   blocks until the result is there and meanwhile makes progress on every buffer that was started, so ranks may wait in
   different orders. Two users of one group whose starts may interleave differently on different ranks (two wrapped
   modules in one graph) each take an `independent` transport, and wait in the same order.
-* **Threads.** One thread at a time (`MPI_THREAD_SERIALIZED`): a transport takes no lock of its own.
+* **Threads.** One thread at a time (`MPI_THREAD_SERIALIZED`): a transport takes no lock of its own, but one that is
+  moved on by a thread (`ddp.transport.background`) does.
 * **Errors.** A misuse raises at once on the rank that commits it; a rank that dies is the launcher's business, which
   ends the job.
 """
@@ -62,6 +63,8 @@ class Transport(Protocol):
     name: str
     rank: int
     size: int
+    progress: str
+    """What moves sums on between `start` and `wait`, with what was measured, for logs."""
 
     def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> Buffer:
         """Collective: a zeroed buffer of `count` elements and `header` float64; out of place, with another `count`
@@ -84,6 +87,10 @@ class Transport(Protocol):
 
     def wait(self, buffer: Any) -> None:
         """Block until `buffer.result` and `buffer.header` hold the sums. RuntimeError if it was not started."""
+        ...
+
+    def is_done(self, buffer: Any) -> bool:
+        """Whether `wait` for a buffer in flight would return at once. Makes no progress: `poll` does."""
         ...
 
     def independent(self) -> "Transport":

@@ -12,6 +12,7 @@ class CountingTransport:
 
     def __init__(self, inner: Transport) -> None:
         self.name = f"counting {inner.name}"
+        self.progress = inner.progress
         self.rank = inner.rank
         self.size = inner.size
         self.inner = inner
@@ -36,6 +37,9 @@ class CountingTransport:
     def wait(self, buffer: Any) -> None:
         self.waits += 1
         self.inner.wait(buffer)
+
+    def is_done(self, buffer: Any) -> bool:
+        return self.inner.is_done(buffer)
 
     def independent(self) -> "CountingTransport":
         inner = self.inner.independent()

@@ -75,6 +75,7 @@ class HierarchicalTransport(SharedTransport):
         self._comm = comm.Dup()
         self._node_number = node
         inside = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank) if node is None else comm.Split(node, comm.rank)
+        assert isinstance(inside, MPI.Intracomm)
         self._owners = int(comm.allreduce(inside.size, MPI.MIN))
         is_owner = inside.rank < self._owners
         first = inside.bcast(comm.rank)  # orders the nodes

@@ -82,6 +82,7 @@ class MpiTransport:
     """See `ddp.transport.base.Transport`. `comm`: any intracommunicator; it is duplicated."""
 
     name = "mpi"
+    progress = "polling"
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.rank = comm.rank
@@ -134,6 +135,9 @@ class MpiTransport:
                 self._gathering.popleft()[1].remaining -= 1
             self.poll()
         buffer.started = False
+
+    def is_done(self, buffer: MpiBuffer) -> bool:
+        return not buffer.remaining
 
     def independent(self) -> "MpiTransport":
         return MpiTransport(self._scatter_comm)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp.transport.base import accumulator_dtype
-from engine.kernels.reduce import addresses, sum_slices
+from engine.kernels.reduce import addresses, prepare_sum, sum_slices
 
 # Bytes of one operand of a block. Sum and average of two ranks' 4 MiB, EPYC with 1 MiB of L2 cache, ms: 16 KiB 0.35 and
 # 0.47, 32 KiB 0.25 and 0.31, 64 KiB 0.19 and 0.24, 128 KiB 0.12 and 0.21, 256 KiB 0.13 and 0.21.
@@ -35,7 +35,7 @@ class Summation:
     may be addends.
     """
 
-    __slots__ = ("_addends", "_compiled", "_targets", "_wide", "_work")
+    __slots__ = ("_addends", "_compiled", "_plain", "_targets", "_wide", "_work")
 
     def __init__(self, addends: Sequence[NDArray[Any]], targets: Sequence[NDArray[Any]]) -> None:
         self._addends, self._targets = tuple(addends), tuple(targets)
@@ -43,6 +43,7 @@ class Summation:
         accumulator = accumulator_dtype(dtype)
         # Average of two ranks' 64 KiB in µs, compiled and not: 3.0 and 10.5; of 4 MiB: 160 and 470.
         self._compiled = (addresses(addends), addresses(targets)) if dtype.char in "fd" else None
+        self._plain = prepare_sum(*self._compiled, dtype.char, addends[0].size) if self._compiled else None
         length = min(addends[0].size, BLOCK_BYTES // accumulator.itemsize)
         self._work = np.empty(0 if self._compiled else length, accumulator)
         self._wide = np.empty(length if accumulator != dtype else 0, accumulator)
@@ -53,13 +54,10 @@ class Summation:
         weights: what to multiply each addend with; an addend of weight 0 is not looked at.
         """
         # An overflowing gradient is the training script's business (a loss scaler expects it): no warning from in here.
-        first = self._addends[0]
-        if self._compiled is not None:
-            addends, targets = self._compiled
-            if weights is None:
-                sum_slices(addends, targets, first.dtype.char, 0, first.size, divisor)
-            else:
-                self._run_weighted_compiled(divisor, np.array(weights, np.float64))
+        if self._plain is not None and weights is None:
+            self._plain(divisor)
+        elif self._compiled is not None:
+            self._run_weighted_compiled(divisor, np.array(weights, np.float64))
         elif weights is not None:
             with np.errstate(all="ignore"):
                 self._run_weighted(divisor, weights)

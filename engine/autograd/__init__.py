@@ -4,6 +4,9 @@ Read in this order: node, saved (what is recorded), accumulate (the leaf), task 
 and hooks, api, function; then graph (the user's view of it all), functional, gradcheck.
 """
 
+from typing import NoReturn
+
+from engine.absent import absent as _absent
 from engine.autograd import function as function
 from engine.autograd import functional as functional
 from engine.autograd import graph as graph
@@ -24,3 +27,7 @@ from engine.autograd.modes import set_grad_enabled as set_grad_enabled
 from engine.autograd.modes import set_layout_contract as set_layout_contract
 from engine.autograd.task import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401 - PyTorch's private name
 from engine.autograd.variable import Variable as Variable
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise _absent("engine.autograd", name)

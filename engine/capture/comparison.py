@@ -6,7 +6,7 @@ twice in a row, and only what both recordings agree on is replayed.
 
 from typing import Any
 
-from engine.capture.recorder import Constant, Event, External, Group, Known, Shell, Slot, Wrapped
+from engine.capture.recorder import Constant, Event, External, Group, Known, Offer, Shell, Slot, Wrapped
 from engine.dispatch import Plan
 
 _COMPARED = (int, float, complex, str, bytes, type(None), slice)
@@ -103,12 +103,12 @@ def atoms_differ(one: Any, other: Any) -> str | None:
             if found is not None:
                 return found
         return None
-    assert isinstance(one, Slot | Wrapped | Shell)
+    assert isinstance(one, Slot | Wrapped | Shell | Offer)
     return None if one == other else "a tensor from elsewhere than before"
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two Python objects can stand for each other in a replay: equal numbers and strings, or the same object."""
+    """Whether two Python objects can stand for each other in a replay: equal numbers or strings, or one object."""
     if one is other:
         return True
     if type(one) is not type(other):

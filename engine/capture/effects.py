@@ -1,5 +1,5 @@
 """Functions of ours whose Python has effects that outlast a training step: `engine.compile` replays calls of them by
-calling them again, with the tensors of the replay.
+calling them again, with the tensors of the replay; or it cannot, and says so.
 """
 
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 EFFECTS: list[Callable[..., Any]] = []
+UNREPLAYABLE: list[Callable[..., Any]] = []
 
 
 def effect(function: Function) -> Function:
@@ -16,4 +17,10 @@ def effect(function: Function) -> Function:
     It may return None or a Tensor.
     """
     EFFECTS.append(function)
+    return function
+
+
+def unreplayable(function: Function) -> Function:
+    """Decorator: a step that calls this function, but in an `effect`, is not captured and runs eagerly."""
+    UNREPLAYABLE.append(function)
     return function

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 
 from engine import dispatch, methods
-from engine.autograd import accumulate, executor, gradients
+from engine.autograd import accumulate, api, executor, gradients, task
 from engine.autograd.modes import state
 from engine.autograd.node import Node
-from engine.capture.effects import EFFECTS
-from engine.capture.recorder import Constant, Group, Known, Recorder, Shell
+from engine.capture.effects import EFFECTS, UNREPLAYABLE
+from engine.capture.recorder import Constant, Group, Known, Offer, Recorder, Shell
 from engine.capture.stand_in import StandIns
 from engine.dispatch import OPERATORS, OperatorNode, Plan
 from engine.nn import hooks as module_hooks
 from engine.nn.module import Module
 from engine.nn.utils import clip_grad
-from engine.ops import dropout, factories, index, inplace, random
+from engine.ops import factories, index, inplace, random
+from engine.ops.dropout import keep_mask
 from engine.optim.lr_scheduler import LRScheduler
 from engine.optim.optimizer import Optimizer
 from engine.random import Generator
@@ -101,7 +102,7 @@ def _stand_ins(recorder: Recorder) -> Iterator[tuple[types.FunctionType, Callabl
 
 def _on_this_thread(recorder: Recorder, handler: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if recorder.depth or get_ident() != recorder.thread:
+        if (recorder.depth and handler not in _ALWAYS) or get_ident() != recorder.thread:
             return original(*args, **kwargs)
         return handler(recorder, original, *args, **kwargs)
 
@@ -117,10 +118,12 @@ def _table() -> list[tuple[Any, Callable[..., Any]]]:
     clips = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm")
     generators = (Generator.manual_seed, Generator.set_state)
     grad, requires = Tensor.grad, Tensor.requires_grad_
-    assert isinstance(grad, property) and isinstance(Tensor.data, property)
+    assert isinstance(grad, property)
+    assert isinstance(Tensor.data, property)
     table: list[tuple[Any, Callable[..., Any]]] = [(reader, _refuse_reading) for reader in readers]
+    table += [(function, _refuse_call) for function in UNREPLAYABLE]
     table += [(getattr(factories, name), _source) for name in (*sources, "tensor", "zeros", "ones")]
-    table += [(getattr(random, name), _source) for name in draws] + [(dropout.keep_mask, _source)]
+    table += [(getattr(random, name), _source) for name in draws] + [(keep_mask, _source)]
     table += [(getattr(random, name), _fill) for name in fills]
     table += [(getattr(clip_grad, name), _effect) for name in clips]
     table += [(function, _effect) for function in (*generators, Optimizer.zero_grad, Module.zero_grad, *EFFECTS)]
@@ -135,6 +138,8 @@ def _table() -> list[tuple[Any, Callable[..., Any]]]:
         (index.check_index, _check_index),
         (OperatorNode.apply, _node),
         (accumulate.AccumulateGrad.apply, _accumulate),
+        (task.queue_callback, _queue_callback),
+        (api._root_gradient, _root_gradient),
         (executor.run_backward, _run_backward),
         (gradients.fit, _fit),
         (gradients.add_into, _add_into),
@@ -161,6 +166,11 @@ def _own_methods(kind: type, name: str) -> list[Any]:
 
 def _refuse_reading(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     recorder.refuse("the step reads the value of a tensor into Python, which a replay would not do again")
+    return original(*args, **kwargs)
+
+
+def _refuse_call(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    recorder.refuse(f"the step calls {original.__name__}() of {original.__module__}, which a replay would not do again")
     return original(*args, **kwargs)
 
 
@@ -194,7 +204,7 @@ def _tensors_in(atom: Any) -> bool:
 
 def _fill(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, /, *args: Any, **kwargs: Any) -> Any:
     arguments = recorder.structure([(tensor, *args), kwargs])
-    recorder.add("call", _function(original), [arguments])
+    recorder.add("effect", _function(original), [arguments, Constant(state.grad_enabled)])
     return _inside(recorder, original, tensor, *args, **kwargs)
 
 
@@ -218,14 +228,17 @@ def _effect(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **k
     args = tuple(list(each) if isinstance(each, types.GeneratorType) else each for each in args)
     kwargs = {name: list(each) if isinstance(each, types.GeneratorType) else each for name, each in kwargs.items()}
     arguments = recorder.structure([args, kwargs])
+    recorded = Constant(state.grad_enabled)
+    recorder.check_options()
     result = _inside(recorder, original, *args, **kwargs)
+    recorder.options.settle()
     if isinstance(result, Tensor):
         slots = recorder.results([result._array])
     else:
         slots = ()
         if result is not None and not any(result is each for each in args):
             recorder.refuse(f"{original.__name__}() returns a Python object, {type(result).__name__}")
-    recorder.add("call", _function(original), [arguments], slots)
+    recorder.add("effect", _function(original), [arguments, recorded], slots)
     return result
 
 
@@ -285,7 +298,9 @@ def _checked_indices(recorder: Recorder, original: Callable[..., Any], view: Ten
         size = view.shape[place]
         fresh = _inside(recorder, wrapped_index, before._array, size, place)
         after._array = fresh if after is not before else after._array
-        recorder.add("function", wrapped_index, [atom, Constant(size), Constant(place)], recorder.results([after._array]))
+        recorder.add(
+            "function", wrapped_index, [atom, Constant(size), Constant(place)], recorder.results([after._array])
+        )
     return places, given
 
 
@@ -306,7 +321,8 @@ def wrapped_index(index: np.ndarray, size: int, dim: int) -> np.ndarray:
 
 def _check_index(recorder: Recorder, original: Callable[..., Any], name: str, tensor: Tensor, *rest: Any) -> None:
     _inside(recorder, original, name, tensor, *rest)
-    recorder.add("call", _function(original), [recorder.structure([(name, tensor, *rest), {}])])
+    arguments = recorder.structure([(name, tensor, *rest), {}])
+    recorder.add("effect", _function(original), [arguments, Constant(state.grad_enabled)])
 
 
 def _bump_version(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, writer: str = "") -> None:
@@ -315,10 +331,29 @@ def _bump_version(recorder: Recorder, original: Callable[..., Any], tensor: Tens
         recorder.explained.discard(id(tensor._array))
     elif writer != "batch_norm":  # whose kernel writes its inputs
         recorder.refuse(f"{writer or 'something'} writes into memory in a way that is not recorded")
-    recorder.add("bump", tensor._counter, [Constant(writer)])
+    # an argument, which is another tensor in each replay, by its number
+    recorder.add("bump", recorder.counters.get(id(tensor._counter), tensor._counter), [Constant(writer)])
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
+
+
+def _queue_callback(
+    recorder: Recorder, original: Callable[..., Any], callback: Callable[[], None], *rest: Any, **options: Any
+) -> None:
+    """What leaves queue for the end of backward, they queue in a replay, too."""
+    if not recorder.depth:
+        recorder.refuse("a callback is queued for the end of backward")
+    original(lambda: _inside(recorder, callback), *rest, **options)
+
+
+def _root_gradient(
+    recorder: Recorder, original: Callable[..., Any], position: int, output: Any, gradient: Any, create_graph: bool
+) -> Tensor:
+    made = original(position, output, gradient, create_graph)
+    if gradient is None:
+        recorder.add("one", made._spec, [], recorder.results([made._array]))
+    return made
 
 
 def _run_backward(
@@ -335,7 +370,7 @@ def _run_backward(
         recorder.refuse("backward is itself recorded (create_graph)")
     if recorder.in_backward:
         recorder.refuse("backward inside backward")
-    leaves = []
+    leaves: dict[Node, int] = {}
     todo: list[Node] = [edge[0] for edge in roots]
     seen = set(map(id, todo))
     while todo:
@@ -343,15 +378,17 @@ def _run_backward(
         extras = node.extras
         if extras is not None and (extras.tensor_hooks or extras.pre_hooks or extras.post_hooks):
             recorder.refuse(f"{node.name()} has hooks, whose Python a replay would not run")
-        if isinstance(node, accumulate.AccumulateGrad):
-            leaves.append(node)
         for edge in node.next_edges:
-            if edge is not None and id(edge[0]) not in seen:
-                seen.add(id(edge[0]))
-                todo.append(edge[0])
+            if edge is not None:
+                if isinstance(edge[0], accumulate.AccumulateGrad):
+                    leaves[edge[0]] = leaves.get(edge[0], 0) + 1
+                if id(edge[0]) not in seen:
+                    seen.add(id(edge[0]))
+                    todo.append(edge[0])
     recorder.consumed |= seen
     recorder.in_backward = True
-    recorder.add("begin_backward", None, [Constant(leaf) for leaf in leaves])
+    reached = [Constant(item) for item in leaves.items()] if inputs is None or accumulating else []
+    recorder.add("begin_backward", None, reached)
     try:
         return original(roots, given, keep_graph, create_graph, inputs, accumulating)
     finally:
@@ -385,30 +422,49 @@ def _node(
         "nd": node.plan.nd,
         "needs": tuple(edge is not None for edge in edges),
         "out": outs,
+        "into": None,
         **{f"values[{i}]": value for i, value in enumerate(values)},
         **{f"specs[{i}]": spec for i, spec in enumerate(specs)},
         **{f"attributes[{i}]": value for i, value in enumerate(node.plan.attributes)},
         **{f"residuals[{i}]": value for i, value in enumerate(node.residuals)},
     }
 
-    def call(bound: Any, wanted: int) -> Any:
+    def call(bound: Any, number: int, joint: bool = False) -> Any:
         raw = [places[place] for place in bound.places]
         atoms = [
-            Constant(value)
+            Constant(None)
+            if place == "into" and joint
+            else _offer(edges[number])
+            if place == "into"
+            else Constant(value)
             if place.startswith(("nd", "needs", "specs", "attributes"))
             else recorder.atom(value, residual=place.startswith("residuals"))
             for place, value in zip(bound.places, raw, strict=True)
         ]
         result = _inside(recorder, bound.rule, *raw)
-        results = tuple(result) if wanted else (result,)
+        results = tuple(result) if joint else (result,)
         recorder.add("rule", (node.plan, bound), atoms, recorder.results(results))
         return result
 
     if operator.joint is not None:
-        return call(operator.joint, len(edges))
-    return [
-        None if edge is None else call(bound, 0) for edge, bound in zip(edges, operator.rules, strict=False)
-    ]
+        slopes = call(operator.joint, 0, joint=True)
+    else:
+        slopes = [
+            None if edge is None else call(bound, number)
+            for number, (edge, bound) in enumerate(zip(edges, operator.rules, strict=False))
+        ]
+    if not state.tasks[-1].keep_graph:
+        for residual in node.residuals:
+            recorder.drop(residual)
+    return slopes
+
+
+def _offer(edge: Any) -> Any:
+    """Where a replay may write a gradient: none is offered where the leaf had nothing to offer when it was recorded."""
+    leaf = edge[0]
+    variable = leaf.variable if type(leaf) is accumulate.AccumulateGrad else None
+    given = variable is not None and variable._meta is not None and variable._meta.destination is not None
+    return Offer(leaf) if given else Constant(None)
 
 
 def _fit(
@@ -447,8 +503,16 @@ def _accumulate(
     edges: Any = None,
 ) -> Any:
     recorder.leaves[leaf] = None
-    recorder.add("accumulate", leaf, [recorder.atom(given[0])])
+    recorder.add("accumulate", leaf, [recorder.atom(given[0]), Constant(_obedient(given[0], leaf.variable))])
     return _inside(recorder, original, leaf, given, recorded, edges)
+
+
+def _obedient(gradient: Any, variable: Tensor | None) -> bool:
+    """Whether a gradient is memory of its own that lies as the layout contract wants it."""
+    if variable is None or type(gradient) is not np.ndarray or gradient.base is not None:
+        return False
+    spec = variable._spec
+    return gradient.strides == spec.byte_strides and gradient.shape == spec.shape and spec.steady
 
 
 def _grad(recorder: Recorder, original: Callable[..., Any], tensor: Tensor) -> Any:
@@ -479,9 +543,7 @@ def _requires_grad(
     return original(tensor, requires_grad)
 
 
-def _call_module(
-    recorder: Recorder, original: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any
-) -> Any:
+def _call_module(recorder: Recorder, original: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
     recorder.modules[module] = None
     if module._hooked and has_hooks(module):
         recorder.refuse(f"{type(module).__name__} has hooks, whose Python a replay would not run")
@@ -501,6 +563,11 @@ def has_hooks(module: Module) -> bool:
 
 
 def _set_attribute(recorder: Recorder, original: Callable[..., Any], module: Module, name: str, value: Any) -> None:
-    if getattr(module, name, _EMPTY) is not value:
+    if recorder.depth:
+        recorder.passing.add((id(module), name))
+    elif getattr(module, name, _EMPTY) is not value:
         recorder.refuse(f"the step sets attribute {name!r} of {type(module).__name__}; return the value instead")
     original(module, name, value)
+
+
+_ALWAYS = (_set_attribute, _queue_callback)  # these listen inside effects, too

@@ -1,20 +1,27 @@
 """The recorder: what a step does to raw arrays, in order, as a list of events.
 
-Arrays are known by identity while a step is recorded (they are kept alive, so no two share an id). One that a recorded
-call returned, or that is an argument, is a *slot*: at a replay, the variable that holds what the same call returns then.
-Any other was there before: *external* memory, parameters and buffers above all, which a replay reads where it is.
-Whether that is true of an array is decided by recording twice (`engine.capture.program`).
+Arrays are known by identity while they live, and held weakly, so that a recorded step needs no more memory than an
+ordinary one. One that a recorded call returned, or that is an argument, is a *slot*: at a replay, the variable that
+holds what that call returns then. Any other was there before: *external* memory, parameters and buffers above all,
+which a replay reads where it is. Whether that is true of an array is decided by recording twice
+(`engine.capture.comparison`).
 """
 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import count
+from math import prod
 from threading import get_ident
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 import engine
+from engine.autograd.versions import VersionCounter
+from engine.capture.options import Options
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -54,6 +61,12 @@ class Known(NamedTuple):
     tensor: Tensor
 
 
+class Offer(NamedTuple):
+    """The memory that a leaf offers for its gradient (`engine.autograd.accumulate.offered`)."""
+
+    leaf: Any
+
+
 class Shell(NamedTuple):
     """A Tensor of which only the Spec is looked at."""
 
@@ -68,6 +81,22 @@ class Group(NamedTuple):
     items: tuple[Any, ...]
 
 
+class Layout(NamedTuple):
+    """How the array of a slot lies in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes
+    dtype: np.dtype
+    contiguous: bool  # row-major
+    fresh: bool  # it owns its memory: it is no view
+    memory: int  # a number that it shares with those that look into the same memory
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
 class Event(NamedTuple):
     """One thing that a replay does: `kind` is a method of `engine.capture.code.Writer`."""
 
@@ -79,39 +108,106 @@ class Event(NamedTuple):
 
 
 class Recorder:
-    """See the module. `depth` > 0: inside something that is replayed as a whole, so nothing is recorded."""
+    """See the module. `depth` > 0: inside something that is replayed as a whole, so nothing is recorded.
 
-    def __init__(self) -> None:
+    counters: the version counters of the arguments.
+    """
+
+    def __init__(self, counters: Sequence[VersionCounter]) -> None:
         self.thread = get_ident()
+        self.counters = {id(counter): place for place, counter in enumerate(counters)}  # which live as the arguments do
+        self.options = Options()
         self.depth = 0
         self.events: list[Event] = []
         self.modules: dict[Any, None] = {}  # that were called, in order
+        self.passing: set[tuple[int, str]] = set()  # attributes of modules (by id) that effects set
         self.reason: str | None = None  # why this cannot be captured
         self.explained: set[int] = set()  # arrays (by id) of which a write was recorded
         self.leaves: dict[Any, None] = {}  # AccumulateGrad nodes that ran
         self.consumed: set[int] = set()  # nodes (by id) that a backward has run through
         self.in_backward = False
         self._slots: dict[int, Slot] = {}
-        self._numbers: dict[int, Slot] = {}  # residuals that are Python numbers
-        self.kept: list[Any] = []
-        self._count = 0
+        self._residuals: dict[int, Slot] = {}  # residuals that are no arrays: numbers, lists
+        self._held: dict[int, Any] = {}  # those and NumPy's scalars, which cannot be held weakly
+        self._living: dict[int, ref[np.ndarray]] = {}  # arrays of slots, and owners of their memory
+        self.layouts: list[Layout | None] = []  # of each slot; None where it is no array
+        self._memory: dict[int, tuple[int, int, int]] = {}  # owner (by id) -> number, first and last address
+        self._memories = count()
+
+    def check_options(self) -> None:
+        """Refuses a step that writes options of an optimizer itself."""
+        name = self.options.changed()
+        if name is not None:
+            self.refuse(
+                f"the step sets option {name!r} of an optimizer, which a replay would not do again; set it before the "
+                "step, or use a scheduler"
+            )
 
     def refuse(self, reason: str) -> None:
         """Notes why this step cannot be captured. The step itself goes on."""
         if self.reason is None:
             self.reason = f"{reason} ({user_line()})"
 
+    def living(self) -> list[np.ndarray]:
+        """Arrays of slots that somebody holds, and the owners of their memory."""
+        return [array for weak in list(self._living.values()) if (array := weak()) is not None]
+
+    def drop(self, residual: Any) -> None:
+        """Lets go of a residual that nobody needs any more."""
+        if id(residual) in self._residuals:
+            del self._residuals[id(residual)], self._held[id(residual)]
+
+    def close(self) -> None:
+        """Lets go of everything but the events."""
+        for known in (self._slots, self._residuals, self._held, self._living, self._memory):
+            known.clear()
+
+    def _watch(self, array: np.ndarray) -> None:
+        """Forgets an array when it dies: its id may be that of another one then."""
+        number = id(array)
+        if number not in self._living:
+
+            def forget(_: Any) -> None:
+                for known in (self._living, self._slots, self._memory):
+                    known.pop(number, None)
+
+            self._living[number] = ref(array, forget)
+
     # --- arrays -------------------------------------------------------------------------------------------------------
 
     def new_slot(self, array: Any, residual: bool = False) -> Slot:
         """The slot of an array that was made now."""
-        slot = Slot(self._count)
-        self._count += 1
-        by_identity = self._slots if isinstance(array, np.ndarray | np.generic) else self._numbers
+        slot = Slot(len(self.layouts))
+        self.layouts.append(self.layout(array) if isinstance(array, np.ndarray) else None)
+        by_identity = self._slots if isinstance(array, np.ndarray | np.generic) else self._residuals
         assert by_identity is self._slots or residual
         by_identity[id(array)] = slot
-        self.kept.append(array)
+        if isinstance(array, np.ndarray):
+            self._watch(array)
+        else:
+            self._held[id(array)] = array
         return slot
+
+    def layout(self, array: np.ndarray) -> Layout:
+        """How an array lies in memory."""
+        contiguous = array.flags.c_contiguous
+        return Layout(
+            array.shape, array.strides, array.dtype, contiguous, array.base is None, self._memory_number(array)
+        )
+
+    def _memory_number(self, array: np.ndarray) -> int:
+        """The number of the memory that an array looks into."""
+        owner = memory_chain(array)[-1]
+        known = self._memory.get(id(owner))
+        if known is not None:
+            return known[0]
+        low, high = byte_bounds(owner)
+        # A view may have lost the trace of whose memory it looks into: compiled kernels return such.
+        shared = [] if owner.base is None else [n for n, a, b in self._memory.values() if low < b and a < high]
+        number = shared[0] if shared else next(self._memories)
+        self._memory[id(owner)] = (number, low, high)
+        self._watch(owner)
+        return number
 
     def slot_of(self, array: Any) -> Slot | None:
         """The slot an array is known as."""
@@ -120,18 +216,14 @@ class Recorder:
     def atom(self, value: Any, residual: bool = False) -> Any:
         """What an event says of a raw value that was given to a kernel."""
         if isinstance(value, np.ndarray | np.generic):
-            return self._slots.get(id(value)) or self._external(value)
+            return self._slots.get(id(value)) or External(value)
         if residual and value is not None:
-            found = self._numbers.get(id(value))
+            found = self._residuals.get(id(value))
             if found is not None:
                 return found
         if type(value) is tuple:
             return Group(tuple, (), tuple(self.atom(each, residual) for each in value))
         return Constant(value)
-
-    def _external(self, array: Any) -> External:
-        self.kept.append(array)
-        return External(array)
 
     def results(self, values: Sequence[Any], residuals: int = 0) -> tuple[Slot | None, ...]:
         """Slots of what a call returned; the last `residuals` of it may be any Python objects."""
@@ -175,3 +267,15 @@ def user_line() -> str:
     ):
         frame = frame.f_back
     return "outside any file" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def memory_chain(array: np.ndarray) -> list[np.ndarray]:
+    """An array, what it is a view of, what that is a view of, and so on; the last one owns the memory."""
+    chain: list[np.ndarray] = []
+    found: Any = array
+    while found is not None:
+        if isinstance(found, np.ndarray):
+            chain.append(found)
+        # views made from an array interface (numpy's as_strided, engine.backend) name what they keep alive
+        found = found.base if hasattr(found, "base") else getattr(found, "owner", None)
+    return chain

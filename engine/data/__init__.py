@@ -3,6 +3,9 @@
 Read in this order: dataset, sampler, collate, fetch, dataloader; then processes and worker.
 """
 
+from typing import Any
+
+from engine.absent import found
 from engine.data.collate import default_collate, default_convert
 from engine.data.dataloader import DataLoader
 from engine.data.dataset import (
@@ -46,3 +49,7 @@ __all__ = [
     "get_worker_info",
     "random_split",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return found("engine.data", name)

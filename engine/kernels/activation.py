@@ -1,4 +1,4 @@
-"""GELU, SiLU, sigmoid and the ReLU backward over flat memory: one pass, one exponential an element.
+"""GELU and SiLU, and the derivative of tanh, over flat memory: one pass, one exponential an element.
 
 Arrays are one-dimensional, contiguous, equally long, float32 or float64. ``out`` may be one of the inputs itself.
 Results are elementwise, the same wherever an element lies.
@@ -39,20 +39,6 @@ def silu_backward(gradient: Array, x: Array, out: Array | None = None) -> Array:
     """Gradient of x from the gradient of :func:`silu_forward`."""
     out = np.empty_like(x) if out is None else out
     _silu_backward[x.dtype.char](gradient, x, out)
-    return out
-
-
-def sigmoid_forward(x: Array, out: Array | None = None) -> Array:
-    """``1 / (1 + exp(-x))``."""
-    out = np.empty_like(x) if out is None else out
-    _sigmoid[x.dtype.char](x, out)
-    return out
-
-
-def relu_backward(gradient: Array, output: Array, out: Array | None = None) -> Array:
-    """0 where ``output`` (or the input) is at most 0, else ``gradient`` (NaN too). Source: aten threshold_backward."""
-    out = np.empty_like(gradient) if out is None else out
-    _relu_backward[gradient.dtype.char](gradient, output, out)
     return out
 
 
@@ -117,21 +103,9 @@ def _silu_backward(gradient: Read1, x: Read1, out: Write1) -> None:
         out[i] = gradient[i] * fma(v, s * (real(1.0) - s), s)
 
 
-@kernel(interleave=4)
-def _sigmoid(x: Read1, out: Write1) -> None:
-    for i in range(x.size):
-        out[i] = real(1.0) / (real(1.0) + exp(-x[i]))
-
-
 @kernel
 def _tanh_backward(gradient: Read2, output: Read2, slope: Write2) -> None:
     for row in range(slope.shape[0]):
         for column in range(slope.shape[1]):
             y = output[row, column]
             slope[row, column] = gradient[row, column] * (real(1.0) - y * y)
-
-
-@kernel
-def _relu_backward(gradient: Read1, output: Read1, out: Write1) -> None:
-    for i in range(gradient.size):
-        out[i] = real(0.0) if output[i] <= 0 else gradient[i]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.jit import Read1, Read2, Read3, Write1, Write2, Write3, fma, helper, kernel, real
-from engine.kernels.rows import row_squared_distance, row_sum
+from engine.kernels.rows import row_centred_dot, row_squared_distance, row_sum
 
 Array = np.ndarray
 
@@ -162,14 +162,6 @@ def _gradient_sums_rows(gradient: Read2, x: Read2, mean: Read1, total: Write1, p
         projected[c] = real(projections[c])
 
 
-@helper(reassociate=True)
-def _centred_dot(gradient: Read2, x: Read2, row: int, centre: Any) -> Any:
-    total = real(0.0)
-    for j in range(x.shape[1]):
-        total += gradient[row, j] * (x[row, j] - centre)
-    return total
-
-
 @kernel
 def _gradient_sums_planes(gradient: Read3, x: Read3, mean: Read1, total: Write1, projected: Write1) -> None:
     batch, channels, length = x.shape
@@ -179,7 +171,7 @@ def _gradient_sums_planes(gradient: Read3, x: Read3, mean: Read1, total: Write1,
         total64, projected64 = 0.0, 0.0
         for n in range(batch):
             total64 += np.float64(row_sum(gradient_planes, n * channels + c))
-            projected64 += np.float64(_centred_dot(gradient_planes, planes, n * channels + c, mean[c]))
+            projected64 += np.float64(row_centred_dot(gradient_planes, planes, n * channels + c, mean[c]))
         total[c] = real(total64)
         projected[c] = real(projected64)
 

@@ -1,4 +1,4 @@
-"""The only module that imports Numba at its top: compilation, the disk cache, and the few intrinsics we need.
+"""Compilation of kernels, their disk cache, and the few intrinsics we need. It and `tile` import Numba at their top.
 
 The cache is not Numba's own. Numba keeps one index file per function that lists all its dtypes and CPUs, and two
 processes that add to it at once can leave an entry that points to the other one's machine code. Here every machine

@@ -84,3 +84,32 @@ def tanh(x: Any) -> Any:
     near = fma(p * square, x, x)
     far = np.float32(1.0) - np.float32(2.0) / (exp(size + size) + np.float32(1.0))
     return near if size < np.float32(0.625) else (far if x > np.float32(0.0) else -far)
+
+
+def _expm1_64(x: Any) -> Any:
+    return math.expm1(x)
+
+
+@helper(float64=_expm1_64)
+def expm1(x: Any) -> Any:
+    """``e**x - 1``, exact near 0 as well: 2 t / (1 - t) with t = tanh(x / 2)."""
+    t = tanh(np.float32(0.5) * x)
+    return (t + t) / (np.float32(1.0) - t)
+
+
+def _log1p_64(x: Any) -> Any:
+    return math.log1p(x)
+
+
+@helper(float64=_log1p_64)
+def log1p_below_1(x: Any) -> Any:
+    """``log(1 + x)`` for x in [0, 1] within 2 ulp: the series of 2 artanh(x / (2 + x))."""
+    s = x / (np.float32(2.0) + x)
+    square = s * s
+    p = fma(square, np.float32(2.0 / 15), np.float32(2.0 / 13))
+    p = fma(p, square, np.float32(2.0 / 11))
+    p = fma(p, square, np.float32(2.0 / 9))
+    p = fma(p, square, np.float32(2.0 / 7))
+    p = fma(p, square, np.float32(2.0 / 5))
+    p = fma(p, square, np.float32(2.0 / 3))
+    return fma(p * square, s, s + s)

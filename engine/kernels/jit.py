@@ -72,6 +72,25 @@ def sum_vectors(
     raise RuntimeError(f"sum_vectors({sources}, ..., {begin}, ..., {divisor}) exists only inside compiled kernels")
 
 
+def multiply_tile(rows: int, vectors: int, like: np.ndarray, *places_steps_and_counts: Any) -> None:
+    """Sums of products of a tile in registers, see `engine.kernels.tile`. Only inside kernels."""
+    raise RuntimeError(f"multiply_tile({rows}, {vectors}, ...) exists only inside compiled kernels")
+
+
+def transpose_tile(side: int, like: np.ndarray, *places_and_steps: Any) -> None:
+    """A square block turned around in registers, see `engine.kernels.tile`. Only inside kernels."""
+    raise RuntimeError(f"transpose_tile({side}, ...) exists only inside compiled kernels")
+
+
+@functools.cache
+def vector_bytes() -> int:
+    """Bytes of the CPU's vector registers: 64 where it has 32 such registers (AVX-512), else 32 or 16."""
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features()
+    return 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
+
+
 class Helper:
     """A function that kernels inline; ``float64`` replaces it in float64 kernels where another formula is better."""
 
@@ -176,6 +195,10 @@ def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
             namespace[name] = getattr(np, DTYPES[char])
         elif value is fma or value is array_at or value is sum_vectors:
             namespace[name] = getattr(compiler, name)
+        elif value is multiply_tile or value is transpose_tile:
+            from engine.kernels import tile
+
+            namespace[name] = getattr(tile, name)
     copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__

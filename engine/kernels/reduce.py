@@ -5,8 +5,8 @@ step rounded; weights of 1 leave the bits of a plain sum. The bits depend neithe
 length, on who computes it, or on the CPU.
 """
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import numpy as np
 
@@ -55,6 +55,11 @@ def sum_slices(
     _sum_slices[char](
         sources, _ones(sources.size) if weights is None else weights, destinations, _EMPTY[char], start, count, divisor
     )
+
+
+def prepare_sum(sources: Array, destinations: Array, char: str, count: int) -> Callable[[float], None]:
+    """``sum_slices`` of all ``count`` elements, unweighted, as a function of the divisor: 0.15 us less a call."""
+    return partial(_sum_slices[char], sources, _ones(sources.size), destinations, _EMPTY[char], 0, count)
 
 
 @cache

@@ -41,6 +41,15 @@ def row_dot(x: Read2, y: Read2, row: int) -> Any:
 
 
 @helper(reassociate=True)
+def row_centred_dot(x: Read2, y: Read2, row: int, centre: Any) -> Any:
+    """Sum of ``x[row] * (y[row] - centre)``."""
+    total = real(0.0)
+    for j in range(x.shape[1]):
+        total += x[row, j] * (y[row, j] - centre)
+    return total
+
+
+@helper(reassociate=True)
 def row_exp_sum(x: Read2, row: int, shift: Any) -> Any:
     """Sum of ``exp(x[row] - shift)``."""
     total = real(0.0)

@@ -4,9 +4,9 @@ Read in this order: module, parameter, container, linear; then any family of lay
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
-from engine.absent import absent
+from engine.absent import found
 from engine.nn import functional, init, utils
 from engine.nn.activation import (
     CELU,
@@ -50,6 +50,7 @@ from engine.nn.loss import (
     BCEWithLogitsLoss,
     CosineEmbeddingLoss,
     CrossEntropyLoss,
+    CTCLoss,
     GaussianNLLLoss,
     HingeEmbeddingLoss,
     HuberLoss,
@@ -151,6 +152,7 @@ __all__ = [
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AdaptiveAvgPool3d",
+    "AdaptiveLogSoftmaxWithLoss",
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
     "AdaptiveMaxPool3d",
@@ -165,6 +167,7 @@ __all__ = [
     "BatchNorm3d",
     "Bilinear",
     "Buffer",
+    "CTCLoss",
     "ChannelShuffle",
     "CircularPad1d",
     "CircularPad2d",
@@ -181,6 +184,7 @@ __all__ = [
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
+    "DataParallel",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
@@ -210,6 +214,19 @@ __all__ = [
     "LPPool3d",
     "LSTMCell",
     "LayerNorm",
+    "LazyBatchNorm1d",
+    "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+    "LazyConv1d",
+    "LazyConv2d",
+    "LazyConv3d",
+    "LazyConvTranspose1d",
+    "LazyConvTranspose2d",
+    "LazyConvTranspose3d",
+    "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d",
+    "LazyInstanceNorm3d",
+    "LazyLinear",
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
@@ -276,6 +293,7 @@ __all__ = [
     "TripletMarginWithDistanceLoss",
     "Unflatten",
     "Unfold",
+    "UninitializedParameter",
     "Upsample",
     "UpsamplingBilinear2d",
     "UpsamplingNearest2d",
@@ -288,7 +306,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name == "modules":
-        return importlib.import_module("engine.nn.modules")
-    raise absent("engine.nn", name)
+# Imported when first asked for.
+_ON_DEMAND = {name: "engine.nn.lazy" for name in __all__ if name.startswith("Lazy")}
+_ON_DEMAND |= {
+    "AdaptiveLogSoftmaxWithLoss": "engine.nn.adaptive",
+    "DataParallel": "engine.nn.parallel",
+    "UninitializedParameter": "engine.nn.lazy",
+}
+_MODULES = ("common_types", "modules", "parallel")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"engine.nn.{name}")
+    if name in _ON_DEMAND:
+        return getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    return found("engine.nn", name)

@@ -1,5 +1,10 @@
-"""`MultiheadAttention`: the parameters of `F.multi_head_attention_forward`."""
+"""`MultiheadAttention`: the parameters of `F.multi_head_attention_forward`. And the names with which PyTorch's users
+choose between attention kernels, of which there is one here.
+"""
 
+import enum
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import engine
@@ -9,6 +14,22 @@ from engine.nn.linear import NonDynamicallyQuantizableLinear
 from engine.nn.module import Module
 from engine.nn.parameter import Parameter
 from engine.tensor import Tensor
+
+
+class SDPBackend(enum.Enum):
+    """PyTorch's kernels of `scaled_dot_product_attention`."""
+
+    ERROR = -1
+    MATH = 0
+    FLASH_ATTENTION = 1
+    EFFICIENT_ATTENTION = 2
+    CUDNN_ATTENTION = 3
+
+
+@contextmanager
+def sdpa_kernel(backends: SDPBackend | Sequence[SDPBackend], set_priority: bool = False) -> Iterator[None]:
+    """Leaves everything as it is: one kernel serves, and its results are those of all."""
+    yield
 
 
 class MultiheadAttention(Module):

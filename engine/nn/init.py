@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import engine
@@ -195,3 +196,30 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
         for column in range(columns):
             tensor[engine.randperm(rows)[:zeros], column] = 0
     return tensor
+
+
+def _older(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function under the name without the underscore, which says so."""
+    new = function.__name__
+    old = new.rstrip("_")
+
+    def initialiser(*args: Any, **kwargs: Any) -> Tensor:
+        warnings.warn(f"`nn.init.{old}` is now deprecated in favor of `nn.init.{new}`.", FutureWarning, stacklevel=2)
+        return function(*args, **kwargs)
+
+    initialiser.__name__ = initialiser.__qualname__ = old
+    initialiser.__doc__ = f"The older name of `{new}`."
+    return initialiser
+
+
+uniform = _older(uniform_)
+normal = _older(normal_)
+constant = _older(constant_)
+eye = _older(eye_)
+dirac = _older(dirac_)
+xavier_uniform = _older(xavier_uniform_)
+xavier_normal = _older(xavier_normal_)
+kaiming_uniform = _older(kaiming_uniform_)
+kaiming_normal = _older(kaiming_normal_)
+orthogonal = _older(orthogonal_)
+sparse = _older(sparse_)

@@ -1,6 +1,7 @@
 """Loss layers: each holds the arguments of the function of the same name in `engine.nn.functional`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import engine.nn.functional as F
 from engine.nn.distance import PairwiseDistance
@@ -353,4 +354,18 @@ class TripletMarginWithDistanceLoss(_Loss):
             margin=self.margin,
             swap=self.swap,
             reduction=self.reduction,
+        )
+
+
+class CTCLoss(_Loss):
+    """-log p(targets) over all alignments with log_probs (T, N, C); see `F.ctc_loss`."""
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction=reduction)
+        self.blank = blank
+        self.zero_infinity = zero_infinity
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
+        return F.ctc_loss(
+            log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity
         )

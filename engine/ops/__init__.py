@@ -99,6 +99,7 @@ from engine.ops.cumulative import (
     cummin as cummin,
     cumulative_trapezoid as cumulative_trapezoid,
     diff as diff,
+    gradient as gradient,
     logcumsumexp as logcumsumexp,
     trapezoid as trapezoid,
     trapz as trapz,
@@ -131,6 +132,7 @@ from engine.ops.elementwise import (
     dist as dist,
     divide as divide,
     float_power as float_power,
+    heaviside as heaviside,
     isclose as isclose,
     isin as isin,
     isneginf as isneginf,
@@ -141,6 +143,7 @@ from engine.ops.elementwise import (
     masked_scatter as masked_scatter,
     nan_to_num as nan_to_num,
     rad2deg as rad2deg,
+    round as round,
     rsub as rsub,
     subtract as subtract,
     true_divide as true_divide,
@@ -168,6 +171,11 @@ from engine.ops.factories import (
     tensor as tensor,
     zeros as zeros,
     zeros_like as zeros_like,
+)
+from engine.ops.fourier import (
+    fft_c2c as fft_c2c,
+    fft_c2r as fft_c2r,
+    fft_r2c as fft_r2c,
 )
 from engine.ops.group_norm import group_norm as group_norm
 from engine.ops.im2col import (
@@ -211,6 +219,27 @@ from engine.ops.max_pool import (
     max_pool_with_indices as max_pool_with_indices,
     pool_gather as pool_gather,
     pool_scatter as pool_scatter,
+)
+from engine.ops.miscellaneous import (
+    frexp as frexp,
+    histogram as histogram,
+    is_nonzero as is_nonzero,
+    is_same_size as is_same_size,
+    is_signed as is_signed,
+    narrow_copy as narrow_copy,
+    nonzero_static as nonzero_static,
+    range as range,
+    scalar_tensor as scalar_tensor,
+)
+from engine.ops.more_special import (
+    entr as entr,
+    gammainc as gammainc,
+    gammaincc as gammaincc,
+    multigammaln as multigammaln,
+    mvlgamma as mvlgamma,
+    ndtr as ndtr,
+    ndtri as ndtri,
+    xlog1py as xlog1py,
 )
 from engine.ops.norms import (
     norm as norm,
@@ -290,6 +319,7 @@ from engine.ops.sets import (
 )
 from engine.ops.shapes import (
     argwhere as argwhere,
+    as_strided_scatter as as_strided_scatter,
     atleast_1d as atleast_1d,
     atleast_2d as atleast_2d,
     atleast_3d as atleast_3d,
@@ -323,6 +353,11 @@ from engine.ops.shapes import (
     vander as vander,
     vsplit as vsplit,
 )
+from engine.ops.scatter_reduce import (
+    index_reduce as index_reduce,
+    put as put,
+    scatter_reduce as scatter_reduce,
+)
 from engine.ops.softmax import (
     log_softmax as log_softmax,
     softmax as softmax,
@@ -344,6 +379,15 @@ from engine.ops.sorting import (
     topk as topk,
 )
 from engine.ops.special_functions import polygamma as polygamma
+from engine.ops.spectrogram import (
+    bartlett_window as bartlett_window,
+    blackman_window as blackman_window,
+    hamming_window as hamming_window,
+    hann_window as hann_window,
+    istft as istft,
+    kaiser_window as kaiser_window,
+    stft as stft,
+)
 from engine.ops.statistics import (
     aminmax as aminmax,
     corrcoef as corrcoef,

@@ -1,11 +1,12 @@
 """Activations with parameters of their own: one pass forward, and one derivative rule that arrays and Tensors both
 answer to.
 
-gelu and silu have compiled CPU kernels. Formulas: torch.nn.functional's documentation. relu, sigmoid and tanh are rows
-of `engine.ops.pointwise`.
+gelu, silu and those in `engine.kernels.piecewise` have compiled CPU kernels. Formulas: torch.nn.functional's
+documentation. relu, sigmoid and tanh are rows of `engine.ops.pointwise`.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from engine import iterator
 from engine.dispatch import OPERATORS, Operator, apply, define
 from engine.kernels import activation as kernels
+from engine.kernels import piecewise
+from engine.kernels.piecewise import vectors
 from engine.ops.common import kept
 from engine.ops.inplace import inplace
 from engine.ops.pointwise import where
@@ -33,9 +36,32 @@ def _activation(name: str, forward: Callable[..., Any], slope: Callable[..., Any
     def computed(xp: ModuleType, input: Any, *given: Any) -> Any:
         return forward(xp, in_single_precision(input), *given).astype(input.dtype, copy=False)
 
-    operator = define(name, rule=rule, forward=computed, backward=(slope,), attributes=attributes)
+    backward = (_compiled_slope(name, slope),)
+    operator = define(name, rule=rule, forward=computed, backward=backward, attributes=attributes)
     operator.elementwise = True
+    if name in piecewise.FORWARD:
+
+        def run(xp: ModuleType, input: Any, *given: Any) -> Any:
+            if input.dtype.itemsize == 2:  # half precision: the very bits of single precision, rounded once
+                return run(xp, in_single_precision(input), *given).astype(input.dtype)
+            out = piecewise.activated(name, input, *given)
+            return computed(xp, input, *given) if out is None else out
+
+        operator.kernel("cpu")(run)
     return operator
+
+
+def _compiled_slope(name: str, slope: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule, by the compiled kernel of that name where there is one and it serves."""
+    if name not in piecewise.BACKWARD:
+        return slope
+
+    @wraps(slope)
+    def rule(g: Any, nd: Any, input: Any, *given: Any) -> Any:
+        found = None if nd.records else piecewise.slope(name, g, input, *given)
+        return slope(g, nd, input, *given) if found is None else found
+
+    return rule
 
 
 # --- gelu -------------------------------------------------------------------------------------------------------------
@@ -50,7 +76,7 @@ def _gelu(xp: ModuleType, input: Any, approximate: str) -> Any:
 
 
 def _gelu_slope(g: Any, nd: Any, input: Any, approximate: str) -> Any:
-    if not nd.records and (flat := _flat(input, g)):
+    if not nd.records and (flat := vectors(input, g)):
         out = np.empty_like(input)
         kernels.gelu_backward(flat[1], flat[0], approximate=approximate, out=out.ravel("K"))
         return out
@@ -65,20 +91,6 @@ def _gelu_slope(g: Any, nd: Any, input: Any, approximate: str) -> Any:
 GELU = _activation("gelu", _gelu, _gelu_slope, "approximate")
 
 
-def _flat(*arrays: Any) -> list[Any] | None:
-    """The memory of dense arrays of one layout and one dtype (float32 or float64) as vectors; None where they are not
-    that.
-    """
-    first = arrays[0]
-    if not isinstance(first, np.ndarray) or first.dtype.char not in "fd":
-        return None
-    for array in arrays[1:]:
-        if array.dtype != first.dtype or array.strides != first.strides or array.shape != first.shape:
-            return None
-    vectors = [array.ravel("K") for array in arrays]
-    return None if vectors[0].flags.owndata else vectors  # ravel had to copy: not dense
-
-
 def _flat_kernel(operator: Operator, name: str) -> None:
     """Runs a kernel of engine.kernels.activation where the memory is dense, the operator's own forward elsewhere."""
     forward = operator.forward
@@ -86,7 +98,7 @@ def _flat_kernel(operator: Operator, name: str) -> None:
     def run(xp: ModuleType, input: Any, *attributes: Any) -> Any:
         if input.dtype.itemsize == 2:  # half precision: the very bits of single precision, rounded once
             return run(xp, in_single_precision(input), *attributes).astype(input.dtype)
-        flat = _flat(input)
+        flat = vectors(input)
         if flat is None:
             return forward(xp, input, *attributes)
         out = np.empty_like(input)
@@ -118,7 +130,7 @@ def _sigmoid(xp: ModuleType, input: Any) -> Any:
 
 
 def _silu_slope(g: Any, nd: Any, input: Any) -> Any:
-    if not nd.records and (flat := _flat(input, g)):
+    if not nd.records and (flat := vectors(input, g)):
         out = np.empty_like(input)
         kernels.silu_backward(flat[1], flat[0], out=out.ravel("K"))
         return out
@@ -149,8 +161,7 @@ ELU = _activation(
         input > 0, input * scale, xp.expm1(xp.minimum(input, 0) * input_scale) * (alpha * scale)
     ),
     lambda g, nd, input, alpha, scale, input_scale: (
-        g
-        * nd.where(input <= 0, nd.exp(nd.minimum(input, 0) * input_scale) * (alpha * scale * input_scale), scale)
+        g * nd.where(input <= 0, nd.exp(nd.minimum(input, 0) * input_scale) * (alpha * scale * input_scale), scale)
     ),
     "alpha scale input_scale",
 )

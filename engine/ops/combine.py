@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from engine import layout
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
-from engine.ops.common import common_dtype
+from engine.ops.common import common_dtype, in_single_precision, with_common_dtype
 from engine.ops.out import deliver
 from engine.ops.views import unsqueeze
 from engine.spec import Spec
@@ -26,8 +28,9 @@ def _cat_rule(*rest: Any) -> Spec:
         for axis in range(first.ndim):
             if axis != dim and spec.shape[axis] != first.shape[axis]:
                 raise RuntimeError(
-                    f"cat: Sizes of tensors must match except in dimension {dim}. Expected {list(first.shape)} but "
-                    f"got {list(spec.shape)} for tensor number {position}"
+                    f"cat: Sizes of tensors must match except in dimension {dim}. Expected size {first.shape[axis]} "
+                    f"but got size {spec.shape[axis]} for tensor number {position} in the list: {list(first.shape)} "
+                    f"and {list(spec.shape)}"
                 )
     total = sum(spec.shape[dim] for spec in specs)
     shape = (*first.shape[:dim], total, *first.shape[dim + 1 :])
@@ -38,7 +41,7 @@ def _cat_rule(*rest: Any) -> Spec:
 
 def _cat(xp: ModuleType, *rest: Any) -> Any:
     *arrays, dim = rest
-    return xp.concatenate(arrays, axis=dim)
+    return xp.concatenate(with_common_dtype(arrays), axis=dim)
 
 
 def _cat_gradients(g: Any, nd: Any, needs: Any, sizes: tuple[int, ...], dim: int) -> list[Any]:
@@ -124,7 +127,7 @@ def _stack_rule(*rest: Any) -> Spec:
 
 def _stack(xp: ModuleType, *rest: Any) -> Any:
     *arrays, dim = rest
-    joined = xp.concatenate(arrays, axis=dim)
+    joined = xp.concatenate(with_common_dtype(arrays), axis=dim)
     return joined.reshape((*joined.shape[:dim], len(arrays), arrays[0].shape[dim], *joined.shape[dim + 1 :]))
 
 
@@ -286,16 +289,21 @@ triu = _triangle("triu")
 
 
 def _cumulative(name: str) -> Any:
+    def forward(xp: ModuleType, input: Any, dim: int, kind: Any) -> Any:
+        if kind.itemsize == 2 and kind.is_floating_point:  # each partial result is rounded once, not carried on rounded
+            return getattr(xp, name)(input, axis=dim, dtype=np.float32).astype(kind.numpy)
+        return getattr(xp, name)(input, axis=dim, dtype=kind.numpy)
+
     operator = define(
         name,
         rule=lambda input, dim, kind: input.like(shape=input.shape, dtype=kind),
-        forward=lambda xp, input, dim, kind: getattr(xp, name)(input, axis=dim, dtype=kind.numpy),
+        forward=forward,
         backward=(
             (
                 lambda g, nd, dim: nd.flip(
                     nd.cumsum(nd.flip(g, (dim,)), dim, g.dtype)
                     if nd.records
-                    else nd.xp.cumsum(nd.xp.flip(g, dim), axis=dim),
+                    else nd.xp.cumsum(nd.xp.flip(in_single_precision(g), dim), axis=dim),
                     (dim,),
                 ),
             )
@@ -323,6 +331,8 @@ def _cumulative(name: str) -> Any:
 
 def _cumprod_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
     """The sum of g[i] out[i] / x[k] over i >= k; with zeros among the elements, of products that leave x[k] out."""
+    if not nd.records:
+        g, input, out = map(in_single_precision, (g, input, out))
     if bool((input == 0).any()):
         return _cumprod_slope_at_zeros(g, nd, input, out, dim)
     total = g * out
@@ -354,6 +364,9 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     if indexing == "xy" and len(given) > 1:
         grids = meshgrid(given[1], given[0], *given[2:])
         return tuple(grid.transpose(0, 1) for grid in (grids[1], grids[0], *grids[2:]))
+    for tensor in given:
+        if tensor.ndim > 1:
+            raise RuntimeError(f"torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: {tensor}")
     shape = tuple(tensor.numel() for tensor in given)
     return tuple(
         tensor.reshape(tuple(n if i == axis else 1 for i, n in enumerate(shape))).expand(shape)

@@ -1,5 +1,6 @@
 """What operator definitions share: reading operands, common dtypes, device of a call."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def refuse_dtypes(name: str, refused: str, specs: tuple[Spec, ...]) -> None:
     """
     kind = common_dtype(*specs)
     if name == "sub":  # bool operands are refused whatever they meet
-        kind = next((spec.dtype for spec in specs if spec.number is None and not spec.dtype.category), kind)
+        kind = next((spec.dtype for spec in specs if not spec.dtype.category), kind)
     if _CATEGORIES[kind.category] in refused.split():
         expected = " or ".join(category for category in _CATEGORIES if category not in refused.split())
         advice = "; convert it with .to()"
@@ -92,12 +93,27 @@ def require_real(name: str, spec: Spec) -> None:
         )
 
 
+def refuse_complex(name: str, spec: Spec) -> None:
+    """Raises NotImplementedError, as PyTorch's kernels do, for complex numbers, which have no order."""
+    if spec.dtype.is_complex:
+        raise NotImplementedError(
+            f'"{name}" not implemented for {spec.dtype}: complex numbers have no order, use .abs() or .real'
+        )
+
+
 def in_single_precision(array: Any) -> Any:
     """float16 and bfloat16 arrays as float32, in which PyTorch's CPU kernels compute; others as they are."""
     return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
-# --- what derivative rules share; `nd` tells raw arrays from Tensors ---------------------------------------------------
+def with_common_dtype(arrays: Sequence[Any]) -> Sequence[Any]:
+    """bfloat16 arrays beside others as float32: NumPy knows no dtype that bfloat16 and others meet in."""
+    if len({array.dtype for array in arrays}) > 1 and any(array.dtype.kind == "V" for array in arrays):
+        return [array.astype(np.float32) if array.dtype.kind == "V" else array for array in arrays]
+    return arrays
+
+
+# --- what derivative rules share; `nd` tells raw arrays from Tensors --------------------------------------------------
 
 
 def kept(g: Any, nd: Any, mask: Any) -> Any:

@@ -47,8 +47,8 @@ def _as_real_rule(input: Spec) -> Spec:
 
 
 def _as_real(xp: ModuleType, input: Any) -> Any:
-    parts = xp.lib.stride_tricks.as_strided(input.real, (*input.shape, 2), (*input.strides, input.dtype.itemsize // 2))
-    return parts
+    strides = (*input.strides, input.dtype.itemsize // 2)
+    return xp.lib.stride_tricks.as_strided(input.real, (*input.shape, 2), strides)
 
 
 def _as_complex_rule(input: Spec) -> Spec:
@@ -59,13 +59,15 @@ def _as_complex_rule(input: Spec) -> Spec:
         )
     if not input.ndim or input.shape[-1] != 2:
         raise RuntimeError(f"Tensor must have a last dimension of size 2, got shape {list(input.shape)}")
+    kind = dtypes.complex64 if input.dtype is dtypes.float32 else dtypes.complex128
+    if not input.numel:
+        return input.like(shape=input.shape[:-1], dtype=kind)
     if input.stride[-1] != 1:
         raise RuntimeError(f"Tensor must have a last dimension with stride 1, got strides {input.stride}")
     if any(step % 2 for step in input.stride[:-1]):
         raise RuntimeError(
             f"Tensor must have a stride divisible by 2 for all but last dimension, got strides {input.stride}"
         )
-    kind = dtypes.complex64 if input.dtype is dtypes.float32 else dtypes.complex128
     return input.like(shape=input.shape[:-1], stride=tuple(step // 2 for step in input.stride[:-1]), dtype=kind)
 
 
@@ -82,11 +84,7 @@ VIEW_AS_COMPLEX = _not_analytic(
     define(
         "view_as_complex",
         rule=_as_complex_rule,
-        forward=lambda xp, input: xp.lib.stride_tricks.as_strided(
-            input.view(input.dtype.char.upper())[..., 0] if input.flags.c_contiguous else _joined(xp, input),
-            input.shape[:-1],
-            input.strides[:-1],
-        ),
+        forward=lambda xp, input: _joined(xp, input),
         backward=(lambda g, nd: nd.view_as_real(g) if nd.records else nd.xp.stack([g.real, g.imag], -1),),
         view=True,
     )
@@ -95,7 +93,12 @@ VIEW_AS_COMPLEX = _not_analytic(
 
 def _joined(xp: ModuleType, input: Any) -> Any:
     """The same memory as complex numbers: the pair of parts is one element whatever the other axes do."""
-    return input.view(input.dtype.char.upper())[..., 0]
+    kind = input.dtype.char.upper()
+    if not input.size:
+        return xp.empty(input.shape[:-1], kind)
+    if input.strides[-1] != input.itemsize:  # NumPy's own answer for an axis that was made of another one
+        return xp.lib.stride_tricks.as_strided(input, strides=(*input.strides[:-1], input.itemsize)).view(kind)[..., 0]
+    return input.view(kind)[..., 0]
 
 
 def _restrict(view: Tensor, source: Tensor) -> Tensor:
@@ -122,7 +125,10 @@ def view_as_real(input: Tensor) -> Tensor:
 
 
 def view_as_complex(input: Tensor) -> Tensor:
-    """A last axis of size 2 as the parts of complex numbers, a view. Raises: RuntimeError for other sizes or strides."""
+    """A last axis of size 2 as the parts of complex numbers, a view.
+
+    Raises: RuntimeError for other sizes or strides.
+    """
     return _restrict(apply(VIEW_AS_COMPLEX, (input,)), input)
 
 

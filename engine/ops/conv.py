@@ -19,8 +19,8 @@ import numpy as np
 
 from engine import backend, layout
 from engine.dispatch import apply, define
-from engine.layout import MemoryFormat
-from engine.ops import conv_arrays, conv_cpu
+from engine.layout import MemoryFormat, contiguous_format
+from engine.ops import conv_arrays, conv_cpu, conv_direct
 from engine.ops.common import optional
 from engine.ops.windows import Axes, ConvWindow, channels_last, formatted, suggested_format
 from engine.spec import Spec
@@ -124,7 +124,9 @@ def _conv_backward(
 ) -> tuple[Any, ...]:
     to_input = to_weight = None
     if needs[0] and needs[1] and g.ndim == 4 and not nd.records and nd.xp is np:
-        g = conv_cpu.in_one_layout(g, input, weight_spec.shape[2:], window)
+        kernel = weight_spec.shape[2:]
+        if not conv_direct.serves(window, kernel, weight_spec.shape[1]):
+            g = conv_cpu.in_one_layout(g, input, kernel, window)
     if needs[0]:
         to_input = nd.conv_transposed(g, weight, None, tuple(input_spec.shape[2:]), window, memory_format)
     if needs[1]:
@@ -234,8 +236,13 @@ CONV.node_name = CONV_TRANSPOSED.node_name = "ConvolutionBackward0"
 
 
 def _is_fast(window: ConvWindow, *arrays: Any) -> bool:
-    """Whether `conv_cpu` serves: one or two axes of float32 or float64, with elements."""
-    return len(window.stride) <= 2 and arrays[0].dtype.char in "fd" and all(array.size for array in arrays)
+    """Whether `conv_cpu` or `conv_direct` may serve: float32 or float64, with elements."""
+    return arrays[0].dtype.char in "fd" and all(array.size for array in arrays)
+
+
+def _has_columns(window: ConvWindow) -> bool:
+    """Whether `conv_cpu` serves: one or two axes."""
+    return len(window.stride) <= 2
 
 
 def _flat(array: Any) -> Any:
@@ -247,7 +254,12 @@ def _flat(array: Any) -> Any:
 def _conv_cpu(
     xp: ModuleType, input: Any, weight: Any, bias: Any, window: ConvWindow, memory_format: MemoryFormat
 ) -> Any:
-    if not _is_fast(window, input, weight):
+    kernel = weight.shape[2:]
+    if _is_fast(window, input, weight):
+        few = memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
+        if conv_direct.serves(window, kernel, weight.shape[1]) and not few:
+            return conv_direct.forward(input, weight, bias, window, memory_format)
+    if not (_is_fast(window, input, weight) and _has_columns(window)):
         return conv_arrays.convolve(xp, input, weight, bias, window, memory_format)
     result = conv_cpu.forward(_flat(input), _flat(weight), bias, window.in_two_dimensions(), memory_format)
     return result if input.ndim == 4 else result[:, :, 0]
@@ -263,7 +275,15 @@ def _conv_transposed_cpu(
     window: ConvWindow,
     memory_format: MemoryFormat,
 ) -> Any:
-    if not _is_fast(window, input, weight):
+    fast = _is_fast(window, input, weight)
+    kernel = weight.shape[2:]
+    few = max(kernel) == 1 and memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
+    if fast and conv_direct.serves_input_gradient(window, kernel, weight.shape[1]) and not few:
+        result = conv_direct.input_gradient(input, weight, size, window, memory_format)
+        if bias is not None:
+            result += bias.reshape(-1, *(1,) * len(size))
+        return result
+    if not (fast and _has_columns(window)):
         return conv_arrays.convolve_transposed(xp, input, weight, bias, size, window, memory_format)
     extent = size if len(size) == 2 else (1, *size)
     flat = window.in_two_dimensions()
@@ -277,7 +297,12 @@ def _conv_transposed_cpu(
 def _weight_gradient_cpu(
     xp: ModuleType, gradient: Any, input: Any, window: ConvWindow, size: Axes, weight_stride: Axes
 ) -> Any:
-    if not _is_fast(window, gradient, input):
+    fast = _is_fast(window, gradient, input)
+    if fast and conv_direct.serves(window, size[2:], size[1]):
+        few = gradient.flags.c_contiguous and conv_cpu.stays_row_major(input, size[2:], window)
+        if not few:
+            return conv_direct.weight_gradient(gradient, input, window, size)
+    if not (fast and _has_columns(window)):
         return conv_arrays.weight_gradient(xp, gradient, input, window, size, weight_stride)
     shape = size if len(size) == 4 else (*size[:2], 1, size[2])
     result = conv_cpu.weight_gradient(_flat(gradient), _flat(input), window.in_two_dimensions(), shape)

@@ -5,8 +5,9 @@ from typing import Any
 
 from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
-from engine.dtypes import int64
+from engine.dtypes import FLOATING_CATEGORY, int64
 from engine.ops.combine import cat
+from engine.ops.common import in_single_precision, refuse_complex
 from engine.ops.precision import require_real
 from engine.ops.reduce import values_indices
 from engine.spec import Spec
@@ -15,6 +16,7 @@ from engine.tensor import Tensor
 
 def _running_extremum(name: str, accumulate: str) -> Operator:
     def rule(input: Spec, dim: int) -> tuple[Spec, Spec]:
+        refuse_complex(name, input)
         return input.like(shape=input.shape), input.like(shape=input.shape, dtype=int64)
 
     def forward(xp: ModuleType, input: Any, dim: int) -> tuple[Any, Any]:
@@ -69,6 +71,7 @@ def _logcumsumexp_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
         return sums * (input - top).exp()
     # Positive and negative parts by their logarithms: the exponentials of `out` itself may not be representable.
     xp = nd.xp
+    g, input, out = map(in_single_precision, (g, input, out))
     gains = xp.exp(input + _backward_sums(xp, xp.log(xp.maximum(g, 0)) - out, dim))
     return gains - xp.exp(input + _backward_sums(xp, xp.log(xp.maximum(-g, 0)) - out, dim))
 
@@ -76,7 +79,9 @@ def _logcumsumexp_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
 LOGCUMSUMEXP = define(
     "logcumsumexp",
     rule=_logcumsumexp_rule,
-    forward=lambda xp, input, dim: xp.logaddexp.accumulate(input, axis=dim),
+    forward=lambda xp, input, dim: xp.logaddexp.accumulate(in_single_precision(input), axis=dim).astype(
+        input.dtype, copy=False
+    ),
     backward=(_logcumsumexp_slope,),
     attributes="dim",
 )
@@ -134,3 +139,57 @@ def _trapezoids(y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
     if x.ndim == 1 and y.ndim > 1:
         widths = widths.reshape((-1,) + (1,) * (y.ndim - 1 - dim))
     return heights * widths / 2
+
+
+def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
+    """Derivatives along axes by differences of second order inside and of order `edge_order` at the ends.
+
+    `spacing` is a number, one an axis, or vectors of coordinates.
+    """
+    if edge_order not in (1, 2):
+        raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
+    axes = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    axes = [wrap_dim(axis, input.ndim, "gradient") for axis in axes]
+    spaces = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(axes)
+    if len(spaces) != len(axes):
+        raise RuntimeError(
+            f"torch.gradient expected spacing to be unspecified, a scalar or a list of length {len(axes)}, got "
+            f"{len(spaces)}"
+        )
+    return [_slope_along(input, axis, space, edge_order) for axis, space in zip(axes, spaces, strict=True)]
+
+
+def _slope_along(input: Tensor, dim: int, space: Any, edge_order: int) -> Tensor:
+    size = input.shape[dim]
+    if size < edge_order + 1:
+        raise RuntimeError("torch.gradient expected each dimension size to be at least edge_order+1")
+    x = input if input.dtype.category >= FLOATING_CATEGORY else input.float()
+    part = lambda start, length: x.narrow(dim, start, length)  # noqa: E731
+    if isinstance(space, Tensor) and space.ndim:
+        steps = (space[1:] - space[:-1]).reshape((-1,) + (1,) * (x.ndim - 1 - dim))
+        before, after = steps.narrow(0, 0, size - 2), steps.narrow(0, 1, size - 2)
+        middle = (
+            part(0, size - 2) * (-after / (before * (before + after)))
+            + part(1, size - 2) * ((after - before) / (before * after))
+            + part(2, size - 2) * (before / (after * (before + after)))
+        )
+        first, second, last, previous = steps[:1], steps[1:2], steps[-1:], steps[-2:-1]
+    else:
+        step = space
+        middle = (part(2, size - 2) - part(0, size - 2)) / (2 * step)
+        first = second = last = previous = step
+    if edge_order == 1:
+        start = (part(1, 1) - part(0, 1)) / first
+        end = (part(size - 1, 1) - part(size - 2, 1)) / last
+    else:
+        start = (
+            part(0, 1) * (-(2 * first + second) / (first * (first + second)))
+            + part(1, 1) * ((first + second) / (first * second))
+            + part(2, 1) * (-first / (second * (first + second)))
+        )
+        end = (
+            part(size - 3, 1) * (last / (previous * (previous + last)))
+            + part(size - 2, 1) * (-(previous + last) / (previous * last))
+            + part(size - 1, 1) * ((2 * last + previous) / (last * (previous + last)))
+        )
+    return cat([start, middle, end], dim)

@@ -1,4 +1,4 @@
-"""Factorisations of real matrices (batches in the leading axes): qr, eigh, svd, and pinv, with derivatives. Factors are
+"""Factorisations of matrices (batches in the leading axes): qr, eigh, svd, and pinv, with derivatives. Factors are
 column-major, as LAPACK leaves them.
 
 Derivative rules: M. Giles, "Collected matrix derivative results for forward and reverse mode AD" (2008); for svd and qr
@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from engine.dispatch import define
+from engine.dtypes import complex64, complex128, float32
 from engine.ops.combine import cat
-from engine.ops.solving import check_matrix, column_major, guarded, turned
+from engine.ops.common import conjugate
+from engine.ops.solving import adjoint, check_matrix, column_major, guarded
 from engine.spec import Spec
+
+
+def _eye(nd: Any, like: Any) -> Any:
+    """The identity of the size of a last axis."""
+    eye = np.eye(like.shape[-1])
+    return like.new_tensor(eye) if nd.records else nd.xp.asarray(eye, like.dtype)
+
 
 # --- qr ---------------------------------------------------------------------------------------------------------------
 
@@ -53,18 +62,19 @@ def _qr_slope(g: Any, nd: Any, out: Any, mode: str) -> Any:
         r = r[..., :, :size]
         if of_right is not None:
             of_r = of_r[..., :, :size]
-            extra = nd.matmul(nd.matmul(q, right), turned(nd, of_right))
+            extra = nd.matmul(nd.matmul(q, right), adjoint(nd, of_right))
             of_q = extra if of_q is None else of_q + extra
     middle: Any = 0
     if of_r is not None:
-        middle = nd.matmul(r, turned(nd, of_r))
+        middle = nd.matmul(r, adjoint(nd, of_r))
     if of_q is not None:
-        middle = middle - nd.matmul(turned(nd, of_q), q)
-    symmetric = nd.tril(middle, 0) + turned(nd, nd.tril(middle, -1))
+        middle = middle - nd.matmul(adjoint(nd, of_q), q)
+    lower = nd.tril(middle, 0)
+    symmetric = (lower + adjoint(nd, lower)) * (1 - _eye(nd, middle) / 2)  # the real part of the diagonal
     total = nd.matmul(q, symmetric)
     if of_q is not None:
         total = total + of_q
-    result = turned(nd, nd.linalg_solve(r, turned(nd, total)))
+    result = adjoint(nd, nd.linalg_solve(r, adjoint(nd, total)))
     if right is None:
         return (result,)
     beside = right * 0 if of_right is None else of_right
@@ -79,7 +89,8 @@ QR = define("linalg_qr", rule=_qr_rule, forward=_qr, backward=_qr_slope, attribu
 
 def _eigh_rule(input: Spec, uplo: str) -> tuple[Spec, Spec]:
     check_matrix("linalg.eigh", input, square=True)
-    return input.like(shape=input.shape[:-1]), column_major(input, tuple(input.shape))
+    values = input.like(shape=input.shape[:-1], dtype=input.dtype.to_real())
+    return values, column_major(input, tuple(input.shape))
 
 
 def _eigh(xp: ModuleType, input: Any, uplo: str) -> Any:
@@ -96,8 +107,7 @@ def _eigh(xp: ModuleType, input: Any, uplo: str) -> Any:
 def _reciprocal_gaps(nd: Any, values: Any) -> Any:
     """1 / (v_j - v_i), 0 on the diagonal."""
     gaps = values[..., None, :] - values[..., :, None]
-    eye = np.eye(values.shape[-1])
-    eye = values.new_tensor(eye) if nd.records else nd.xp.asarray(eye, values.dtype)
+    eye = _eye(nd, values)
     return (1 - eye) / (gaps + eye)
 
 
@@ -106,8 +116,8 @@ def _eigh_slope(g: Any, nd: Any, out: Any) -> Any:
     values, vectors = out
     middle: Any = 0
     if of_vectors is not None:
-        middle = nd.matmul(turned(nd, vectors), of_vectors) * _reciprocal_gaps(nd, values)
-    transposed = turned(nd, vectors)
+        middle = nd.matmul(adjoint(nd, vectors), of_vectors) * _reciprocal_gaps(nd, values)
+    transposed = adjoint(nd, vectors)
     result: Any = 0
     if of_vectors is not None:
         result = nd.matmul(vectors, nd.matmul(middle, transposed))
@@ -128,7 +138,7 @@ def _svd_rule(input: Spec, full: bool) -> tuple[Spec, Spec, Spec]:
     left, right = (rows, columns) if full else (inner, inner)
     return (
         column_major(input, (*batch, rows, left)),
-        input.like(shape=(*batch, inner)),
+        input.like(shape=(*batch, inner), dtype=input.dtype.to_real()),
         column_major(input, (*batch, right, columns)),
     )
 
@@ -139,10 +149,10 @@ def _svd(xp: ModuleType, input: Any, full: bool) -> Any:
 
 
 def _antisymmetric(nd: Any, x: Any) -> Any:
-    return x - turned(nd, x)
+    return x - adjoint(nd, x)
 
 
-def _svd_slope(g: Any, nd: Any, out: Any) -> Any:
+def _svd_slope(g: Any, nd: Any, out: Any, input_spec: Spec) -> Any:
     of_u, of_s, of_vh = g
     u, s, vh = out
     size = s.shape[-1]
@@ -155,19 +165,22 @@ def _svd_slope(g: Any, nd: Any, out: Any) -> Any:
     gaps = _reciprocal_gaps(nd, s * s)
     middle: Any = 0
     if of_u is not None:
-        middle = _antisymmetric(nd, nd.matmul(turned(nd, u), of_u)) * gaps * s[..., None, :]
+        turning = _antisymmetric(nd, nd.matmul(adjoint(nd, u), of_u))
+        middle = turning * gaps * s[..., None, :]
+        if input_spec.dtype.is_complex:  # phases of the singular vectors, which a loss must not depend on
+            middle = middle + turning * _eye(nd, turning) / (2 * s[..., None, :])
     if of_vh is not None:
-        middle = middle + s[..., :, None] * (_antisymmetric(nd, nd.matmul(vh, turned(nd, of_vh))) * gaps)
+        middle = middle + s[..., :, None] * (_antisymmetric(nd, nd.matmul(vh, adjoint(nd, of_vh))) * gaps)
     result: Any = 0
     if of_u is not None or of_vh is not None:
         result = nd.matmul(u, nd.matmul(middle, vh))
     if of_s is not None:
         result = result + nd.matmul(u * of_s[..., None, :], vh)
     if of_u is not None and u.shape[-2] > size:
-        outside = of_u - nd.matmul(u, nd.matmul(turned(nd, u), of_u))
+        outside = of_u - nd.matmul(u, nd.matmul(adjoint(nd, u), of_u))
         result = result + nd.matmul(outside / s[..., None, :], vh)
     if of_vh is not None and vh.shape[-1] > size:
-        outside = of_vh - nd.matmul(nd.matmul(of_vh, turned(nd, vh)), vh)
+        outside = of_vh - nd.matmul(nd.matmul(of_vh, adjoint(nd, vh)), vh)
         result = result + nd.matmul(u, outside / s[..., :, None])
     return (result,)
 
@@ -176,8 +189,7 @@ SVD = define("linalg_svd", rule=_svd_rule, forward=_svd, backward=_svd_slope, at
 
 
 def _identity_minus(nd: Any, x: Any) -> Any:
-    size = x.shape[-1]
-    return (x.new_tensor(np.eye(size)) if nd.records else nd.xp.eye(size, dtype=x.dtype)) - x
+    return _eye(nd, x) - x
 
 
 def _pinv_rule(input: Spec, rtol: float) -> Spec:
@@ -187,7 +199,7 @@ def _pinv_rule(input: Spec, rtol: float) -> Spec:
 
 
 def _pinv_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:
-    transposed, of_rows = turned(nd, out), turned(nd, g)
+    transposed, of_rows = adjoint(nd, out), adjoint(nd, g)
     result = -nd.matmul(transposed, nd.matmul(g, transposed))
     left = _identity_minus(nd, nd.matmul(input, out))
     right = _identity_minus(nd, nd.matmul(out, input))
@@ -202,3 +214,40 @@ PINV = define(
     backward=(_pinv_slope,),
     attributes="rtol",
 )
+for _operator in (QR, EIGH, SVD, PINV):
+    _operator.analytic = False
+
+# --- eig --------------------------------------------------------------------------------------------------------------
+
+
+def _eig_rule(input: Spec) -> tuple[Spec, Spec]:
+    check_matrix("linalg.eig", input, square=True)
+    kind = input.dtype if input.dtype.is_complex else complex64 if input.dtype is float32 else complex128
+    return input.like(shape=input.shape[:-1], dtype=kind), column_major(input, tuple(input.shape)).like(dtype=kind)
+
+
+def _eig(xp: ModuleType, input: Any) -> Any:
+    values, vectors = guarded("linalg.eig: The algorithm failed to converge", xp.linalg.eig, input)
+    kind = xp.result_type(input.dtype, xp.complex64)
+    return values.astype(kind), vectors.astype(kind)
+
+
+def _eig_slope(g: Any, nd: Any, out: Any) -> Any:
+    """Eigenvectors of length 1 have a phase that a loss must not depend on."""
+    of_values, of_vectors = g
+    values, vectors = out
+    rows = adjoint(nd, vectors)
+    middle: Any = 0
+    if of_vectors is not None:
+        inner = nd.matmul(rows, of_vectors)
+        real = nd.real if nd.records else nd.xp.real
+        along = real((inner * _eye(nd, inner)).sum(-2))
+        inner = inner - nd.matmul(rows, vectors * along[..., None, :])
+        middle = inner * conjugate(_reciprocal_gaps(nd, values), nd)
+    if of_values is not None:
+        middle = middle + of_values[..., None, :] * _eye(nd, vectors)
+    return (nd.linalg_solve(rows, nd.matmul(middle, rows)),)
+
+
+EIG = define("linalg_eig", rule=_eig_rule, forward=_eig, backward=_eig_slope, outputs=2)
+EIG.analytic = False

@@ -239,10 +239,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 
 
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The dot product of real vectors."""
-    if input.is_complex():
-        raise NotImplementedError(f"vdot is implemented for real tensors, got {input.dtype}")
-    return input.dot(other)
+    """The dot product of vectors, the first one conjugated."""
+    return (input.conj() if input.is_complex() else input).dot(other)
 
 
 def ger(input: Tensor, vec2: Tensor) -> Tensor:

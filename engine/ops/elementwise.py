@@ -7,8 +7,16 @@ import numpy as np
 
 from engine import iterator
 from engine.dispatch import apply, define
-from engine.dtypes import FLOATING_CATEGORY, bfloat16, bool_, finfo, float64, get_default_dtype
-from engine.ops.common import in_single_precision, operand, require_real, undifferentiable, zeros_like
+from engine.dtypes import FLOATING_CATEGORY, bfloat16, bool_, complex128, finfo, float64, get_default_dtype
+from engine.ops.common import (
+    in_single_precision,
+    kept,
+    operand,
+    refuse_complex,
+    require_real,
+    undifferentiable,
+    zeros_like,
+)
 from engine.ops.out import deliver
 from engine.ops.pointwise import FUNCTIONS, clamp, div, floating, pointwise, scaled, sub, where
 from engine.spec import Spec
@@ -54,9 +62,7 @@ floating(
     "copysign",
     "copysign",
     (
-        lambda g, nd, input, out: (
-            nd.where(input == 0, 0, g * (out / nd.where(input == 0, 1, input)))
-        ),
+        lambda g, nd, input, out: nd.where(input == 0, 0, g * (out / nd.where(input == 0, 1, input))),
         zeros_like,
     ),
     refused="complex",
@@ -64,7 +70,10 @@ floating(
 pointwise(
     "nextafter",
     "nextafter",
-    (lambda g: g, zeros_like),
+    (
+        lambda g, nd, input, other: kept(g, nd, input != other),
+        lambda g, nd, input, other: kept(g, nd, input == other),
+    ),
     refused="bool integer complex",
 )
 pointwise("gcd", "gcd", (None, None), refused="bool float complex")
@@ -154,6 +163,35 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     return input + (quotient if value == 1 else quotient * value)
 
 
+def heaviside(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
+    """0 below 0, 1 above, `other` at 0. Raises: RuntimeError for tensors of different dtypes."""
+    if isinstance(input, Tensor) and isinstance(other, Tensor) and input.dtype is not other.dtype:
+        raise RuntimeError(
+            f"heaviside is not yet implemented for tensors with different dtypes: got {input.dtype} and {other.dtype}"
+        )
+    return FUNCTIONS["heaviside"](input, other, out=out)
+
+
+def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Tensor:
+    """The nearest integer, halves to even; with `decimals`, the nearest multiple of 10 ** -decimals. The derivative
+    is 0.
+
+    Raises: RuntimeError for integers and a number of decimals.
+    """
+    if isinstance(input, Tensor) and input.dtype.category < FLOATING_CATEGORY:
+        if decimals:
+            raise RuntimeError(f"round: decimals={decimals} needs a floating point tensor, got {input.dtype}")
+        if input.dtype is not bool_ and out is None:
+            return input.clone()
+    if decimals and out is None:
+        scale = 10.0 ** abs(decimals)
+        whole = FUNCTIONS["round"](input * scale if decimals > 0 else input / scale)
+        return whole / scale if decimals > 0 else whole * scale
+    if decimals:
+        return deliver(out, round, input, decimals=decimals)
+    return FUNCTIONS["round"](input, out=out)
+
+
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """Where |input - other| <= atol + rtol * |other|; equal infinities are close, NaN only with `equal_nan`."""
     if input.dtype is not other.dtype:
@@ -196,10 +234,11 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """input ** exponent in float64."""
+    """input ** exponent in float64, or complex128."""
     base, power = operand(input, "float_power"), operand(exponent, "float_power")
-    base = base.to(float64) if isinstance(base, Tensor) else base
-    power = power.to(float64) if isinstance(power, Tensor) else power
+    kind = complex128 if any(each._spec.dtype.is_complex for each in (base, power)) else float64
+    base = base.to(kind) if isinstance(base, Tensor) else base
+    power = power.to(kind) if isinstance(power, Tensor) else power
     return FUNCTIONS["pow"](
         base if isinstance(base, Tensor) else input, power if isinstance(power, Tensor) else exponent
     )
@@ -233,6 +272,7 @@ def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Where an element is one of `test_elements`."""
     like = elements if isinstance(elements, Tensor) else test_elements
+    refuse_complex("isin", like._spec)
     values = elements if isinstance(elements, Tensor) else like.new_tensor(elements)
     tested = test_elements if isinstance(test_elements, Tensor) else like.new_tensor(test_elements)
     found = (values.detach().unsqueeze(-1) == tested.detach().reshape(-1)).any(-1)

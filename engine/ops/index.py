@@ -30,7 +30,14 @@ def getitem(self: Tensor, key: Key) -> Tensor:
     """
     if type(key) is not tuple:
         if type(key) is int:
-            return select(self, 0, key)
+            try:
+                return select(self, 0, key)
+            except IndexError:
+                if not self.ndim:
+                    raise IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` for its number") from None
+                raise IndexError(
+                    f"index {key} is out of bounds for dimension 0 with size {self.shape[0]} (shape {list(self.shape)})"
+                ) from None
         key = (key,)
     view, indices = _basic_part(self, key)
     if not any(index is not None for index in indices):
@@ -403,7 +410,7 @@ def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None =
     return picked if input.ndim else picked.reshape(())
 
 
-def _along_axis(index: Any, dim: int, shape: tuple[int, ...], xp: ModuleType) -> tuple[Any, ...]:
+def places_along(index: Any, dim: int, shape: tuple[int, ...], xp: ModuleType) -> tuple[Any, ...]:
     """A full index key for gather and scatter: every axis counts up, `dim` is indexed."""
     grids = list(xp.ogrid[tuple(slice(0, size) for size in index.shape)]) if index.ndim else []
     grids[dim] = index
@@ -413,7 +420,7 @@ def _along_axis(index: Any, dim: int, shape: tuple[int, ...], xp: ModuleType) ->
 GATHER = define(
     "gather",
     rule=lambda input, index, dim: input.like(shape=index.shape),
-    forward=lambda xp, input, index, dim: input[_along_axis(index, dim, input.shape, xp)],
+    forward=lambda xp, input, index, dim: input[places_along(index, dim, input.shape, xp)],
     backward=(lambda g, nd, index, input_spec, dim: nd.scatter_add_zeros(g, index, tuple(input_spec.shape), dim), None),
     inputs="input index",
     attributes="dim",
@@ -422,7 +429,7 @@ GATHER = define(
 
 def _scatter_add_zeros(xp: ModuleType, source: Any, index: Any, size: tuple[int, ...], dim: int) -> Any:
     zeros = xp.zeros(size, source.dtype)
-    xp.add.at(zeros, _along_axis(index, dim, size, xp), source[tuple(slice(0, n) for n in index.shape)])
+    xp.add.at(zeros, places_along(index, dim, size, xp), source[tuple(slice(0, n) for n in index.shape)])
     return zeros
 
 
@@ -483,7 +490,7 @@ def _check_scatter_shapes(name: str, input: Tensor, dim: int, index: Tensor) -> 
             )
 
 
-def _check_scatter(name: str, input: Tensor, dim: int, index: Tensor, src: Any) -> None:
+def check_along_axis(name: str, input: Tensor, dim: int, index: Tensor, src: Any) -> None:
     _check_scatter_shapes(name, input, dim, index)
     check_index(name, index, input.shape[dim])
     if isinstance(src, Tensor):
@@ -507,15 +514,15 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     dim = wrap_dim(dim, input.ndim, "scatter_add")
     if not input.ndim:
         return scatter_add(input.reshape(1), 0, index.reshape(-1), src.reshape(-1)).reshape(())
-    _check_scatter("scatter_add", input, dim, index, src)
-    return input + scatter_add_zeros(src, index, tuple(input.shape), dim)
+    check_along_axis("scatter_add", input, dim, index, src)
+    return input.contiguous() + scatter_add_zeros(src, index, tuple(input.shape), dim)
 
 
 def _scatter(xp: ModuleType, input: Any, index: Any, source: Any, dim: int) -> Any:
     out = input.copy()
     if hasattr(source, "shape") and source.shape != index.shape:
         source = source[tuple(slice(0, n) for n in index.shape)]
-    out[_along_axis(index, dim, input.shape, xp)] = source  # of values for one place the last stays, as in PyTorch
+    out[places_along(index, dim, input.shape, xp)] = source  # of values for one place the last stays, as in PyTorch
     return out
 
 
@@ -543,7 +550,7 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     if not input.ndim:
         flat = src.reshape(-1) if isinstance(src, Tensor) else src
         return scatter(input.reshape(1), 0, index.reshape(-1), flat).reshape(())
-    _check_scatter("scatter", input, dim, index, src)
+    check_along_axis("scatter", input, dim, index, src)
     source = src if isinstance(src, Tensor) else Scalar(checked("scatter", src, input.dtype))
     return apply(SCATTER, (input, index, source), (dim,))
 

@@ -20,6 +20,7 @@ from engine import backend, iterator, layout
 from engine.dispatch import Operator, Plan, apply, apply_binary, apply_unary, define
 from engine.dtypes import FLOATING_CATEGORY, INTEGER_CATEGORY, bfloat16, bool_, complex32, dtype, of_numpy
 from engine.kernels import activation as kernels
+from engine.kernels import piecewise
 from engine.operands import UNDEFINED, Scalar
 from engine.ops.common import (
     common_dtype,
@@ -29,6 +30,7 @@ from engine.ops.common import (
     operand,
     refuse_dtypes,
     undifferentiable,
+    with_common_dtype,
     zeros_like,
 )
 from engine.ops.out import deliver, write_into
@@ -68,6 +70,8 @@ def _rule(name: str, flavour: str, refused: str, *specs: Spec) -> Spec:
     )
     where = next((spec.device for spec in tensors if spec.ndim), tensors[0].device)
     stride = planned.stride
+    if name == "pow" and specs[0].number is not None:  # of a number: row-major, as PyTorch's
+        stride = layout.contiguous_strides(planned.shape)
     if name == "abs" and specs[0].dtype.is_complex:  # PyTorch makes its result with empty_like
         stride = layout.preserve_strides(specs[0].shape, specs[0].stride)
     return spec_of(planned.shape, stride, kind, where)
@@ -360,10 +364,20 @@ def _power_slope(g: Any, nd: Any, input: Any, other: Any) -> Any:
 def _exponent_slope(g: Any, nd: Any, input: Any, other: Any, out: Any) -> Any:
     """input ** other * log(input), and 0 at a base of 0, unless the exponent is negative."""
     if not hasattr(input, "shape"):
-        base = np.log(np.asarray(input, complex if isinstance(input, complex) else float)).item() if input else -np.inf
+        kind = complex if isinstance(input, complex) or _is_complex(other) else float
+        base = np.log(np.asarray(input, kind)).item() if input else -np.inf
         return nd.where(_real_part(nd, other) >= 0, 0, g * (out * base)) if not input else g * (out * base)
     flat = (input == 0) & (_real_part(nd, other) >= 0)
-    return nd.where(flat, 0, g * (out * nd.log(nd.where(flat, 1, input))))
+    base = nd.where(flat, 1, input)
+    if nd.records:
+        base = base.to(out.dtype)
+    elif out.dtype.kind == "c":
+        base = base.astype(out.dtype)
+    return nd.where(flat, 0, g * (out * nd.log(base)))
+
+
+def _is_complex(x: Any) -> bool:
+    return getattr(x.dtype, "kind", "") == "c" or getattr(x.dtype, "is_complex", False)
 
 
 def _real_part(nd: Any, x: Any) -> Any:
@@ -394,6 +408,7 @@ def _truncated(xp: ModuleType, input: Any, other: Any) -> Any:
         return xp.trunc(quotient)
     floor, rest = xp.divmod(input, other)
     return floor + ((rest != 0) & (floor < 0))
+
 
 pointwise(
     "remainder",
@@ -469,6 +484,15 @@ def _second_kept(g: Any, nd: Any, first: Any, other: Any) -> Any:
 # --- exponentials, powers, trigonometry -------------------------------------------------------------------------------
 
 floating = partial(pointwise, flavour="floating")
+
+
+def _acosh_root(nd: Any, input: Any) -> Any:
+    """√(x² - 1), on the branch of acosh for complex numbers."""
+    if _is_complex(input):
+        return nd.sqrt(input - 1) * nd.sqrt(input + 1)
+    return nd.sqrt(input * input - 1)
+
+
 floating("exp", "exp", (lambda g, out: g * out,))
 floating("exp2", "exp2", (lambda g, out: g * out * 0.6931471805599453,))
 floating("expm1", "expm1", (lambda g, out: g * (out + 1),))
@@ -478,6 +502,8 @@ floating("log10", "log10", (lambda g, input: g / (input * 2.302585092994046),))
 floating("log1p", "log1p", (lambda g, input: g / (input + 1),))
 floating("sqrt", "sqrt", (lambda g, out: g / (2 * out),))
 floating("rsqrt", lambda xp, input: 1 / xp.sqrt(input), (lambda g, out: -0.5 * g * out * out * out,))
+
+
 def _tanh_slope(g: Any, nd: Any, out: Any) -> Any:
     if not nd.records and _row_major_alike(g, out):
         return kernels.tanh_backward(g, out)
@@ -508,7 +534,7 @@ floating("sinh", "sinh", (lambda g, nd, input: g * nd.cosh(input),))
 floating("cosh", "cosh", (lambda g, nd, input: g * nd.sinh(input),))
 floating("tanh", "tanh", (_tanh_slope,))
 floating("asinh", "arcsinh", (lambda g, nd, input: g / nd.sqrt(input * input + 1),))
-floating("acosh", "arccosh", (lambda g, nd, input: g / nd.sqrt(input * input - 1),))
+floating("acosh", "arccosh", (lambda g, nd, input: g / _acosh_root(nd, input),))
 floating("atanh", "arctanh", (lambda g, input: g / (1 - input * input),))
 floating(
     "atan2",
@@ -541,8 +567,28 @@ floating(
     ),
     refused="bool integer complex",
 )
-pointwise("relu", lambda xp, input: xp.maximum(input, 0), (lambda g, nd, out: kept(g, nd, ~(out <= 0)),), refused="bool complex")
-floating("sigmoid", lambda xp, input: _sigmoid(xp, input), (lambda g, out: g * out * (1 - out),))
+pointwise(
+    "relu",
+    lambda xp, input: _compiled("relu", xp, input, lambda: xp.maximum(input, 0)),
+    (lambda g, nd, out: _compiled_slope("relu", g, nd, out, lambda: kept(g, nd, ~(out <= 0))),),
+    refused="bool complex",
+)
+floating(
+    "sigmoid",
+    lambda xp, input: _compiled("sigmoid", xp, input, lambda: _sigmoid(xp, input)),
+    (lambda g, nd, out: _compiled_slope("sigmoid", g, nd, out, lambda: g * out * (1 - out)),),
+)
+
+
+def _compiled(name: str, xp: ModuleType, input: Any, plain: Callable[[], Any]) -> Any:
+    """The result of the compiled kernel where it serves, else of `plain`."""
+    out = piecewise.activated(name, input) if xp is np else None
+    return plain() if out is None else out
+
+
+def _compiled_slope(name: str, g: Any, nd: Any, out: Any, plain: Callable[[], Any]) -> Any:
+    found = None if nd.records or nd.xp is not np else piecewise.slope(name, g, out)
+    return plain() if found is None else found
 
 
 def _sigmoid(xp: ModuleType, input: Any) -> Any:
@@ -594,7 +640,7 @@ def _where_rule(condition: Spec, input: Spec, other: Spec) -> Spec:
 WHERE = define(
     "where",
     rule=_where_rule,
-    forward=lambda xp, condition, input, other: xp.where(condition, input, other),
+    forward=lambda xp, condition, input, other: _where(xp, condition, input, other),
     backward=(
         None,
         lambda g, nd, condition: nd.where(condition, g, 0),
@@ -602,6 +648,12 @@ WHERE = define(
     ),
     inputs="condition input other",
 )
+
+
+def _where(xp: ModuleType, condition: Any, input: Any, other: Any) -> Any:
+    if hasattr(input, "dtype") and hasattr(other, "dtype") and input.dtype is not other.dtype:
+        input, other = with_common_dtype((input, other))
+    return xp.where(condition, input, other)
 
 
 def where(condition: Tensor, input: Any = None, other: Any = None, *, out: Tensor | None = None) -> Any:

@@ -81,7 +81,9 @@ def randint(
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = int64, device: Any = None) -> Tensor:
-    """A random permutation of 0 ... n-1."""
+    """A random permutation of 0 ... n-1. Raises: RuntimeError for a negative n."""
+    if n < 0:
+        raise RuntimeError(f"randperm: Trying to create tensor with negative dimension {n}: [{n}]")
     return wrap_array(_stream(generator).permutation(n).astype(require_dtype(dtype).numpy), device)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from engine import iterator
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import Operator, apply, define
-from engine.dtypes import FLOATING_CATEGORY, bool_, dtype, int64, require_dtype
-from engine.ops.common import in_single_precision, kept, require_floating
+from engine.dtypes import FLOATING_CATEGORY, bool_, dtype, get_default_dtype, int64, require_dtype
+from engine.ops.common import in_single_precision, kept, refuse_complex, require_floating
 from engine.ops.out import deliver
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -161,9 +161,13 @@ def prod(
 
 
 def _extremum(name: str, function: str) -> Callable[..., Tensor]:
+    def rule(input: Spec, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Spec:
+        refuse_complex(name, input)
+        return _reduced(input, dims, keepdim, kind)
+
     operator = define(
         name,
-        rule=_rule,
+        rule=rule,
         forward=lambda xp, input, dims, keepdim, kind: getattr(xp, function)(input, axis=dims, keepdims=keepdim),
         backward=(
             lambda g, nd, input, out, input_spec, dims, keepdim: even_shares(
@@ -224,6 +228,9 @@ class values_indices(tuple[Tensor, Tensor]):
     values = property(lambda self: self[0])
     indices = property(lambda self: self[1])
 
+    def __repr__(self) -> str:
+        return f"engine.return_types.{type(self).__name__}(\nvalues={self[0]},\nindices={self[1]})"
+
 
 def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callable[..., Tensor]]:
     def forward(xp: ModuleType, input: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
@@ -231,12 +238,13 @@ def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callab
         values = xp.take_along_axis(input, indices, dim)
         return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
 
+    def rule(input: Spec, dim: int, keepdim: bool) -> tuple[Spec, Spec]:
+        refuse_complex(name, input)
+        return _reduced(input, (dim,), keepdim, input.dtype), _reduced(input, (dim,), keepdim, int64)
+
     operator = define(
         f"{name}_dim",
-        rule=lambda input, dim, keepdim: (
-            _reduced(input, (dim,), keepdim, input.dtype),
-            _reduced(input, (dim,), keepdim, int64),
-        ),
+        rule=rule,
         forward=forward,
         backward=lambda g, nd, out, input_spec, dim, keepdim: (
             _scatter_picked(g[0], nd, out[1], input_spec, dim, keepdim),
@@ -343,14 +351,16 @@ def _extremum_call(
     return whole(input) if dim is None else along(input, dim, keepdim)
 
 
-def _variance(
-    xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype, correction: float
-) -> Any:
+def _variance(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype, correction: float) -> Any:
     x = in_single_precision(input)
-    centered = x - x.mean(axis=dims, keepdims=True)
+    centered = x - _array_mean(x, dims)
     squares = xp.real(centered * xp.conj(centered)) if x.dtype.kind == "c" else centered * centered
     total = squares.sum(axis=dims, keepdims=keepdim)
-    return (total / np.float64(builtins.max(_count(input.shape, dims) - correction, 0))).astype(kind.numpy)
+    return (total / total.dtype.type(builtins.max(_count(input.shape, dims) - correction, 0))).astype(kind.numpy)
+
+
+def _array_mean(x: Any, dims: tuple[int, ...]) -> Any:
+    return x.sum(axis=dims, keepdims=True) / x.dtype.type(_count(x.shape, dims))  # .mean() warns of no elements
 
 
 def _variance_slope(
@@ -361,7 +371,7 @@ def _variance_slope(
     if nd.records:
         return g * (input - nd.mean(input, dims, True) if input_spec.ndim else input - input)
     x = in_single_precision(input)
-    return g * (x - x.mean(axis=dims, keepdims=True))
+    return g * (x - _array_mean(x, dims))
 
 
 VAR = define(
@@ -464,7 +474,8 @@ def _truth(name: str) -> Callable[..., Tensor]:
     def reduce(input: Tensor, dim: Dims = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
         if out is not None:
             return deliver(out, reduce, input, dim, keepdim)
-        return apply(operator, (input,), (wrap_dims(dim, input.ndim, name), keepdim))
+        dims = () if dim == () else wrap_dims(dim, input.ndim, name)  # no axes at all, unlike other reductions
+        return apply(operator, (input,), (dims, keepdim))
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__doc__ = f"Whether {name} elements are non-zero, over axes."
@@ -480,9 +491,11 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False, *, out: Tensor | 
     if out is not None:
         return deliver(out, logsumexp, input, dim, keepdim, same_dtype=False)
     dims = wrap_dims(dim, input.ndim, "logsumexp")
+    if input.dtype.category < FLOATING_CATEGORY:
+        input = input.to(get_default_dtype())
     if not input.numel():
         return sum(input.exp(), dims, keepdim).log()
-    top = amax(input.detach(), dims, True)
+    top = amax(input.detach().real if input.is_complex() else input.detach(), dims, True)
     top = top.where(top.abs() != float("inf"), 0)
     result = sum((input - top).exp(), dims, True).log() + top
     return result if keepdim or not dims else result.reshape(iterator.reduction_shape(input.shape, dims, False))

@@ -7,6 +7,7 @@ import numpy as np
 from engine import backend
 from engine.dims import wrap_dim
 from engine.dtypes import INTEGER_CATEGORY, int32, int64
+from engine.ops.common import refuse_complex
 from engine.ops.factories import as_tensor
 from engine.ops.index import wrap_device_array
 from engine.tensor import Tensor
@@ -26,6 +27,7 @@ def unique(
     """The distinct elements (or slices along an axis) in ascending order; on demand where each input element went, and
     counts.
     """
+    refuse_complex("unique", input._spec)
     xp = backend.array_module(input.device)
     axis = None if dim is None else wrap_dim(dim, input.ndim, "unique")
     values, inverse, counts = xp.unique(input.detach()._array, return_inverse=True, return_counts=True, axis=axis)

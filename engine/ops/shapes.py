@@ -12,6 +12,7 @@ import numpy as np
 from engine import layout
 from engine.dims import wrap_dim
 from engine.dtypes import int64
+from engine.ops.as_strided import as_strided
 from engine.ops.combine import cat, flip, stack
 from engine.ops.factories import tensor, wrap_array
 from engine.ops.index import nonzero
@@ -52,8 +53,8 @@ def atleast_3d(*tensors: Any) -> Any:
 
 
 def ravel(input: Tensor) -> Tensor:
-    """The elements in row-major order, as a vector; a view where the memory allows it."""
-    return input.reshape(-1)
+    """The elements in row-major order, as a vector; a view of a contiguous tensor."""
+    return input.contiguous().view(-1)
 
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
@@ -277,6 +278,13 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
     return _written(input, lambda copy: _diagonal(copy, offset, dim1, dim2), src, "diagonal_scatter")
 
 
+def as_strided_scatter(
+    input: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """`input` with `src` written where `as_strided` looks."""
+    return _written(input, lambda copy: as_strided(copy, size, stride, storage_offset), src, "as_strided_scatter")
+
+
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """`input` with `src` written at an index of an axis."""
     return _written(input, lambda copy: select(copy, dim, index), src, "select_scatter")
@@ -293,7 +301,9 @@ def slice_scatter(
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """`input` with the slices of `source` added at `index` along an axis, repeated indices included."""
-    return input.clone().index_add_(dim, index, source, alpha=alpha)
+    if not input.ndim:
+        return index_add(input.reshape(1), 0, index.reshape(-1), source.reshape(-1), alpha=alpha).reshape(())
+    return input.clone(memory_format=layout.contiguous_format).index_add_(dim, index, source, alpha=alpha)
 
 
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:

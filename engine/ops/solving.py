@@ -1,4 +1,4 @@
-"""Systems of real matrices (batches in the leading axes): inv, solve, det, slogdet, cholesky, with derivatives, and
+"""Systems of matrices (batches in the leading axes): inv, solve, det, slogdet, cholesky, with derivatives, and
 what
 they share with `engine.ops.decompositions`. Results are column-major, as LAPACK leaves them.
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from engine import layout
 from engine.dispatch import apply, define
-from engine.ops.common import require_floating
+from engine.ops.common import conjugate, require_floating
 from engine.ops.copy import lay_out
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -24,13 +24,13 @@ class LinAlgError(RuntimeError):
 
 
 def check_matrix(name: str, spec: Spec, square: bool = False) -> None:
-    """Raises RuntimeError unless the input is a real floating point matrix (or a batch), square if asked for."""
+    """Raises RuntimeError unless the input is a floating point or complex matrix (or a batch), square if asked for."""
     if spec.ndim < 2:
         raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions, got shape {list(spec.shape)}")
     require_floating(name, spec)
-    if spec.dtype.is_complex or spec.dtype.itemsize == 2:
+    if spec.dtype.itemsize == 2:
         raise NotImplementedError(
-            f"{name} is implemented for float32 and float64, got {spec.dtype}; convert with .double()"
+            f"{name} is implemented for single and double precision, got {spec.dtype}; convert with .float()"
         )
     if square and spec.shape[-1] != spec.shape[-2]:
         raise RuntimeError(
@@ -57,6 +57,11 @@ def guarded(message: str, function: Callable[..., Any], *arrays: Any, **options:
 def turned(nd: Any, x: Any) -> Any:
     """Transposed matrices, raw or Tensors."""
     return x.transpose(-1, -2) if nd.records else x.swapaxes(-1, -2)
+
+
+def adjoint(nd: Any, x: Any) -> Any:
+    """Conjugate transposed matrices, raw or Tensors; of real ones the transposed."""
+    return conjugate(turned(nd, x), nd)
 
 
 def as_columns(nd: Any, x: Any) -> Any:
@@ -164,7 +169,7 @@ def _det_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:
     n = s.shape[-1]
     others = xp.where(xp.eye(n, dtype=bool), 1, s[..., None, :]).prod(axis=-1)
     sign = xp.linalg.det(u) * xp.linalg.det(vh)
-    return (g * sign)[..., None, None] * xp.matmul(u * others[..., None, :], vh)
+    return (g * sign)[..., None, None] * xp.matmul(xp.conj(u) * others[..., None, :], xp.conj(vh))
 
 
 DET = define("linalg_det", rule=_det_rule, forward=lambda xp, input: xp.linalg.det(input), backward=(_det_slope,))
@@ -178,14 +183,19 @@ def det(A: Tensor) -> Tensor:
 def _slogdet_rule(input: Spec) -> tuple[Spec, Spec]:
     check_matrix("linalg.slogdet", input, square=True)
     result = input.like(shape=input.shape[:-2])
-    return result, result
+    return result, result.like(dtype=input.dtype.to_real())
 
 
-def _slogdet_slope(g: Any, nd: Any, input: Any) -> Any:
-    if g[1] is None:
+def _slogdet_slope(g: Any, nd: Any, input: Any, out: Any, input_spec: Spec) -> Any:
+    """log det A = log |det A| + i phi has the derivative A⁻¹; the sign is e^(i phi), constant for real matrices."""
+    of_logarithm = g[1]
+    if g[0] is not None and input_spec.dtype.is_complex:
+        imag = nd.imag if nd.records else nd.xp.imag
+        of_phase = -imag(conjugate(g[0], nd) * out[0]) * 1j
+        of_logarithm = of_phase if of_logarithm is None else of_logarithm + of_phase
+    if of_logarithm is None:
         return (None,)
-    inverse = turned(nd, nd.linalg_inv(input))
-    return (as_columns(nd, as_columns(nd, g[1])) * inverse,)
+    return (as_columns(nd, as_columns(nd, of_logarithm)) * adjoint(nd, nd.linalg_inv(input)),)
 
 
 SLOGDET = define(
@@ -195,6 +205,7 @@ SLOGDET = define(
     backward=_slogdet_slope,
     outputs=2,
 )
+SLOGDET.analytic = False
 
 # --- cholesky ---------------------------------------------------------------------------------------------------------
 
@@ -215,24 +226,25 @@ def _halved_triangle(nd: Any, x: Any) -> Any:
 
 
 def _cholesky_slope(g: Any, nd: Any, out: Any) -> Any:
-    upper = turned(nd, out)
+    upper = adjoint(nd, out)
     middle = _halved_triangle(nd, nd.matmul(upper, g))
-    half = nd.linalg_solve(upper, turned(nd, nd.linalg_solve(upper, turned(nd, middle))))
-    return (half + turned(nd, half)) / 2
+    half = nd.linalg_solve(upper, adjoint(nd, nd.linalg_solve(upper, adjoint(nd, middle))))
+    return (half + adjoint(nd, half)) / 2
 
 
 CHOLESKY = define("linalg_cholesky", rule=_cholesky_rule, forward=_cholesky, backward=(_cholesky_slope,))
+CHOLESKY.analytic = False
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """Lower triangular L with A = L Lᵀ (its transpose with `upper`).
+    """Lower triangular L with A = L Lᴴ (its conjugate transpose with `upper`).
 
     Raises: LinAlgError where A is not positive-definite.
     """
     lower = apply(CHOLESKY, (A,))
     if not upper:
         return lower
-    return lay_out(lower.transpose(-1, -2), lower._spec.stride)
+    return lay_out(lower.mH, lower._spec.stride)
 
 
 linalg_inv = inv  # what derivative rules call on Tensors: one name an operator

@@ -2,6 +2,7 @@
 index.
 """
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,7 @@ from engine import iterator, layout
 from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
-from engine.ops.common import in_single_precision
+from engine.ops.common import in_single_precision, refuse_complex
 from engine.ops.out import deliver
 from engine.ops.pointwise import where
 from engine.ops.reduce import even_shares, values_indices
@@ -85,6 +86,7 @@ def msort(input: Tensor) -> Tensor:
 
 
 def _topk_rule(input: Spec, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Spec, Spec]:
+    refuse_complex("topk", input)
     if not 0 <= k <= input.shape[dim]:
         raise RuntimeError(f"topk: selected index k out of range: k = {k}, shape {list(input.shape)}, dim {dim}")
     shape = (*input.shape[:dim], k, *input.shape[dim + 1 :])
@@ -130,7 +132,8 @@ def topk(
     return values_indices(apply(TOPK, (input,), (int(k), dim, bool(largest), bool(sorted))))
 
 
-def _pick_rule(input: Spec, k: int, dim: int, keepdim: bool) -> tuple[Spec, Spec]:
+def _pick_rule(name: str, input: Spec, k: int, dim: int, keepdim: bool) -> tuple[Spec, Spec]:
+    refuse_complex(name, input)
     shape = iterator.reduction_shape(input.shape, (dim,), keepdim)
     return input.like(shape=shape), input.like(shape=shape, dtype=int64)
 
@@ -152,7 +155,8 @@ def _picker(name: str, find: Any) -> Operator:
             grown, places = expand(grown), expand(places)
         return (nd.scatter_zeros(grown, places, tuple(input_spec.shape), dim),)
 
-    return define(name, rule=_pick_rule, forward=forward, backward=slope, attributes="k dim keepdim", outputs=2)
+    rule = partial(_pick_rule, name)
+    return define(name, rule=rule, forward=forward, backward=slope, attributes="k dim keepdim", outputs=2)
 
 
 def _place_in_order(xp: ModuleType, order: Any, rank: Any, dim: int) -> Any:
@@ -200,9 +204,14 @@ def _median_of_all(xp: ModuleType, input: Any, skip_nan: int) -> Any:
     return flat[_find_median(xp, flat, skip_nan, 0)].reshape(())
 
 
+def _median_rule(input: Spec, skip_nan: int) -> Spec:
+    refuse_complex("median", input)
+    return input.like(shape=())
+
+
 MEDIAN_OF_ALL = define(
     "median",
-    rule=lambda input, skip_nan: input.like(shape=()),
+    rule=_median_rule,
     forward=_median_of_all,
     backward=(
         lambda g, nd, input, out, input_spec: even_shares(

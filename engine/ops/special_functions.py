@@ -91,14 +91,15 @@ def _erfc_of_magnitude(xp: ModuleType, size: Any) -> Any:
     return xp.exp(-rounded * rounded) * xp.exp(-rest) * xp.where(size <= 4, middle, far)
 
 
-def _in_double(xp: ModuleType, function: Any, input: Any) -> Any:
+def in_double(xp: ModuleType, function: Any, input: Any) -> Any:
+    """`function` of an array, computed in float64."""
     wide = xp.asarray(input).astype("f8")
     return xp.asarray(function(xp, wide)).astype(input.dtype)
 
 
 def erf_array(xp: ModuleType, input: Any) -> Any:
     """erf of a raw array."""
-    return _in_double(xp, _erf, input)
+    return in_double(xp, _erf, input)
 
 
 def _erf(xp: ModuleType, x: Any) -> Any:
@@ -154,6 +155,11 @@ def _erfinv(xp: ModuleType, y: Any) -> Any:
     return xp.where(xp.abs(y) == 1, y * math.inf, x)
 
 
+def erfc_array(xp: ModuleType, x: Any) -> Any:
+    """erfc of a raw float64 array."""
+    return _erfc(xp, x)
+
+
 _LANCZOS = (
     0.99999999999980993,
     676.5203681218851,
@@ -175,7 +181,13 @@ def _lgamma(xp: ModuleType, x: Any) -> Any:
     value = 0.9189385332046727 + (z + 0.5) * xp.log(t) - t + xp.log(series)
     value = xp.where(xp.isinf(x), math.inf, xp.where((x == 1) | (x == 2), 0.0, value))
     turned = math.log(math.pi) - xp.log(xp.abs(xp.sin(math.pi * (x - xp.floor(x))))) - value
+    turned = xp.where(xp.abs(x) < 1e-17, -xp.log(xp.abs(x)), turned)
     return xp.where(reflected & ~xp.isinf(x), xp.where(x == xp.floor(x), math.inf, turned), value)
+
+
+def lgamma_array(xp: ModuleType, x: Any) -> Any:
+    """log |Gamma| of a raw float64 array."""
+    return _lgamma(xp, x)
 
 
 def _digamma(xp: ModuleType, x: Any) -> Any:
@@ -243,7 +255,7 @@ def _polygamma_rule(input: Spec, n: int) -> Spec:
 POLYGAMMA = define(
     "polygamma",
     rule=_polygamma_rule,
-    forward=lambda xp, input, n: _in_double(xp, lambda xp, x: _polygamma(xp, x, n), input),
+    forward=lambda xp, input, n: in_double(xp, lambda xp, x: _polygamma(xp, x, n), input),
     backward=(lambda g, nd, input, n: g * (polygamma(n + 1, input) if nd.records else nd.polygamma(input, n + 1)),),
     attributes="n",
 )
@@ -263,7 +275,7 @@ def _digamma_slope(g: Any, nd: Any, input: Any) -> Any:
 
 
 def _define(name: str, function: Any, rule: Any) -> None:
-    floating(name, lambda xp, input: _in_double(xp, function, input), (rule,), refused="complex")
+    floating(name, lambda xp, input: in_double(xp, function, input), (rule,), refused="complex")
 
 
 _define("erf", _erf, lambda g, nd, input: g * nd.exp(-input * input) * _SLOPE)

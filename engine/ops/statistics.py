@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from engine.dims import wrap_dim
 from engine.dtypes import FLOATING_CATEGORY, int64
-from engine.ops.common import require_floating
+from engine.ops.common import refuse_complex, require_floating
+from engine.ops.complex_numbers import adjoint
+from engine.ops.complex_numbers import complex as make_complex
 from engine.ops.pointwise import FUNCTIONS, where
 from engine.ops.reduce import amax, amin, sum
 from engine.tensor import Tensor
@@ -21,6 +23,7 @@ def _numbers(input: Tensor) -> Tensor:
 
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """Sum of the elements that are numbers."""
+    refuse_complex("nansum", input._spec)
     if input.dtype.category < FLOATING_CATEGORY:
         return sum(input, dim, keepdim, dtype=dtype)
     return sum(where(_numbers(input), input, 0), dim, keepdim, dtype=dtype)
@@ -65,6 +68,8 @@ def cov(
     if input.ndim > 2:
         raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim}")
     rows = input.reshape(1, -1) if input.ndim < 2 else input
+    if rows.dtype.category < FLOATING_CATEGORY:
+        rows = rows.float()
     weights = None
     if fweights is not None:
         weights = fweights.to(rows.dtype)
@@ -73,12 +78,12 @@ def cov(
     if weights is None:
         total: Any = rows.shape[1]
         centered = rows - rows.mean(1, True)
-        products = centered @ centered.t()
+        products = centered @ adjoint(centered)
         divisor: Any = max(total - correction, 0)
     else:
         total = weights.sum()
         centered = rows - (rows * weights).sum(1, True) / total
-        products = (centered * weights) @ centered.t()
+        products = (centered * weights) @ adjoint(centered)
         spread = total if aweights is None else (weights * aweights.to(rows.dtype)).sum() / total * correction
         divisor = (total - correction if aweights is None else total - spread).clamp(min=0)
     return (products / divisor).squeeze()
@@ -90,7 +95,10 @@ def corrcoef(input: Tensor) -> Tensor:
     if not covariance.ndim:
         return covariance / covariance
     deviation = covariance.diagonal().sqrt()
-    return (covariance / deviation.unsqueeze(1) / deviation.unsqueeze(0)).clamp(-1, 1)
+    result = covariance / deviation.unsqueeze(1) / deviation.unsqueeze(0)
+    if result.is_complex():
+        return make_complex(result.real.clamp(-1, 1), result.imag.clamp(-1, 1))
+    return result.clamp(-1, 1)
 
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:

@@ -3,11 +3,17 @@
 Read in this order: sgd, adam (formulas), optimizer (groups, state), flat (how memory is walked); then lr_scheduler.
 """
 
+import importlib
+from types import ModuleType
+
+from engine.absent import absent
 from engine.optim import lr_scheduler
 from engine.optim.adadelta import Adadelta
+from engine.optim.adafactor import Adafactor
 from engine.optim.adagrad import Adagrad
 from engine.optim.adam import Adam, AdamW
 from engine.optim.adamax import Adamax
+from engine.optim.asgd import ASGD
 from engine.optim.lbfgs import LBFGS
 from engine.optim.nadam import NAdam
 from engine.optim.optimizer import (
@@ -19,11 +25,14 @@ from engine.optim.radam import RAdam
 from engine.optim.rmsprop import RMSprop
 from engine.optim.rprop import Rprop
 from engine.optim.sgd import SGD
+from engine.optim.sparse_adam import SparseAdam
 
 __all__ = [
+    "ASGD",
     "LBFGS",
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -33,7 +42,15 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "SparseAdam",
     "lr_scheduler",
     "register_optimizer_step_post_hook",
     "register_optimizer_step_pre_hook",
+    "swa_utils",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "swa_utils":  # which needs modules, and optimizers do not
+        return importlib.import_module("engine.optim.swa_utils")
+    raise absent("engine.optim", name)

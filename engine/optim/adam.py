@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.kernels.optimizer import adam
 from engine.optim.moments import lerp_, track_square_
 from engine.optim.optimizer import Group, Optimizer
 from engine.optim.options import check_betas, check_lr, check_not_negative, check_path
@@ -88,8 +89,6 @@ class Adam(Optimizer):
         p -= change
 
     def fused(self, group: Group, step: int, p: np.ndarray, g: np.ndarray, s: dict[str, Any]) -> None:
-        from engine.kernels.optimizer import adam
-
         beta1, beta2 = group["betas"]
         adam(
             p,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine import backend, layout, report
+from engine import backend, layout, report, threads
 from engine.dtypes import float32, float64, get_default_dtype
 from engine.flat import flat_array, unflattened
 from engine.spec import Spec, spec_of
@@ -35,6 +35,8 @@ SMALL = 16384
 # pieces in which NumPy walks one.
 FUSED_FROM = 512
 PIECE = 65536
+# Elements of a part that is worth a thread of its own.
+SHARED_FROM = 1 << 18
 
 _array_of = attrgetter("_array")
 
@@ -207,14 +209,25 @@ def _update(
     """`optimizer.update` on the whole, compiled or in cache-sized pieces where that is faster."""
     size = p.size
     if compiled and optimizer.fused is not None and isinstance(p, np.ndarray) and p.dtype.char in "fd":
-        optimizer.fused(group, step, p, g, state)
+        parts = threads.pieces(size, SHARED_FROM) if size >= 2 * SHARED_FROM else ()
+        if len(parts) < 2:
+            optimizer.fused(group, step, p, g, state)
+            return
+
+        def fuse(part: slice) -> None:
+            optimizer.fused(group, step, p[part], g[part], _part_of(state, part))
+
+        threads.share(fuse, parts)
     elif size <= PIECE or not isinstance(p, np.ndarray):
         optimizer.update(group, step, p, g, state)
     else:
         for start in range(0, size, PIECE):
             piece = slice(start, start + PIECE)
-            own = {name: value if isinstance(value, float) else value[piece] for name, value in state.items()}
-            optimizer.update(group, step, p[piece], g[piece], own)
+            optimizer.update(group, step, p[piece], g[piece], _part_of(state, piece))
+
+
+def _part_of(state: dict[str, Any], part: slice) -> dict[str, Any]:
+    return {name: value if isinstance(value, float) else value[part] for name, value in state.items()}
 
 
 def in_layout_of(spec: Spec, gradient: Tensor, param: Tensor) -> Any:

@@ -488,6 +488,27 @@ def _losses() -> list[Case]:
             fixed=(),
         ),
         Case("Weighted losses", lambda nn: Weighted(nn, weights), (x, classes)),
+        *each(
+            "CTCLoss",
+            lambda nn, r: nn.CTCLoss(reduction=r),
+            np.log(floats(6, 3, 4, low=0.1, high=0.4)),
+            ints(3, 2, below=3) + 1,
+            (6, 4, 1),
+            (2, 1, 2),
+        ),
+        *each(
+            "CTCLoss zero_infinity",
+            lambda nn, r: nn.CTCLoss(3, r, True),
+            np.log(floats(6, 3, 4, low=0.1, high=0.4)),
+            ints(5, below=3),
+            (6, 4, 1),
+            (2, 1, 2),
+        ),
+        Case(
+            "AdaptiveLogSoftmaxWithLoss",
+            lambda nn: nn.AdaptiveLogSoftmaxWithLoss(6, 12, [3, 7], 2.0, True),
+            (floats(5, 6), np.array([0, 3, 6, 7, 11])),
+        ),
     ]
 
 

@@ -2,6 +2,7 @@
 `optim_reference.py` (PyTorch, to write `optim_reference.json`) and by tests/engine/optim.
 """
 
+import importlib
 import math
 from typing import Any
 
@@ -38,6 +39,11 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("RAdam", {"weight_decay": 0.1, "maximize": True}),
     ("Rprop", {}),
     ("Rprop", {"etas": (0.4, 1.3), "step_sizes": (1e-3, 0.05), "maximize": True}),
+    ("ASGD", {}),
+    ("ASGD", {"lr": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 2, "weight_decay": 0.1, "maximize": True}),
+    ("Adafactor", {}),
+    ("Adafactor", {"lr": 0.1, "beta2_decay": -0.5, "eps": (1e-6, 0.01), "d": 1.5, "weight_decay": 0.1}),
+    ("Adafactor", {"lr": 0.5, "maximize": True}),
 ]
 
 
@@ -53,13 +59,14 @@ def run_optimizer(
     step.
     """
     rng = np.random.default_rng(0)
+    shapes = [shape for shape in SHAPES if case[0] != "Adafactor" or 0 not in shape]  # it divides by their size
     parameters = [
-        parameter(package.from_numpy(rng.standard_normal(shape).astype(dtype).reshape(shape))) for shape in SHAPES
+        parameter(package.from_numpy(rng.standard_normal(shape).astype(dtype).reshape(shape))) for shape in shapes
     ]
     optimizer = getattr(package.optim, case[0])(parameters, **case[1])
     for step in range(STEPS):
         for number, each in enumerate(parameters):
-            gradient = rng.standard_normal(SHAPES[number]).astype(dtype).reshape(SHAPES[number])
+            gradient = rng.standard_normal(shapes[number]).astype(dtype).reshape(shapes[number])
             each.grad = None if (step, number) == (2, 1) else package.from_numpy(gradient)
         optimizer.step()
     state = optimizer.state_dict()["state"]
@@ -112,6 +119,11 @@ class Halving:
         return 0.5**epoch
 
 
+def swa_utils(lr_scheduler: Any) -> Any:
+    """The module beside `lr_scheduler` of the same package."""
+    return importlib.import_module(lr_scheduler.__name__.replace("lr_scheduler", "swa_utils"))
+
+
 # (name, how to build it from the package lr_scheduler and the optimizer, whether step wants a metric)
 SCHEDULERS: dict[str, Any] = {
     "LambdaLR": lambda s, o: s.LambdaLR(o, [lambda epoch: 0.95**epoch, lambda epoch: 1 / (epoch + 1)]),
@@ -144,6 +156,9 @@ SCHEDULERS: dict[str, Any] = {
     "ChainedScheduler": lambda s, o: s.ChainedScheduler(
         [s.ConstantLR(o, 0.1, 4), s.ExponentialLR(o, 0.9), s.StepLR(o, 9)]
     ),
+    "SWALR": lambda s, o: swa_utils(s).SWALR(o, [0.02, 0.5], 7),
+    "SWALR linear": lambda s, o: swa_utils(s).SWALR(o, 0.02, 20, "linear"),
+    "SWALR at once": lambda s, o: swa_utils(s).SWALR(o, 0.02, 0),
 }
 EPOCHS = 50
 

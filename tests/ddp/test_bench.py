@@ -18,11 +18,12 @@ def test_every_transport_and_mpis_own_sum_are_measured_both_ways() -> None:
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert {(line["transport"], line["bytes"], line["in_place"]) for line in lines} == {
         (name, size, in_place)
-        for name in ("shared", "mpi", "mpi_library")
+        for name in ("shared", "mpi", "hierarchical", "mpi_library")
         for size in (1024, 4096, 16384)
         for in_place in (True, False)
     }
     for line in lines:
+        assert set(line) == {"transport", "bytes", "ranks", "seconds", "in_place", "algbw_GBps", "busbw_GBps"}
         assert line["ranks"] == 2
         assert line["busbw_GBps"] == pytest.approx(line["algbw_GBps"])
         assert line["algbw_GBps"] == pytest.approx(line["bytes"] / line["seconds"] / 1e9, abs=1e-4)
@@ -31,11 +32,15 @@ def test_every_transport_and_mpis_own_sum_are_measured_both_ways() -> None:
 def test_the_table_and_the_choice() -> None:
     result = run_job(PROGRAM, 3, timeout=120, args=["--transport", "shared", "--max-bytes", "4K"])
     assert result.returncode == 0, result.stderr
-    heading, *rows = result.stdout.splitlines()
-    assert heading.split()[:2] == ["bytes", "transport"]
-    assert [row.split()[:3] for row in rows] == [
-        [size, "shared", in_place] for size in ("1024", "4096") for in_place in ("no", "yes")
-    ]
+    *heading, first, second = result.stdout.splitlines()
+    assert [line[0] for line in heading] == ["#"] * 3
+    assert heading[1].split()[1:] == ["size", "count", "transport", *("time", "algbw", "busbw") * 2]
+    assert first.split()[:3] == ["1024", "256", "shared"]
+    assert second.split()[:3] == ["4096", "1024", "shared"]
+    for row in (first, second):
+        for microseconds, algorithm, bus in (map(float, row.split()[3:6]), map(float, row.split()[6:])):
+            assert algorithm == pytest.approx(int(row.split()[0]) / microseconds / 1e3, abs=0.006, rel=0.05)
+            assert bus == pytest.approx(algorithm * 4 / 3, abs=0.012)
 
 
 def test_one_rank_is_told_that_it_takes_two() -> None:

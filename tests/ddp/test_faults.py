@@ -1,5 +1,7 @@
 """A program that goes wrong on one rank ends on all of them, soon, and says why. Whole programs, real processes."""
 
+import re
+
 import pytest
 
 from tests.mpi_job import run_job
@@ -33,6 +35,7 @@ def batches():
             fail("the data")
         yield step, engine.ones(2, 50)
 
+net.module[2].register_forward_pre_hook(lambda module, inputs: fail("forward"))
 for step, inputs in batches():
     optimizer.zero_grad()
     loss = net(inputs).sum()
@@ -51,6 +54,7 @@ print("the end")
     [
         ("before wrapping", 2),
         ("the data", 2),
+        ("forward", 3),
         ("between forward and backward", 3),
         ("a hook of backward", 2),
         ("a hook of backward", 4),
@@ -58,7 +62,7 @@ print("the end")
     ],
 )
 def test_an_exception_on_one_rank_ends_all_with_its_traceback(site: str, ranks: int) -> None:
-    result = run_job(PROGRAM, ranks, timeout=40, args=[site], runner=())
+    result = run_job(PROGRAM, ranks, timeout=90, args=[site], runner=())
     assert result.returncode != 0
     assert "the end" not in result.stdout
     # the first that is to be read, and the only one: the other ranks did nothing wrong
@@ -67,10 +71,174 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback(site: str, ranks: 
     assert result.stderr.count("Traceback") == 1
 
 
+WORKER = """
+import ddp, engine, engine.nn as nn
+from engine.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __init__(self, bad):
+        self.bad = bad
+
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        if self.bad and index == 6:
+            raise KeyError("lost in a worker")
+        return engine.ones(4)
+
+if __name__ == "__main__":
+    ddp.init_process_group()
+    net = ddp.DistributedDataParallel(nn.Linear(4, 4))
+    for inputs in DataLoader(Data(ddp.get_rank() == 1), batch_size=2, num_workers=1):
+        net(inputs).sum().backward()
+"""
+
+
+def test_an_exception_in_a_worker_of_a_data_loader_ends_all() -> None:
+    result = run_job(WORKER, 2, timeout=60, runner=())
+    assert result.returncode != 0
+    assert "rank 1 of 2 raised:\nTraceback (most recent call last):\n" in result.stderr
+    assert "KeyError: 'lost in a worker'" in result.stderr
+    assert "rank 0 of 2 raised" not in result.stderr
+
+
 def test_models_that_differ_end_the_job_with_the_difference() -> None:
-    result = run_job(PROGRAM, 3, timeout=40, args=["model"], runner=())
+    result = run_job(PROGRAM, 3, timeout=90, args=["model"], runner=())
     assert result.returncode != 0
     assert (
         "ValueError: DistributedDataParallel: parameters differ between ranks: rank 2 has 0.weight (5, 3) float32 "
         "where rank 0 has (4, 3) float32; build the same model on every rank" in result.stderr
     )
+
+
+LATE = """
+import datetime, os, sys, time
+import ddp, engine, engine.nn as nn
+from ddp import DistributedDataParallel
+
+site, timeout = sys.argv[1], float(sys.argv[2])
+ddp.init_process_group()
+last = ddp.get_rank() == ddp.get_world_size() - 1
+net = DistributedDataParallel(nn.Linear(4, 4))
+x = engine.ones(3)
+ddp.all_reduce(x)
+impatient = ddp.new_group(timeout=datetime.timedelta(seconds=timeout))
+ddp.barrier(impatient)
+
+def backward():
+    net(engine.ones(2, 4)).sum().backward()
+
+def oversleep():
+    time.sleep(100)  # here
+
+if site == "exits before a collective":
+    if last:
+        sys.exit(0)
+    ddp.all_reduce(x)
+elif site == "exits before backward":
+    if last:
+        sys.exit("enough")
+    backward()
+elif site == "leaves":
+    if last:
+        ddp.destroy_process_group()
+    else:
+        ddp.barrier()
+elif site == "sleeps before a collective":
+    oversleep() if last else ddp.broadcast(x, 0, impatient)
+elif site == "sleeps in a hook":
+    net = DistributedDataParallel(nn.Linear(4, 4), process_group=impatient)
+    net.module.weight.register_hook(lambda gradient: oversleep() if last else None)
+    backward()
+elif site == "sleeps for a while":
+    if last:
+        time.sleep(3)
+    backward()
+    print("the end")
+elif site == "a collective for backward":
+    ddp.all_reduce(x) if last else backward()
+elif site == "another order":
+    ddp.broadcast(x, 0) if last else ddp.all_reduce(x)
+elif site == "groups in another order":
+    groups = [ddp.new_group(), ddp.new_group()]
+    for group in groups[::-1] if last else groups:
+        ddp.barrier(group)
+elif site == "messages that nobody sends":
+    ddp.recv(x, (ddp.get_rank() + 1) % ddp.get_world_size())
+elif site == "one wraps a model":
+    if not last:
+        DistributedDataParallel(nn.Linear(4, 4))
+    else:
+        ddp.barrier()
+elif site == "stopped":
+    if last:
+        os.kill(os.getpid(), 19)
+    ddp.barrier(impatient)
+"""
+
+
+@pytest.mark.parametrize(
+    ("site", "ranks", "words"),
+    [
+        (
+            "exits before a collective",
+            3,
+            r"rank 2 has ended, but ranks 0, 1 wait for it in all_reduce \(number \d+ of the default group\); the job",
+        ),
+        (
+            "exits before backward",
+            2,
+            r"rank 1 has ended, but rank 0 waits for it in gradient bucket 1 of 1 \(bias to weight\) \(number 1 of",
+        ),
+        ("leaves", 2, r"ranks 0, 1 wait for each other, (.|\n)*rank 1 waits in destroy_process_group"),
+        ("a collective for backward", 3, r"ranks 0, 1, 2 wait for each other, and that would never end"),
+        ("groups in another order", 2, r"ranks 0, 1 wait for each other, and that would never end; the job is ended"),
+        ("messages that nobody sends", 2, r"ranks 0, 1 wait for each other, (.|\n)*rank 1 waits in recv from rank 0 "),
+        ("one wraps a model", 2, r"ranks 0, 1 wait for each other, (.|\n)*rank 0 waits in an exchange of objects"),
+    ],
+)
+def test_a_rank_that_others_wait_for_in_vain_ends_the_job(site: str, ranks: int, words: str) -> None:
+    result = run_job(LATE, ranks, timeout=90, args=[site, "4"], runner=())
+    assert result.returncode != 0
+    assert re.search(words, result.stderr), result.stderr
+    assert 'program.py", line' in result.stderr  # where each of them is
+
+
+def test_another_order_of_collectives_is_an_error_that_names_both() -> None:
+    result = run_job(LATE, 3, timeout=90, args=["another order", "4"], runner=())
+    assert result.returncode != 0
+    assert re.search(
+        r"RuntimeError: Detected mismatch between collectives on ranks: ranks 0, 1 are in all_reduce "
+        r"\(.*program.py:\d+\), rank 2 is in broadcast \(.*program.py:\d+\); every rank must call the same",
+        result.stderr,
+    ), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("site", "label"),
+    [
+        ("sleeps before a collective", "broadcast"),
+        ("sleeps in a hook", r"gradient bucket 1 of 1 \(bias to weight\)"),
+    ],
+)
+def test_who_sleeps_is_named_with_its_python_line_and_then_the_job_ends(site: str, label: str) -> None:
+    result = run_job(LATE, 2, timeout=90, args=[site, "4"], runner=())
+    assert result.returncode != 0
+    waiting = rf"ddp watchdog: rank 0 has been waiting in {label} \(number \d+ of .*\) for \d+ s, for rank 1; (.*)"
+    soft, hard = re.findall(waiting, result.stderr)
+    assert soft == "after 4 s this ends the job"
+    assert hard == "that is longer than the timeout of 4 s; the job is ended"
+    assert result.stderr.count("in oversleep\n    time.sleep(100)  # here\n") == 2
+    assert re.search(r"rank 1 is elsewhere, at\n", result.stderr)
+
+
+def test_a_rank_that_is_late_but_comes_disturbs_nobody() -> None:
+    result = run_job(LATE, 2, timeout=90, args=["sleeps for a while", "4"], runner=())
+    assert (result.returncode, result.stdout, result.stderr) == (0, "the end\nthe end\n", "")
+
+
+def test_a_rank_that_was_stopped_does_not_answer() -> None:
+    result = run_job(LATE, 2, timeout=90, args=["stopped", "6"], runner=())
+    assert result.returncode != 0
+    assert re.search(r"rank 1 does not answer since \d s \(stopped, or in code that holds the GIL\)", result.stderr)

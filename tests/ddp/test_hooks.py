@@ -42,6 +42,7 @@ def with_hook(hook: Any, *names: str, state: Any = None, **options: Any) -> Dist
 @VIEWS
 @pytest.mark.parametrize("task", TASKS)
 def test_allreduce_hook_gives_the_bits_of_no_hook(group, task, as_view) -> None:
+    """H7: with views, copies, one bucket and many."""
     nets = [
         DistributedDataParallel(build(TASKS[task], engine.float32), bucket_cap_mb=cap, gradient_as_bucket_view=as_view)
         for cap in (None, 0.001)
@@ -65,7 +66,7 @@ def test_allreduce_hook_gives_the_bits_of_no_hook(group, task, as_view) -> None:
     ids=["allreduce", "fp16", "bf16", "wrapped"],
 )
 def test_with_a_hook_the_rule_is_the_same(group, hook, as_view) -> None:
-    """Unused parameters, accumulation, gradients that stay: as without."""
+    """A2: Unused parameters, accumulation, gradients that stay: as without."""
     net = with_hook(hook, "a", "b", "c", gradient_as_bucket_view=as_view)
     with net.no_sync():
         net(a=12 * group.rank).backward()
@@ -117,6 +118,8 @@ def test_a_hook_by_collectives_and_then(group) -> None:
 @RANKS
 @VIEWS
 def test_what_the_future_holds_becomes_the_gradients(group, as_view) -> None:
+    """H1: and nothing else."""
+
     def hook(state: Any, bucket: GradBucket) -> Future[engine.Tensor]:
         future: Future[engine.Tensor] = Future()
         future.set_result(engine.ones_like(bucket.buffer()))
@@ -129,7 +132,7 @@ def test_what_the_future_holds_becomes_the_gradients(group, as_view) -> None:
 
 @RANKS
 def test_what_a_hook_is_given(group) -> None:
-    """Buckets in order; parameters with their gradients, in their own strides."""
+    """H29: Buckets in order; parameters with their gradients, in their own strides."""
     seen = []
 
     def hook(state: list[Any], bucket: GradBucket) -> Future[engine.Tensor]:
@@ -157,6 +160,7 @@ def test_what_a_hook_is_given(group) -> None:
 
 @RANKS
 def test_hooks_that_are_refused(group) -> None:
+    """H2, H4: what cannot be called or says it is something else; a second one."""
     net = DistributedDataParallel(Weights("a"))
     with pytest.raises(TypeError, match="Communication hook must be callable"):
         net.register_comm_hook(None, "sum")
@@ -189,6 +193,7 @@ def test_hooks_that_are_refused(group) -> None:
     ids=["tensor", "number", "size", "never"],
 )
 def test_wrong_results(group, result, words) -> None:
+    """H3: no future, no tensor, another size, never."""
     net = with_hook(lambda state, bucket: result, "a")
     with pytest.raises(RuntimeError, match=words):
         net(a=12).backward()

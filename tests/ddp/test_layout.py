@@ -100,6 +100,8 @@ def layouts() -> Iterator[tuple[str, Callable[[], engine.Tensor]]]:
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in layouts()])
 @pytest.mark.filterwarnings("ignore::engine.report.LayoutWarning")  # row-major gradients, on purpose
 def test_every_layout_is_averaged_element_by_element(group, make, as_view) -> None:
+    """A27: in a view or a copy; gradients have their parameters' strides."""
+
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -125,6 +127,8 @@ def test_every_layout_is_averaged_element_by_element(group, make, as_view) -> No
 
 @pytest.mark.mpi(ranks=[2])
 def test_half_precision_and_mixed_dtypes_have_buckets_of_their_own(group) -> None:
+    """D25: one dtype a bucket."""
+
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()

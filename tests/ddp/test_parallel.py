@@ -44,6 +44,7 @@ def test_arguments_and_outputs_pass_unchanged(group) -> None:
 
 @RANKS
 def test_state_dict_has_the_prefix_and_the_wrapped_module_none(group) -> None:
+    """H28: and both load into each other."""
     net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     assert list(net.state_dict()) == [f"module.{name}" for name in net.module.state_dict()]
     other = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
@@ -68,7 +69,7 @@ def test_train_and_eval_reach_the_module(group) -> None:
 
 @pytest.mark.mpi(ranks=[2, 3])
 def test_one_rank_alone_may_evaluate(group) -> None:
-    """Forward without gradients, or in eval mode, communicates nothing, with buffers or without."""
+    """A3: Forward without gradients, or in eval mode, communicates nothing, with buffers or without."""
     net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     net(engine.ones(2, 2)).sum().backward()
     if group.rank == 0:
@@ -104,6 +105,7 @@ class Buffered(Weights):
 
 @RANKS
 def test_parameters_and_buffers_start_as_those_of_rank_0(group) -> None:
+    """D12: whatever they were."""
     model = Buffered(group.rank + 5.0)
     with engine.no_grad():
         model.a.fill_(group.rank + 7.0)
@@ -278,6 +280,7 @@ def test_without_its_wrapper_a_module_trains_alone(group) -> None:
     ],
 )
 def test_bad_arguments(group, make, options, kind, words) -> None:
+    """D6: no trainable parameter; and what else is refused."""
     module = make()
     with pytest.raises(kind, match=words):
         DistributedDataParallel(module, **options)
@@ -332,6 +335,7 @@ def last_rank_differs(group: ProcessGroup, what: str) -> tuple[nn.Module, dict[s
     ],
 )
 def test_models_that_differ_are_refused_on_every_rank(group, what, words) -> None:
+    """D13, D14: in number, shape, layout, dtype; by name, with the same words on every rank."""
     module, options = last_rank_differs(group, what)
     with pytest.raises((ValueError, RuntimeError), match=words.replace("LAST", str(group.size() - 1))):
         DistributedDataParallel(module, **options)
@@ -400,6 +404,7 @@ def test_converted_after_wrapping(group, as_view) -> None:
 
 @pytest.mark.mpi(ranks=[2, 3])
 def test_pickling_needs_the_default_group(group) -> None:
+    """D31: of another group nobody would know where the copy belongs."""
     other = ProcessGroup(group.rank, group.ranks, group.comm)
     net = DistributedDataParallel(Weights("a"), process_group=other)
     with pytest.raises(RuntimeError, match="only supported when using DDP with the default process group"):

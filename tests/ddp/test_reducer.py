@@ -36,6 +36,7 @@ def mean(group, value: Any) -> float:
 @RANKS
 @VIEWS
 def test_accumulation_under_no_sync_is_one_big_batch(group, as_view) -> None:
+    """A1: of each rank, averaged once at the end."""
     net = wrap("a", "b", gradient_as_bucket_view=as_view)
     for round_ in range(2):
         net.zero_grad()
@@ -51,6 +52,7 @@ def test_accumulation_under_no_sync_is_one_big_batch(group, as_view) -> None:
 @RANKS
 @VIEWS
 def test_no_sync_counts_where_backward_runs(group, as_view) -> None:
+    """A26: not where forward ran."""
     net = wrap("a", gradient_as_bucket_view=as_view)
     with net.no_sync():
         loss = net(a=12 * group.rank)
@@ -103,6 +105,7 @@ def test_gradients_that_nobody_zeroed_are_added_to(group, as_view) -> None:
 @RANKS
 @VIEWS
 def test_zeroed_gradients(group, as_view) -> None:
+    """A23: to None or to zeros, in every order."""
     net = wrap("a", "b", gradient_as_bucket_view=as_view)
     for set_to_none in (True, False, True, False, False):
         net(a=12 * group.rank, b=24).backward()
@@ -124,6 +127,7 @@ def test_two_backwards_of_one_forward_are_both_averaged(group, as_view) -> None:
 @RANKS
 @VIEWS
 def test_two_forwards(group, as_view) -> None:
+    """A25: one backward of both, or one of each."""
     net = wrap("a", "b", gradient_as_bucket_view=as_view)
     (net(a=12 * group.rank) + net(a=24, b=12)).backward()
     assert gradients(net) == {"a": mean(group, lambda r: 12 * r) + 24, "b": 12}
@@ -136,6 +140,7 @@ def test_two_forwards(group, as_view) -> None:
 
 @RANKS
 def test_a_forward_whose_output_is_ignored(group) -> None:
+    """U12: or without gradients."""
     net = wrap("a")
     net(a=12)
     with engine.no_grad():
@@ -163,6 +168,7 @@ def test_assigned_gradients_take_part(group, as_view) -> None:
 @RANKS
 @VIEWS
 def test_hooks_see_local_gradients_and_may_change_or_drop_them(group, as_view) -> None:
+    """H32: what they leave is averaged."""
     net = wrap("a", "b", "c", gradient_as_bucket_view=as_view)
     seen = []
 
@@ -190,6 +196,7 @@ def test_hooks_see_local_gradients_and_may_change_or_drop_them(group, as_view) -
 @RANKS
 @VIEWS
 def test_backward_for_some_inputs_and_autograd_grad(group, as_view) -> None:
+    """U22: the others keep None; grad() reduces nothing."""
     net = wrap("a", "b", gradient_as_bucket_view=as_view)
     net(a=12 * group.rank, b=12).backward(inputs=[net.module.a])
     assert gradients(net) == {"a": mean(group, lambda r: 12 * r), "b": None}
@@ -217,7 +224,7 @@ def test_a_gradient_saved_for_backward_is_seen_to_have_changed(group) -> None:
 @UNUSED
 @pytest.mark.parametrize("cap", [None, TINY_BUCKETS], ids=["one bucket", "many buckets"])
 def test_unused_parameters(group, as_view, find_unused, cap) -> None:
-    """Nowhere used: left alone. Somewhere used: everybody gets the mean, with zeros for the others."""
+    """U1, U5: Nowhere used: left alone. Somewhere used: everybody gets the mean, with zeros for the others."""
     net = wrap("a", "b", "c", gradient_as_bucket_view=as_view, find_unused_parameters=find_unused, bucket_cap_mb=cap)
     for _ in range(2):
         net.zero_grad()
@@ -230,7 +237,7 @@ def test_unused_parameters(group, as_view, find_unused, cap) -> None:
 @VIEWS
 @UNUSED
 def test_a_gradient_that_nobody_touched_keeps_every_bit(group, as_view, find_unused) -> None:
-    """(x + x + x) / 3 is not always x: what no rank used must not be summed and divided."""
+    """U21: (x + x + x) / 3 is not always x: what no rank used must not be summed and divided."""
     net = wrap("a", "b", gradient_as_bucket_view=as_view, find_unused_parameters=find_unused)
     value = 1.7014118346046923e38  # twice this is infinite
     net(a=value, b=12).backward(inputs=[net.module.b])
@@ -249,7 +256,7 @@ def test_a_gradient_that_nobody_touched_keeps_every_bit(group, as_view, find_unu
 @VIEWS
 @UNUSED
 def test_a_rank_that_did_not_use_a_parameter_still_adds_its_old_gradient(group, as_view, find_unused) -> None:
-    """One process would hold the old gradient and add the mean of the new ones."""
+    """U20: One process would hold the old gradient and add the mean of the new ones."""
     net = wrap("a", "b", gradient_as_bucket_view=as_view, find_unused_parameters=find_unused)
     net(a=12, b=12).backward()
     net(**({"b": 12} if group.rank else {"a": 24, "b": 12})).backward()
@@ -284,7 +291,7 @@ def test_loss_that_uses_no_parameter_of_one_bucket_on_some_ranks(group) -> None:
 @RANKS
 @UNUSED
 def test_outputs_that_the_loss_leaves_out(group, find_unused) -> None:
-    """In any container: what counts is which parameters backward reaches."""
+    """U9: In any container: what counts is which parameters backward reaches."""
 
     class Two(Weights):
         def forward(self) -> Any:
@@ -303,6 +310,8 @@ def test_outputs_that_the_loss_leaves_out(group, find_unused) -> None:
 @RANKS
 @VIEWS
 def test_a_parameter_used_twice_or_under_two_names(group, as_view) -> None:
+    """D32: one gradient, averaged once."""
+
     class Tied(Weights):
         def __init__(self) -> None:
             super().__init__("a")
@@ -352,6 +361,7 @@ class Checkpointed(Weights):
 @RANKS
 @VIEWS
 def test_reentrant_checkpoints(group, as_view) -> None:
+    """A12: each parameter in one of them."""
     net = DistributedDataParallel(Checkpointed(*"abc"), gradient_as_bucket_view=as_view, bucket_cap_mb=TINY_BUCKETS)
     for _ in range(2):
         net.zero_grad()
@@ -361,6 +371,7 @@ def test_reentrant_checkpoints(group, as_view) -> None:
 
 @RANKS
 def test_several_reentrant_checkpoints_of_one_parameter_need_a_static_graph(group) -> None:
+    """A14: the error names the parameter."""
     net = DistributedDataParallel(Checkpointed(*"abc"), bucket_cap_mb=TINY_BUCKETS)
     with pytest.raises(RuntimeError, match=r"another gradient of parameter 'a' came after .* static_graph=True"):
         net(12, a=2, b=1).backward()
@@ -369,6 +380,7 @@ def test_several_reentrant_checkpoints_of_one_parameter_need_a_static_graph(grou
 @RANKS
 @VIEWS
 def test_static_graph(group, as_view) -> None:
+    """A7, A14: as often as in the first step, or an error."""
     net = DistributedDataParallel(
         Checkpointed(*"abcd"), bucket_cap_mb=TINY_BUCKETS, static_graph=True, gradient_as_bucket_view=as_view
     )
@@ -383,6 +395,7 @@ def test_static_graph(group, as_view) -> None:
 
 @RANKS
 def test_find_unused_parameters_does_not_see_into_reentrant_checkpoints(group) -> None:
+    """A13: the error says so."""
     net = DistributedDataParallel(Checkpointed(*"abc"), bucket_cap_mb=TINY_BUCKETS, find_unused_parameters=True)
     with pytest.raises(RuntimeError, match=r"parameter 'a' .* find_unused_parameters was set"):
         net(12, a=1).backward()
@@ -391,7 +404,7 @@ def test_find_unused_parameters_does_not_see_into_reentrant_checkpoints(group) -
 @RANKS
 @VIEWS
 def test_create_graph(group, as_view) -> None:
-    """A penalty on the averaged gradient: `.grad` has a history, and differentiating it gives the exact derivative."""
+    """A22: a penalty on the averaged gradient: `.grad` has a history, and its derivative is exact."""
 
     class Squares(Weights):
         def forward(self, factor: float) -> engine.Tensor:
@@ -482,6 +495,7 @@ class Failing(Weights):
 @RANKS
 @VIEWS
 def test_after_an_exception_on_every_rank_training_goes_on(group, as_view) -> None:
+    """H31: without a reset."""
     net = DistributedDataParallel(Failing("a", "b"), bucket_cap_mb=TINY_BUCKETS, gradient_as_bucket_view=as_view)
     for fails in (True, False, True, True, False):
         net.zero_grad()

@@ -32,6 +32,7 @@ def close(found: engine.Tensor, expected: engine.Tensor, tolerance: float) -> bo
 @pytest.mark.parametrize("affine", [True, False], ids=["affine", "plain"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_values_statistics_and_gradients_are_those_of_the_whole_batch(group, shape, affine, sizes) -> None:
+    """B7, B8, B11: even and uneven shares, one of them empty."""
     engine.manual_seed(0)
     alone = PLAIN[len(shape)](4, affine=affine, momentum=0.3, dtype=engine.float64)
     if affine:
@@ -63,6 +64,7 @@ def test_values_statistics_and_gradients_are_those_of_the_whole_batch(group, sha
 
 @RANKS
 def test_channels_last_stays_channels_last(group) -> None:
+    """B9: in and out."""
     sync = SyncBatchNorm(4)
     inputs = engine.randn(2, 4, 3, 5).to(memory_format=engine.channels_last).requires_grad_()
     outputs = sync(inputs)
@@ -102,6 +104,7 @@ def test_training_under_ddp_is_training_on_the_whole_batch(group) -> None:
 
 @RANKS
 def test_conversion_keeps_everything(group) -> None:
+    """B10: the process group, too."""
     norm = nn.BatchNorm1d(3, eps=0.1, momentum=None)
     norm.weight.requires_grad_(False)
     model = nn.Sequential(nn.Linear(2, 3), nn.Sequential(norm), nn.LayerNorm(3)).eval()

@@ -31,6 +31,7 @@ def mean_over_ranks(loss: engine.Tensor) -> float:
 @pytest.mark.parametrize("dtype", [engine.float32, engine.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS.keys())
 def test_losses_are_those_of_one_process(group, task, dtype, optimizer, as_view) -> None:
+    """D1, D2, D3, D10, D34: over views and copies, many tiny buckets; at the end the same bits on every rank."""
     alone = build(task, dtype)
     # Ranks start from other weights: those of rank 0 count.
     net = DistributedDataParallel(

@@ -33,9 +33,11 @@ def transports(comm, ranks: int):
     """One of each kind, and also among ranks that pass for two nodes, of unlike size with 3, and for one node each."""
     made = [TRANSPORTS[name](comm) for name in names_for(ranks)]
     if ranks > 1:
+        from ddp.transport.background import BackgroundTransport
         from ddp.transport.hierarchical import HierarchicalTransport
 
         made += [HierarchicalTransport(comm, node) for node in (comm.rank * 2 // ranks, comm.rank)]
+        made += [BackgroundTransport(TRANSPORTS["mpi"](comm))]
     yield made
     for transport in made:
         transport.close()
@@ -164,6 +166,22 @@ def test_weights_travel_in_the_header(transports, comm, dtype: Any) -> None:
         assert buffer.header[0] == sum(weights)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_polling_gets_there_and_says_so(transports, comm) -> None:
+    """Without waiting: all ranks poll until `is_done`."""
+    for transport in transports:
+        buffer = transport.allocate(1000, np.float32, header=1)
+        for round_ in range(3):
+            buffer.array[:] = 12 * comm.rank + round_
+            transport.start(buffer, divisor=comm.size)
+            end = time.monotonic() + 30
+            while not transport.is_done(buffer):
+                assert time.monotonic() < end, transport.name
+                transport.poll()
+            transport.wait(buffer)
+            assert set(buffer.result.tolist()) == {6.0 * (comm.size - 1) + round_}, transport.name
+
+
 @pytest.mark.mpi(ranks=[2, 3])
 def test_independent_transports_need_no_common_order(transports, comm) -> None:
     for transport in transports:
@@ -256,6 +274,25 @@ def test_special_values_travel(transports, comm) -> None:
         assert np.signbit(result[2])
         assert result[3] == np.inf
         assert result[4] == np.float32(1e-45) * 2
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_chunks_of_more_elements_than_an_mpi_count_holds(comm) -> None:
+    """No message counts beyond 2**31 - 1, and every byte is in one slice of one chunk. Nothing is touched."""
+    from ddp.transport.mpi import MpiBuffer
+
+    for count, dtype in ((2**31 + 100, np.uint8), (2**29 + 7, np.float64)):
+        array = np.zeros(count, dtype)
+        at = 0
+        for chunk in MpiBuffer(array, array, header=0, size=4, rank=3).chunks:
+            (counts, places), (received, rooms) = chunk.slices, chunk.receive
+            assert chunk.array.ctypes.data - array.ctypes.data == at
+            assert places == [0, *np.cumsum(counts)[:-1]]
+            assert received == [counts[3]] * 4
+            assert rooms == [counts[3] * rank for rank in range(4)]
+            assert sum(counts) == chunk.array.size < 2**31
+            at += chunk.array.size
+        assert at == array.nbytes
 
 
 @pytest.mark.mpi(ranks=[1, 2])

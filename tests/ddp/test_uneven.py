@@ -28,6 +28,7 @@ def mean(group: ddp.ProcessGroup, value: Any) -> float:
 @pytest.mark.parametrize("hooked", [False, True], ids=["plain", "hook"])
 @pytest.mark.parametrize("by_world", [True, False], ids=["world", "active"])
 def test_gradients_of_the_ranks_that_have_data(group, by_world, hooked) -> None:
+    """H18: divided by all ranks, or by those."""
     net = DistributedDataParallel(Weights("a", "b"), bucket_cap_mb=1e-5)
     if hooked:
         net.register_comm_hook(None, allreduce_hook)
@@ -49,6 +50,7 @@ def test_gradients_of_the_ranks_that_have_data(group, by_world, hooked) -> None:
 
 @RANKS
 def test_in_the_end_all_have_the_model_of_the_last(group) -> None:
+    """H16, H22: buffers too."""
     net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), broadcast_buffers=True)
     optimizer = SGD(net.parameters(), lr=0.1)
     with net.join():
@@ -76,6 +78,7 @@ def test_accumulation_inside(group) -> None:
 
 @pytest.mark.mpi(ranks=[2, 3])
 def test_early_termination_raises_on_every_rank(group) -> None:
+    """H21: with words for each role."""
     net = DistributedDataParallel(Weights("a"))
     words = "Rank 0 exhausted all inputs" if group.rank == 0 else "at least one rank that exhausted inputs"
 
@@ -93,6 +96,7 @@ def test_early_termination_raises_on_every_rank(group) -> None:
 
 @RANKS
 def test_disabled_it_does_nothing(group) -> None:
+    """H19: but train."""
     net = DistributedDataParallel(Weights("a"))
     with net.join(enable=False):
         net(a=12.0 * group.rank).backward()
@@ -101,6 +105,7 @@ def test_disabled_it_does_nothing(group) -> None:
 
 @RANKS
 def test_an_exception_inside_is_passed_on(group) -> None:
+    """H20: at once."""
     net = DistributedDataParallel(Weights("a"))
     with pytest.raises(KeyError, match="mine"), net.join():
         raise KeyError("mine")
@@ -110,9 +115,9 @@ def test_an_exception_inside_is_passed_on(group) -> None:
 
 @pytest.mark.mpi(ranks=[2])
 def test_a_long_wait_is_mentioned(group, monkeypatch) -> None:
-    from ddp import uneven
+    from ddp import join
 
-    monkeypatch.setattr(uneven, "_MANY_STEPS", 3)
+    monkeypatch.setattr(join, "_MANY_STEPS", 3)
     net = DistributedDataParallel(Weights("a"))
 
     def train() -> None:

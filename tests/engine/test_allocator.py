@@ -12,9 +12,11 @@ def test_glibc_accepts_the_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert allocator.give_freed_memory_back()
     assert allocator.keep_freed_memory()
 
 
 def test_the_users_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     assert not allocator.keep_freed_memory()
+    assert not allocator.give_freed_memory_back()

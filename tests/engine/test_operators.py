@@ -12,7 +12,7 @@ import pytest
 import engine
 from engine.autograd.gradcheck import gradcheck, gradgradcheck
 from engine.dispatch import OPERATORS
-from tests.op_samples import SAMPLES, Sample, names
+from tests.op_samples import REFUSED, SAMPLES, Sample, names
 
 NAMES = list(names())
 
@@ -43,7 +43,7 @@ def tensors(sample: Sample, layout: str, differentiable: bool) -> list[engine.Te
         placed = LAYOUTS[layout](array) if array.ndim else array.copy()
         assert placed.shape == array.shape
         tensor = engine.from_numpy(placed)
-        floating = differentiable and array.dtype.kind == "f" and position not in sample.constants
+        floating = differentiable and array.dtype.kind in "fc" and position not in sample.constants
         made.append(tensor.requires_grad_() if floating else tensor)
     return made
 
@@ -69,10 +69,56 @@ def layouts(sample: Sample) -> list[str]:
     ]
 
 
+LISTED = re.compile(r"(cat|stack)\d*")  # one operator a number of tensors: samples of the first few stand for all
+
+
 def test_every_operator_has_samples() -> None:
-    listed = re.compile(r"(cat|stack)\d*")  # one operator a number of tensors: samples of the first few stand for all
-    missing = [name for name in OPERATORS if name not in SAMPLES and not listed.fullmatch(name)]
+    missing = [name for name in OPERATORS if name not in SAMPLES and not LISTED.fullmatch(name)]
     assert not missing, f"add samples to tests/op_samples for: {', '.join(missing)}"
+
+
+def test_every_operator_has_a_sample_without_elements() -> None:
+    missing = [
+        name
+        for name, samples in SAMPLES.items()
+        if name not in REFUSED and not any(np.size(array) == 0 for sample in samples for array in sample.arrays)
+    ]
+    assert not missing, f"add samples without elements to tests/op_samples for: {', '.join(missing)}"
+    assert not REFUSED.keys() - SAMPLES.keys()
+
+
+def test_every_elementwise_operator_has_samples_that_broadcast() -> None:
+    missing = [
+        name
+        for name, operator in OPERATORS.items()
+        if operator.elementwise
+        and len(operator.inputs) > 1
+        and not any(len({np.shape(array) for array in sample.arrays}) > 1 for sample in SAMPLES[name])
+    ]
+    assert not missing, f"add samples of several shapes to tests/op_samples for: {', '.join(missing)}"
+
+
+UNDEFINED = {"floor_divide", "heaviside"}  # recorded, as in PyTorch, and refused in backward
+
+
+def test_every_derivative_is_checked() -> None:
+    """gradcheck and gradgradcheck run for each operator that has a derivative rule."""
+    rules = [name for name, operator in OPERATORS.items() if operator.grad_mask]
+    missing = [
+        name
+        for name in rules
+        if name not in UNDEFINED
+        and not LISTED.fullmatch(name)
+        and not any(sample.differentiable and sample.twice for sample in SAMPLES[name])
+    ]
+    assert not missing, f"add samples with second derivatives to tests/op_samples for: {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("name", sorted(UNDEFINED))
+def test_undefined_derivatives_are_refused_in_backward(name: str) -> None:
+    x = engine.tensor([2.5, -1.5], requires_grad=True)
+    with pytest.raises(RuntimeError, match=f"derivative for {name} is not implemented"):
+        getattr(engine, name)(x, engine.tensor(2.0)).sum().backward()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name in SAMPLES])

@@ -19,9 +19,40 @@ def test_every_call_is_recorded_with_key_shapes_and_strides() -> None:
     assert forward[0].shapes == ((2, 3),)
     assert forward[0].out_strides == ((1, 3),)
     assert forward[2].strides == ((3, 1), (3, 1))
-    steps = [call.operator for call in calls.calls if call.key == "Autograd"]
+    recorded = [call.operator for call in calls.calls if call.key == "Autograd" and "Backward" not in call.operator]
+    assert recorded == ["permute", "permute", "add", "tanh", "sum"]
+    steps = [call.operator for call in calls.calls if "Backward" in call.operator]
     assert steps[:3] == ["SumBackward0", "TanhBackward0", "AddBackward0"]
     assert all(call.seconds >= 0 for call in calls.calls)
+
+
+def test_a_call_that_is_recorded_is_redispatched_below_autograd() -> None:
+    a, x = engine.ones(2, 2, requires_grad=True), engine.ones(2, 1)
+    with engine.trace() as calls:
+        engine.no_grad()(lambda: a @ x)()
+        (a @ x).sum()
+    seen = [(call.operator, call.key) for call in calls.calls]
+    assert seen == [("matmul", "CPU"), ("matmul", "Autograd"), ("matmul", "CPU"), ("sum", "Autograd"), ("sum", "CPU")]
+    outer, inner = calls.calls[1:3]
+    assert outer.began <= inner.began
+    assert outer.began + outer.seconds >= inner.began + inner.seconds
+
+
+def test_functions_made_of_others_are_traced_around_them() -> None:
+    x = engine.ones(3)
+    function, method = engine.addcmul, engine.Tensor.addcmul
+    with engine.trace() as calls:
+        engine.addcmul(x, x, x)
+    assert [(call.operator, call.key) for call in calls.calls] == [
+        ("addcmul", "CompositeImplicit"),
+        ("mul", "CPU"),
+        ("add", "CPU"),
+    ]
+    assert engine.addcmul is function
+    assert engine.Tensor.addcmul is method
+    own = calls._own_seconds()
+    assert sum(own) == pytest.approx(calls.calls[0].seconds)
+    assert "addcmul" in calls.table()
 
 
 def test_the_results_are_the_same_and_nothing_is_left_behind() -> None:

@@ -1,5 +1,6 @@
 """examples/benchmark.py takes turns, counts and compares as it says; the figures themselves are nobody's test."""
 
+import importlib
 import importlib.util
 import json
 import re
@@ -33,15 +34,11 @@ PEER = {
 }
 
 
-@pytest.fixture(scope="module")
-def figures() -> ModuleType:
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """benchmarks/figures.py, which is part of no package."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import figures
-    finally:
-        sys.path.pop(0)
-    return figures
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("figures")
 
 
 def lines_of(*words: str, **variables: str) -> list[dict[str, Any]]:
@@ -82,24 +79,23 @@ def test_both_sides_in_turn(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(line[8:] if line.startswith(" ") else line for line in text.splitlines()))
     variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1"}
-    lines = lines_of("tiny", "adamw", "start", "--short", "--json", "--torch-python", sys.executable, **variables)
+    lines = lines_of("tiny", "start", "--short", "--json", "--torch-python", sys.executable, **variables)
     processes, found = [line for line in lines if "round" in line], [line for line in lines if "figure" in line]
-    assert [(line["workload"], line.get("ranks"), line["library"]) for line in processes] == [
-        (name, ranks, library)
-        for name, ranks in [
-            ("tiny", 1),
-            ("tiny", 2),
-            ("tiny", 1),
-            ("adamw_16.8M", 1),
-            ("adamw_1.8M_in_18", 1),
-            ("start", None),
-        ]
-        for library in ("engine", "torch")
+    assert [(line["workload"], line.get("ranks"), line.get("captured"), line["library"]) for line in processes] == [
+        ("tiny", 1, False, "engine"),
+        ("tiny", 1, False, "torch"),
+        ("tiny", 1, True, "engine"),
+        ("tiny", 2, False, "engine"),
+        ("tiny", 2, False, "torch"),
+        ("tiny", 2, True, "engine"),
+        ("tiny", 1, False, "engine"),
+        ("tiny", 1, False, "torch"),
+        ("start", None, None, "engine"),
+        ("start", None, None, "torch"),
     ]
     assert lines == processes + found
-    assert [line["figure"] for line in found if "torch" not in line] == [
-        "start to first step, no kernel compiled yet, s"
-    ]
+    alone = [line["figure"] for line in found if "torch" not in line]
+    assert alone == ["`tiny` step, 1 rank, plain / captured", "start to first step, no kernel compiled yet, s"]
     for line in found:
         assert line["own"] > 0
         assert "ratio" not in line or line["ratio"] == pytest.approx(line["own"] / line["torch"], rel=0.01)
@@ -155,6 +151,8 @@ def rounds(*samples: tuple[float, float]) -> list[dict[Any, dict[str, Any]]]:
             ("mlp", 1, 1): {"samples_s": one, "step_ms": 128e3 / one},
             ("mlp", 2, 1): {"samples_s": two, "peak_MB": 200.0},
             ("mlp", 1, 4): {"samples_s": 3 * one},
+            ("mlp, captured", 1, 1): {"step_ms": 100e3 / one},
+            ("mlp, captured", 2, 1): {"samples_s": two + 50},
         }
         for one, two in samples
     ]
@@ -177,12 +175,21 @@ def test_ratios_are_those_of_a_round(figures: ModuleType) -> None:
         "reached": True,
     }
     cells = "1,850 (900 … 1,900) | 1,000 (500 … 1,000) | 1.85 (1.8 … 1.9) | ≥ 1.5x | yes"
-    assert throughput.as_row() == f"| `mlp` samples/s, 2 ranks | {cells} |"
+    stated, others = figures.table(list(found.values())).split("\n\n")
+    assert f"\n| `mlp` samples/s, 2 ranks | {cells} |\n" in stated
+    assert "\n| `mlp` samples/s, one process, 4 threads | 3,000 (1,500 … 3,000) | 2,400 (1,200 … 2,400) |" in others
     scaling = found["`mlp` scaling, 1 to 2 ranks"]
     assert scaling.own == [0.95, 0.9, 0.925]
     assert (scaling.target(), scaling.reached()) == ("≥ 0.95", False)
+    assert found["`mlp` samples/s, 2 ranks, captured"].ratios() == [1.95, 1.9, 1.9]
     assert found["`mlp` peak memory a rank, MB"].reached()
     assert found["`mlp` samples/s, one process, 4 threads"].reached() is None
+
+
+def test_optimizer_steps_have_figures_of_their_own(figures: ModuleType) -> None:
+    own, peer = ({(name, 1, 1): {"step_ms": time} for name in figures.OPTIMIZER} for time in (2.0, 1.9))
+    found = list(figures.figures([own], [peer], [*figures.OPTIMIZER], 2, 4))
+    assert [(line.target(), line.reached()) for line in found] == [("≤ 1.1x", True), ("≤ 1x", False)]
 
 
 def test_a_ratio_that_must_not_be_exceeded(figures: ModuleType) -> None:
@@ -196,5 +203,5 @@ def test_a_file_without_marks_is_left_alone(figures: ModuleType, tmp_path: Path)
     page = tmp_path / "page.md"
     page.write_text("<!-- figures: end -->")
     with pytest.raises(ValueError, match="expected the lines"):
-        figures.write(page, "table")
+        figures.write(page, "figures", "table")
     assert page.read_text() == "<!-- figures: end -->"

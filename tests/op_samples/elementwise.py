@@ -29,6 +29,10 @@ def _erfinv(y: float) -> float:
     return x
 
 
+def _bessel_one(x: float) -> float:
+    return math.fsum((x / 2) ** (2 * k + 1) / (math.factorial(k) * math.factorial(k + 1)) for k in range(30))
+
+
 _UNARY: dict[str, tuple[Callable[[Array], Array], float, float]] = {
     "acos": (np.arccos, -0.9, 0.9),
     "acosh": (np.arccosh, 1.1, 3.0),
@@ -62,6 +66,13 @@ _UNARY: dict[str, tuple[Callable[[Array], Array], float, float]] = {
     "square": (np.square, -2.0, 2.0),
     "tan": (np.tan, -1.0, 1.0),
     "tanh": (np.tanh, -2.0, 2.0),
+    "frac": (lambda x: x - np.trunc(x), 0.1, 0.9),
+    "i0": (np.i0, -2.0, 2.0),
+    "i0e": (lambda x: np.exp(-np.abs(x)) * np.i0(x), 0.2, 3.0),
+    "i1": (_each(lambda x: _bessel_one(x)), -2.0, 2.0),
+    "i1e": (_each(lambda x: math.exp(-abs(x)) * _bessel_one(x)), 0.2, 2.0),
+    "erfcx": (_each(lambda x: math.exp(x * x) * math.erfc(x)), -1.0, 3.0),
+    "log_ndtr": (_each(lambda x: math.log(math.erfc(-x / math.sqrt(2)) / 2)), -3.0, 2.0),
     "logsigmoid": (lambda x: -np.log1p(np.exp(-x)), -3.0, 3.0),
     "mish": (lambda x: x * np.tanh(np.log1p(np.exp(x))), -3.0, 3.0),
     "silu": (lambda x: x / (1 + np.exp(-x)), -3.0, 3.0),
@@ -95,11 +106,15 @@ for _name, _attributes, _reference in [
     ("threshold", (0.1, 20.0), lambda x: np.where(x > 0.1, x, 20.0)),
     ("softplus", (2.0, 20.0), lambda x: np.log1p(np.exp(2 * x)) / 2),
     ("nan_to_num", (0.0, None, None), lambda x: x),
+    ("logit", (-1.0,), None),
+    ("logit", (0.1,), None),
     ("polygamma", (1,), None),
     ("polygamma", (2,), None),
 ]:
     for _shape in _SHAPES:
-        _array = draw(*_shape, low=0.6, high=1.5, signs=_name != "polygamma")
+        _array = draw(
+            *_shape, low=0.6, high=0.9 if _name == "logit" else 1.5, signs=_name not in ("polygamma", "logit")
+        )
         add(_name, raw(_name, *_attributes), _array, reference=_reference)
 fixed(
     "nan_to_num",
@@ -107,6 +122,11 @@ fixed(
     np.array([np.nan, np.inf, -np.inf, 5.0]),
     reference=lambda x: np.nan_to_num(x, nan=1, posinf=2, neginf=-3),
 )
+
+
+def _quotient(x: Array, y: Array) -> Array:
+    return np.asarray(np.trunc(x / y), np.int64)
+
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
@@ -122,6 +142,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "fmin": np.fmin,
     "maximum": np.maximum,
     "minimum": np.minimum,
+    "nextafter": np.nextafter,
 }
 for _name, _reference in _BINARY.items():
     for _first, _second in _PAIRS:
@@ -143,7 +164,15 @@ for _name, _reference in {"fmod": np.fmod, "remainder": np.remainder}.items():
             draw(*_second, low=1.5, high=2.0),
             reference=_reference,
         )
-for _first, _second in _PAIRS:
+for _first, _second in _PAIRS:  # steps: their derivative is 0
+    _a, _b = draw(*_first, low=2.2, high=2.7, signs=True), draw(*_second, low=1.5, high=2.0)
+    add("div_floor", raw("div_floor"), _a, _b, reference=np.floor_divide)
+    add("div_trunc", raw("div_trunc"), _a, _b, reference=lambda x, y: np.trunc(x / y))
+    _order, _place = draw(*_first, low=0.5, high=3.0), draw(*_second, low=0.5, high=3.0)
+    for _name in ("igamma", "igammac", "zeta"):
+        add(_name, raw(_name), _order + (_name == "zeta"), _place, constants=(0,))
+    fixed("div_trunc", raw("div_trunc"), whole(-9, 9, *_first), whole(1, 5, *_second), reference=_quotient)
+    fixed("div_floor", raw("div_floor"), whole(-9, 9, *_first), whole(1, 5, *_second), reference=np.floor_divide)
     _base = draw(*_first, low=0.4, high=2.0)
     add("pow", raw("pow"), _base, draw(*_second), reference=np.power)
     add("xlogy", raw("xlogy"), draw(*_second), _base, reference=lambda x, y: x * np.log(y))
@@ -192,8 +221,7 @@ for _name, _reference in {
     "logical_xor": np.logical_xor,
     "floor_divide": np.floor_divide,
     "heaviside": np.heaviside,
-    "nextafter": np.nextafter,
-}.items():
+}.items():  # PyTorch records floor_divide and heaviside, and cannot differentiate them: test_operators.py
     for _first, _second in _PAIRS:
         _a, _b = whole(-1, 2, *_first) * 1.0, whole(-1, 2, *_second) * 1.0
         fixed(_name, raw(_name), _a, _b if _name != "floor_divide" else _b + 2.5, reference=_reference)

@@ -46,6 +46,17 @@ for _shape, _dims, _keepdim in [
             reference=lambda x, o=_order, d=_dims, k=_keepdim: _norm(np.abs(x), o, d, k),
             twice=_order != 0.0,
         )
+for _shape, _dims, _keepdim in [((3, 4), (1,), False), ((2, 3, 2, 2), (0, 2), True), ((3, 4), (0, 1), False)]:
+    for _name, _reference in {"var": np.var, "std": np.std}.items():
+        for _correction in (0, 1):
+            add(
+                _name,
+                raw(_name, _dims, _keepdim, F64, _correction),
+                distinct(*_shape),
+                reference=lambda x, f=_reference, d=_dims, k=_keepdim, c=_correction: f(x, axis=d, keepdims=k, ddof=c),
+            )
+for _shape in [(5,), (3, 4), ()]:
+    add("median", raw("median", 0), distinct(*_shape), reference=lambda x: np.sort(x, None)[(x.size - 1) // 2])
 for _name, _reference in {"sum": np.sum, "prod": np.prod, "any": np.any, "all": np.all}.items():
     _kind = (F64,) if _name in ("sum", "prod") else ()
     (add if _kind else fixed)(
@@ -56,6 +67,12 @@ add(
     raw("prod", (1,), False, F64),
     np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 4.0], [1.0, 2.0, 3.0]]),
     reference=lambda x: x.prod(1),
+)
+add(
+    "cumprod",
+    raw("cumprod", 1, F64),
+    np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 4.0], [1.0, 0.0, 3.0]]),
+    reference=lambda x: x.cumprod(1),
 )
 for _name, _pick in {"max_dim": "argmax", "min_dim": "argmin"}.items():
     for _shape, _dim in [((3, 4), 1), ((2, 3, 2, 2), 1), ((0, 3), 1)]:

@@ -51,6 +51,7 @@ from engine.nn.functional.convolution import (
     linear,
     unfold,
 )
+from engine.nn.functional.ctc import ctc_loss
 from engine.nn.functional.distance import cosine_similarity, normalize, pairwise_distance
 from engine.nn.functional.dropping import (
     alpha_dropout,
@@ -93,6 +94,17 @@ from engine.nn.functional.normalization import (
     local_response_norm,
     rms_norm,
 )
+from engine.nn.functional.older import (
+    adaptive_max_pool1d_with_indices,
+    adaptive_max_pool2d_with_indices,
+    adaptive_max_pool3d_with_indices,
+    max_pool1d_with_indices,
+    max_pool2d_with_indices,
+    max_pool3d_with_indices,
+    pdist,
+    upsample_bilinear,
+    upsample_nearest,
+)
 from engine.nn.functional.padding import pad
 from engine.nn.functional.pooling import (
     adaptive_avg_pool1d,
@@ -122,8 +134,11 @@ __all__ = [
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",
     "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices",
     "adaptive_max_pool2d",
+    "adaptive_max_pool2d_with_indices",
     "adaptive_max_pool3d",
+    "adaptive_max_pool3d_with_indices",
     "affine_grid",
     "alpha_dropout",
     "avg_pool1d",
@@ -145,6 +160,7 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
@@ -184,8 +200,11 @@ __all__ = [
     "lp_pool3d",
     "margin_ranking_loss",
     "max_pool1d",
+    "max_pool1d_with_indices",
     "max_pool2d",
+    "max_pool2d_with_indices",
     "max_pool3d",
+    "max_pool3d_with_indices",
     "max_unpool1d",
     "max_unpool2d",
     "max_unpool3d",
@@ -200,6 +219,7 @@ __all__ = [
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
@@ -230,4 +250,6 @@ __all__ = [
     "triplet_margin_with_distance_loss",
     "unfold",
     "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
 ]

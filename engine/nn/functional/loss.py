@@ -219,7 +219,7 @@ def smooth_l1_loss(
     distance = (input - target).abs()
     if beta == 0:
         return reduced(distance, reduction)
-    near = distance.clamp(max=beta)  # not `where`, whose other branch would send back 0 * infinity
+    near = engine.where(distance > beta, beta, distance)  # squared everywhere, and finite for infinite distances
     return reduced(near * near * (0.5 / beta) + (distance - near), reduction)
 
 
@@ -231,7 +231,7 @@ def huber_loss(
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     distance = (input - target).abs()
-    near = distance.clamp(max=delta)
+    near = engine.where(distance > delta, delta, distance)
     loss = near * near * 0.5 + (distance - near) * delta
     return reduced(loss, reduction) if weight is None else _weighted(loss, input, weight, reduction)
 

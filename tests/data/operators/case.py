@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Case(NamedTuple):
-    """`function(t, *tensors)` gives a tensor or several; floating point inputs require gradients.
+    """`function(t, *tensors)` gives a tensor or several; floating point and complex inputs require gradients.
 
     `twice`: whether the second derivative is checked. `constants`: positions of inputs that are held constant.
     `tolerance`: of the float64 comparison, for PyTorch kernels that hold constants in float32.
@@ -21,7 +21,10 @@ class Case(NamedTuple):
 
     def varies(self, position: int) -> bool:
         """Whether an input requires a gradient."""
-        return self.inputs[position].dtype.kind == "f" and position not in self.constants
+        return self.inputs[position].dtype.kind in "fc" and position not in self.constants
+
+
+COMPLEX = {"float64": "complex128", "float32": "complex64"}
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
@@ -44,8 +47,8 @@ def tensors(t: Any, case: Case, dtype: str) -> list[Any]:
     made = []
     for position, array in enumerate(case.inputs):
         tensor = t.from_numpy(array)
-        if array.dtype.kind == "f":  # not astype, which may give axes of size 1 other strides
-            tensor = tensor.to(getattr(t, dtype))
+        if array.dtype.kind in "fc":  # not astype, which may give axes of size 1 other strides
+            tensor = tensor.to(getattr(t, dtype if array.dtype.kind == "f" else COMPLEX[dtype]))
         if not array.size:  # versions of NumPy give empty arrays different strides
             tensor = t.zeros(*array.shape, dtype=tensor.dtype)
         made.append(tensor.detach().requires_grad_() if case.varies(position) else tensor)
@@ -65,8 +68,12 @@ def scalar(t: Any, results: list[Any]) -> Any:
     total = None
     for number, result in enumerate(results):
         if result.requires_grad:
-            weights = np.random.RandomState(100 + number).standard_normal(tuple(result.shape))
+            random = np.random.RandomState(100 + number)
+            weights = np.asarray(random.standard_normal(tuple(result.shape)))
+            if result.is_complex():
+                weights = weights + 1j * random.standard_normal(tuple(result.shape))
             term = (result * t.from_numpy(np.asarray(weights)).to(result.dtype)).sum()
+            term = term.real if result.is_complex() else term
             total = term if total is None else total + term
     return total
 

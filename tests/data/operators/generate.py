@@ -31,6 +31,9 @@ FAMILIES = (
     "normalization",
     "padding",
     "upsampling",
+    "core",
+    "complex_numbers",
+    "special_values",
 )
 
 
@@ -52,7 +55,11 @@ def main(families: list[str]) -> None:
                 entry: dict[str, object] = {"kind": kind, "start": sum(map(len, values))}
                 if tensor is not None:
                     array = tensor.detach().numpy(force=True)
-                    values.append(array.astype(np.float64).reshape(-1))
+                    if array.dtype.kind == "c":  # real and imaginary parts
+                        array = np.ascontiguousarray(array)
+                        values.append(array.reshape(-1).view(np.float64))
+                    else:
+                        values.append(array.astype(np.float64).reshape(-1))
                     entry |= {"shape": list(tensor.shape), "stride": list(tensor.stride()), "dtype": str(array.dtype)}
                 index[name].append(entry)
         made_with = {"torch": torch.__version__, "numpy": np.__version__}

@@ -49,8 +49,11 @@ SHAPES = {
     "where": (lambda: engine.where(ones(2) > 0, ones(3), ones(2)), r"where: .*shapes \[2\] and \[3\] do not broadcast"),
     "matmul": (lambda: ones(2, 3) @ ones(2, 3), r"matmul: mat1 and mat2 shapes cannot be multiplied \(2x3 and 2x3\)"),
     "bmm": (lambda: engine.bmm(ones(2, 3, 4), ones(3, 4, 5)), r"bmm: .*\[2, 3, 4\] and \[3, 4, 5\]"),
-    "linear": (lambda: engine.linear(ones(2, 3), ones(4, 5)), r"linear: .*\(2x3 and 4x5\)"),
-    "cat": (lambda: engine.cat([ones(2, 3), ones(2, 4)]), r"cat: .*Expected \[2, 3\] but got \[2, 4\]"),
+    "linear": (lambda: engine.linear(ones(2, 3), ones(4, 5)), r"linear: .*\(2x3 and 5x4\)"),
+    "cat": (
+        lambda: engine.cat([ones(2, 3), ones(2, 4)]),
+        r"cat: .*Expected size 3 but got size 4 .*\[2, 3\] and \[2, 4\]",
+    ),
     "stack": (lambda: engine.stack([ones(2), ones(3)]), r"stack .*\[2\] at entry 0 and \[3\] at entry 1"),
     "mul_": (
         lambda: ones(2, 3).mul_(ones(4, 2, 3)),

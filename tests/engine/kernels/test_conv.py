@@ -72,3 +72,12 @@ def test_alignment_changes_nothing():
         np.testing.assert_array_equal(conv.im2col(shifted(image, shift), (3, 3), padding=(1, 1)), matrix)
         moved = shifted(matrix, shift)
         np.testing.assert_array_equal(conv.col2im(moved, image.shape, (3, 3), padding=(1, 1)), back)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(0, 4), (3, 1), (5, 33)])
+def test_add_to_rows(shape, dtype):
+    rows, vector = normal(shape, dtype), normal(shape[1], dtype, seed=1)
+    expected = rows + vector
+    conv.add_to_rows(rows, vector)
+    np.testing.assert_array_equal(rows, expected)

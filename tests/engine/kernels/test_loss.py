@@ -74,3 +74,15 @@ def test_a_row_depends_on_itself_only(dtype):
         np.testing.assert_array_equal(
             loss.cross_entropy_backward(g[part], alone, target[part], log_sum_alone), gradient[part]
         )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums(dtype):
+    """`cross_entropy_sums` adds the sum of the losses, in float64, to what the forward function gives."""
+    logits, target = normal((50, 7), dtype), np.arange(50) % 7
+    losses, log_sums, weight, total = loss.cross_entropy_sums(logits, target, None, 3, 0.1)
+    again = loss.cross_entropy_forward(logits, target, ignore_index=3, label_smoothing=0.1)
+    for actual, expected in zip((losses, log_sums, weight), again, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert weight == (target != 3).sum()
+    assert total == pytest.approx(losses.astype("float64").sum(), rel=1e-12)

@@ -44,6 +44,21 @@ def test_separate_destinations_leave_sources_and_neighbours_alone(dtype):
         np.testing.assert_array_equal(source, before)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
+def test_weights_multiply_first_and_each_step_is_rounded(size, dtype):
+    arrays = [normal(size, dtype, seed=rank) for rank in range(3)]
+    weights = np.array([0.3, 2.0, 5.0])
+    expected = arrays[0] * arrays[0].dtype.type(0.3)
+    for array, weight in zip(arrays[1:], weights[1:], strict=True):
+        expected = expected + array * array.dtype.type(weight)
+    expected = expected / expected.dtype.type(7.3)
+    table = reduce.addresses(arrays)
+    reduce.sum_slices(table, table, arrays[0].dtype.char, 0, size, 7.3, weights)
+    for array in arrays:
+        np.testing.assert_array_equal(array, expected)
+
+
 def test_nan_and_infinity_come_through():
     arrays = [np.array([np.nan, np.inf, np.inf, 3e38], "float32"), np.array([1, 1, -np.inf, 3e38], "float32")]
     table = reduce.addresses(arrays)
@@ -62,3 +77,15 @@ def test_addresses_refuses_what_cannot_be_summed():
     for other in (np.zeros(8, "float32")[::2], frozen):
         with pytest.raises(ValueError, match="array 1 is not contiguous, aligned and writable"):
             reduce.addresses([flat, other])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_prepared_sum_is_the_same_sum(dtype):
+    arrays = [normal(1000, dtype, seed) for seed in range(3)]
+    others = [array.copy() for array in arrays]
+    table, char = reduce.addresses(arrays), arrays[0].dtype.char
+    again = reduce.addresses(others)
+    reduce.sum_slices(table, table, char, 0, 1000, 3.0)
+    reduce.prepare_sum(again, again, char, 1000)(3.0)
+    for actual, expected in zip(others, arrays, strict=True):
+        np.testing.assert_array_equal(actual, expected)

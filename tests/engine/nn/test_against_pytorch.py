@@ -16,7 +16,10 @@ REFERENCE = json.loads((Path(nn_cases.__file__).parent / "nn_reference.json").re
 COMPOSED = {
     "AlphaDropout", "Buffer", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout", "Module",
     "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList", "RNNBase", "RNNCellBase",
-    "Sequential", "MaxUnpool3d", "TransformerDecoder",
+    "Sequential", "MaxUnpool3d", "TransformerDecoder", "DataParallel", "UninitializedParameter", "LazyLinear",
+    "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d", "LazyConv3d",
+    "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d",
+    "LazyInstanceNorm1d", "LazyInstanceNorm2d", "LazyInstanceNorm3d",
 }  # fmt: skip
 
 

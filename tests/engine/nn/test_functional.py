@@ -252,7 +252,7 @@ def test_bags_with_weights_and_a_last_offset() -> None:
         (lambda: nn.GRU(3, 4)(engine.ones(2)), ValueError, "Expected input to be 2D or 3D"),
         (lambda: nn.GRU(3, 4)(engine.ones(2, 2, 3), engine.ones(1, 4)), RuntimeError, "hx should also be 3-D"),
         (lambda: nn.GRU(3, 4)(engine.ones(2, 2, 3), engine.ones(1, 3, 4)), RuntimeError, "Expected hidden size"),
-        (lambda: nn.GRU(3, 4)((engine.ones(2, 3), engine.ones(2))), TypeError, "packed sequences are not supported"),
+        (lambda: nn.GRU(3, 4)((engine.ones(2, 3), engine.ones(2))), TypeError, "expected a Tensor or PackedSequence"),
         (lambda: nn.LSTMCell(3, 4)(engine.ones(2, 2, 3)), ValueError, "Expected input to be 1D or 2D"),
         (lambda: nn.Unflatten("a", (1, 2)), TypeError, "expected dim to be an int"),
         (lambda: nn.MaxUnpool1d(2)(engine.ones(1, 1, 2), engine.zeros(1, 1, 3)), RuntimeError, "shape of indices"),

@@ -33,15 +33,23 @@ def check_against_pytorch(family: str, name: str, case: cases.Case, dtype: str) 
             continue
         assert tensor is not None, label
         count = int(np.prod(entry["shape"]))
-        expected = values[entry["start"] : entry["start"] + count].reshape(entry["shape"])
+        if entry["dtype"].startswith("complex"):
+            expected = values[entry["start"] : entry["start"] + 2 * count].view(complex).reshape(entry["shape"])
+        else:
+            expected = values[entry["start"] : entry["start"] + count].reshape(entry["shape"])
         assert list(tensor.shape) == entry["shape"], label
         if entry["kind"] == "result":
             assert list(tensor.stride()) == entry["stride"], label
-            assert tensor.dtype == getattr(engine, dtype if entry["dtype"] == "float64" else entry["dtype"]), label
+            kinds = {"float64": dtype, "complex128": cases.COMPLEX[dtype]}
+            assert tensor.dtype == getattr(engine, kinds.get(entry["dtype"], entry["dtype"])), label
         tolerance = max(TOLERANCE[dtype], case.tolerance)
         scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=1.0))
         np.testing.assert_allclose(
-            tensor.detach().numpy().astype(float), expected, rtol=tolerance, atol=tolerance * scale, err_msg=label
+            tensor.detach().numpy().astype(expected.dtype),
+            expected,
+            rtol=tolerance,
+            atol=tolerance * scale,
+            err_msg=label,
         )
 
 

@@ -26,7 +26,7 @@ def test_optimizer(case: tuple[str, dict[str, Any]]) -> None:
     for name, values in ours["state"].items():
         # scalars of the state are float32, in PyTorch as here
         np.testing.assert_allclose(
-            values, theirs["state"][name], rtol=1e-6 if name == "mu_product" else 1e-10, atol=1e-13
+            values, theirs["state"][name], rtol=1e-6 if name in ("mu_product", "eta", "mu") else 1e-10, atol=1e-13
         )
 
 
@@ -66,6 +66,8 @@ def test_scheduler_continues_from_its_state(name: str) -> None:
 
 
 def test_nothing_public_is_left_out() -> None:
-    optimizers = {name for name in optim.__all__ if isinstance(getattr(optim, name), type)} - {"Optimizer", "LBFGS"}
+    optimizers = {name for name in optim.__all__ if isinstance(getattr(optim, name), type)}
+    optimizers -= {"Optimizer", "LBFGS", "SparseAdam"}
     assert optimizers == {name for name, _ in optim_cases.OPTIMIZERS}
-    assert set(lr_scheduler.__all__) - {"LRScheduler"} == {name.split(" ")[0] for name in optim_cases.SCHEDULERS}
+    schedulers = {*lr_scheduler.__all__, "SWALR"} - {"LRScheduler"}
+    assert schedulers == {name.split(" ")[0] for name in optim_cases.SCHEDULERS}

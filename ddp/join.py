@@ -66,7 +66,8 @@ class Join:
         if self._group.comm is not None:
             from mpi4py import MPI
 
-            self._group.comm.Allreduce(MPI.IN_PLACE, votes, MPI.MAX)
+            with self._group.meeting("the vote of join()"):
+                self._group.comm.Allreduce(MPI.IN_PLACE, votes, MPI.MAX)
         vote = Vote(*votes.tolist())
         if vote.active:
             self.root = vote.active - 1

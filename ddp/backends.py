@@ -1,0 +1,48 @@
+"""What there is to communicate with, as PyTorch's scripts ask for it: MPI, whatever it is called."""
+
+import importlib.util
+
+from ddp.transport import TRANSPORTS
+
+# Scripts name PyTorch's libraries; MPI does their work here.
+_BACKENDS = ("mpi", "gloo", "nccl", *TRANSPORTS)
+
+
+def check_backend(name: str, backend: str | None) -> None:
+    """Raises ValueError, of function `name`, unless all parts of `backend` ("cpu:gloo,cuda:nccl") mean MPI here."""
+    asked = () if backend is None else [part.rpartition(":")[2] for part in backend.lower().split(",")]
+    if any(part not in _BACKENDS for part in asked):
+        raise ValueError(
+            f"{name}: unknown backend {backend!r}; "
+            "this package communicates over MPI: leave it out or pass 'mpi' ('gloo' and 'nccl' mean the same)"
+        )
+
+
+def is_available() -> bool:
+    """Always true: without MPI there is a world of one."""
+    return True
+
+
+def is_backend_available(backend: str) -> bool:
+    """Whether `init_process_group` takes this name."""
+    return backend.lower() in _BACKENDS
+
+
+def is_mpi_available() -> bool:
+    """Whether mpi4py is installed, without which there is a world of one."""
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def is_gloo_available() -> bool:
+    """Always true: MPI does, under that name, what gloo does for tensors in host memory."""
+    return True
+
+
+def is_nccl_available() -> bool:
+    """Always false: "nccl" is accepted as a name, but tensors travel through host memory."""
+    return False
+
+
+def is_torchelastic_launched() -> bool:
+    """Always false: `ddprun` or another launcher of MPI has started this process, or nobody."""
+    return False

@@ -1,0 +1,177 @@
+"""Averaging parameters now and then instead of gradients in every step: local SGD.
+
+`post_localSGD_hook` (ddp.hooks) is the gradients' half. Source: Lin, Stich, Patel and Jaggi (2020), Don't Use Large
+Mini-Batches, Use Local SGD; torch.distributed.algorithms.model_averaging and torch.distributed.optim
+.PostLocalSGDOptimizer.
+"""
+
+import warnings
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+import engine
+from ddp.collectives import ReduceOp, all_reduce
+from ddp.group import ProcessGroup, resolve
+from ddp.subgroups import new_subgroups
+from engine.autograd.graph import increment_version
+from engine.flat import flat_view
+from engine.optim import Optimizer
+from engine.optim.optimizer import Closure, Group, StateDict
+
+
+def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None = None) -> None:
+    """Collective: every parameter becomes its mean over the ranks, in a few large messages.
+
+    params: tensors, or parameter groups as an optimizer has them.
+    """
+    group = resolve(process_group)
+    entries = [entry["params"] if isinstance(entry, dict) else [entry] for entry in params]
+    tensors = [tensor.detach() for entry in entries for tensor in entry]
+    by_dtype: dict[engine.dtype, list[engine.Tensor]] = {}
+    for tensor in tensors:
+        by_dtype.setdefault(tensor.dtype, []).append(tensor)
+    for alike in by_dtype.values():
+        # Dense parameters in memory order, so that nothing is permuted; ranks have the same strides.
+        joined = np.concatenate([_flat(tensor) for tensor in alike])
+        all_reduce(engine.from_numpy(joined), ReduceOp.AVG, group)
+        begin = 0
+        for tensor in alike:
+            mean = joined[begin : begin + tensor.numel()]
+            begin += tensor.numel()
+            if tensor.is_non_overlapping_and_dense():
+                _flat(tensor)[...] = mean
+            else:
+                tensor.numpy()[...] = mean.reshape(tuple(tensor.shape))
+        increment_version(alike)
+
+
+def _flat(tensor: engine.Tensor) -> np.ndarray:
+    """Its elements in the order of memory, as a view where it is dense; else a row-major copy."""
+    flat = flat_view(tensor)
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1) if flat is None else flat
+
+
+class PeriodicModelAverager:
+    """Averages parameters in every `period`-th call, from call number `warmup_steps` on (which counts from 0).
+
+        averager = PeriodicModelAverager(period=4, warmup_steps=100)
+        for x, y in loader:
+            ...
+            optimizer.step()
+            averager.average_parameters(net.parameters())
+
+    Raises ValueError for warmup_steps below 0 or a period below 1; warns for a period of 1.
+    """
+
+    def __init__(self, period: int, warmup_steps: int = 0, process_group: ProcessGroup | None = None) -> None:
+        if warmup_steps < 0:
+            raise ValueError("Arg ``warmup_steps`` must be a non-negative number.")
+        if period < 1:
+            raise ValueError("Arg ``period`` must be a positive value.")
+        if period == 1:
+            warnings.warn(
+                "When period is 1, no need to use model averaging because the communication cost of all-reducing "
+                "parameters will be no less than the cost of all-reducing gradients by DistributedDataParallel in the "
+                "backward pass. Therefore, only DistributedDataParallel should be used for this case.",
+                stacklevel=2,
+            )
+        self.period = period
+        self.warmup_steps = warmup_steps
+        self.process_group = resolve(process_group)
+        self.step = 0
+
+    def average_parameters(self, params: Iterable[Any]) -> None:
+        """Collective: counts the call, and averages if it is time. params: tensors, or parameter groups."""
+        if self.step >= self.warmup_steps and (self.step - self.warmup_steps) % self.period == 0:
+            average_parameters(params, self.process_group)
+        self.step += 1
+
+
+class HierarchicalModelAverager:
+    """Averages within small groups often and within large ones seldom: when several are due, within the largest.
+
+    period_group_size_dict: period -> number of consecutive ranks, both rising; the last size is that of all ranks.
+    Making one is collective. Raises ValueError for sizes that do not rise or do not divide one another, or the world.
+    """
+
+    def __init__(
+        self,
+        period_group_size_dict: dict[int, int],
+        warmup_steps: int = 0,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        if warmup_steps < 0:
+            raise ValueError("Arg ``warmup_steps`` must be a non-negative number.")
+        if not period_group_size_dict:
+            raise ValueError("Arg ``period_group_size_dict`` must not be empty.")
+        world = resolve(process_group)
+        periods, sizes = zip(*sorted(period_group_size_dict.items()), strict=True)
+        if periods[0] < 1:
+            raise ValueError("The minimum period in arg ``period_group_size_dict`` must be a positive value.")
+        if sizes[-1] != world.size():
+            raise ValueError(
+                f"The last value in arg ``period_group_size_dict`` {sizes[-1]} must be equal to the size of arg "
+                f"``process_group`` {world.size()}."
+            )
+        if any(large % small or large <= small for small, large in pairwise(sizes)):
+            raise ValueError(f"HierarchicalModelAverager: expected group sizes that divide one another, got {sizes}")
+        self.warmup_steps = warmup_steps
+        self.step = 0
+        self.period_process_group_dict = {
+            period: world if size == world.size() else new_subgroups(size, world)[0]
+            for period, size in zip(periods, sizes, strict=True)
+        }
+
+    def average_parameters(self, params: Iterable[Any]) -> None:
+        """Collective: counts the call, and averages within the largest group whose period it is."""
+        if self.step >= self.warmup_steps:
+            due = [
+                group
+                for period, group in self.period_process_group_dict.items()
+                if (self.step - self.warmup_steps) % period == 0
+            ]
+            if due:
+                average_parameters(params, due[-1])
+        self.step += 1
+
+
+class PostLocalSGDOptimizer(Optimizer):
+    """Steps `optim`, then has `averager` average all parameters if it is time.
+
+    Together with `post_localSGD_hook`, whose start_localSGD_iter is the averager's warmup_steps. `state_dict` also has
+    the averager's step.
+    """
+
+    def __init__(self, optim: Optimizer, averager: PeriodicModelAverager | HierarchicalModelAverager) -> None:
+        self.optim = optim
+        self.averager = averager
+        self.defaults, self.state, self.param_groups = optim.defaults, optim.state, optim.param_groups
+        self._prepare()
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Collective when the averager's time has come."""
+        loss = self.optim.step(closure)
+        self.averager.average_parameters(self.param_groups)
+        return loss
+
+    def add_param_group(self, param_group: Group) -> None:
+        """See `Optimizer.add_param_group`."""
+        self.optim.add_param_group(param_group)
+
+    def state_dict(self) -> StateDict:
+        """That of `optim`, and the averager's "step"."""
+        return {**self.optim.state_dict(), "step": self.averager.step}
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Takes over both; warns where the averager's step is missing, which then starts at 0."""
+        self.optim.load_state_dict(state_dict)
+        self.state, self.param_groups = self.optim.state, self.optim.param_groups
+        if "step" not in state_dict:
+            warnings.warn(
+                "Loaded state dict does not contain a step counter for an averager. Setting step counter to 0.",
+                stacklevel=2,
+            )
+        self.averager.step = state_dict.get("step", 0)

@@ -1,0 +1,145 @@
+"""Who keeps whom waiting: from what each rank reports of itself to words. Pure functions."""
+
+import linecache
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ddp.agreement import name_ranks
+
+Records = Mapping[int, "Record"]
+
+_STALE = 3.0  # seconds after which a rank that should have reported is taken to be stuck outside Python
+
+
+class Place(NamedTuple):
+    """A frame of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Waiting(NamedTuple):
+    """What a rank waits for: meeting `number` of a channel (`ddp.progress`) of these ranks."""
+
+    channel: str
+    number: int
+    label: str
+    since: float
+    ranks: tuple[int, ...]
+    timeout: float
+    anybody: bool = False
+    """One of them is enough."""
+
+
+class Record(NamedTuple):
+    """What a rank says of itself; times are seconds of one clock. `ranks` are numbers in the world."""
+
+    beat: float
+    contributed: Mapping[str, int] | None
+    """By channel; None if there is no saying."""
+    waiting: Waiting | None
+    stack: tuple[Place, ...]
+    """Of the main thread, the innermost frame last."""
+    ended: str
+    """Why there will be nothing more from it, in words: "has ended"; empty while it lives."""
+
+
+def late_ranks(waiting: Waiting, records: Records) -> list[int]:
+    """Those known not to have done their part of what is waited for."""
+    found = []
+    for rank in waiting.ranks:
+        contributed = records[rank].contributed if rank in records else None
+        if contributed is not None and contributed.get(waiting.channel, 0) < waiting.number:
+            found.append(rank)
+    return found
+
+
+def gone_ranks(waiting: Waiting, records: Records) -> list[int]:
+    """Those that will never do it, because they have ended; empty if others will do."""
+    gone = {rank for rank in late_ranks(waiting, records) if records[rank].ended}
+    return sorted(gone) if _needed(waiting, records, gone) else []
+
+
+def stuck_ranks(records: Records) -> list[int]:
+    """Ranks that wait for one another for ever: each for one among them.
+
+    Found by taking away, again and again, those that wait for nobody left. That the records are not of one moment does
+    no harm: a rank that waits contributes nothing, so whom it has not served by then it has not served now.
+    """
+    waits = {rank: record.waiting for rank, record in records.items() if record.waiting and not record.ended}
+    while free := {rank for rank, waiting in waits.items() if not _needed(waiting, records, waits.keys())}:
+        for rank in free:
+            del waits[rank]
+    return sorted(waits)
+
+
+def _needed(waiting: Waiting, records: Records, ranks: Collection[int]) -> bool:
+    """Whether what is waited for cannot be without these ranks."""
+    late = late_ranks(waiting, records)
+    if waiting.anybody:
+        return len(late) == len(waiting.ranks) - 1 > 0 and all(rank in ranks for rank in late)
+    return any(rank in ranks for rank in late)
+
+
+def describe_gone(waiting: Waiting, gone: Sequence[int], records: Records) -> str:
+    """That ranks will never come, in words."""
+    ended = records[gone[0]].ended
+    who = f"{name_ranks(gone)} {ended if len(gone) == 1 else _plural(ended)}"
+    others = [rank for rank, record in sorted(records.items()) if record.waiting and record.waiting[:2] == waiting[:2]]
+    others = [rank for rank in others if not records[rank].ended]
+    return (
+        f"{who}, but {name_ranks(others)} wait{'s' if len(others) == 1 else ''} for "
+        f"{'it' if len(gone) == 1 else 'them'} in {waiting.label} (number {waiting.number} of {waiting.channel})"
+    )
+
+
+def describe_wait(waiting: Waiting, now: float) -> str:
+    """What is waited for, in words."""
+    return f"{waiting.label} (number {waiting.number} of {waiting.channel}) for {now - waiting.since:.0f} s"
+
+
+def describe_ranks(ranks: Iterable[int], records: Records, now: float, own_code: str) -> str:
+    """What each of these ranks does, and where; a paragraph for those that do the same. own_code: folder of the
+    package, whose frames are left out.
+    """
+    paragraphs: dict[str, list[int]] = {}
+    for rank in sorted(ranks):
+        paragraphs.setdefault(_describe_rank(records.get(rank), now, own_code), []).append(rank)
+    return "\n".join(
+        f"{name_ranks(found)} {text if len(found) == 1 else _plural(text)}" for text, found in paragraphs.items()
+    )
+
+
+def _describe_rank(record: Record | None, now: float, own_code: str) -> str:
+    if record is None:
+        return "is on another node, and what it does is not known here"
+    if record.ended:
+        return record.ended
+    where = format_stack(record.stack, own_code)
+    if now - record.beat > _STALE:
+        silence = f"does not answer since {now - record.beat:.0f} s (stopped, or in code that holds the GIL)"
+        return f"{silence}; then it was at\n{where}"
+    if record.waiting is not None:
+        label, number, channel = record.waiting.label, record.waiting.number, record.waiting.channel
+        return f"waits in {label} (number {number} of {channel}), at\n{where}"
+    return f"is elsewhere, at\n{where}"
+
+
+def _plural(text: str) -> str:
+    verb, _, rest = text.partition(" ")
+    return f"{ {'waits': 'wait', 'is': 'are', 'has': 'have', 'does': 'do'}[verb] } {rest}"
+
+
+def format_stack(stack: tuple[Place, ...], own_code: str) -> str:
+    """As a traceback; the innermost frames that belong to the package are left out."""
+    shown = list(stack)
+    while len(shown) > 1 and shown[-1].file.startswith(own_code):
+        shown.pop()
+    lines = []
+    for place in shown:
+        lines.append(f'  File "{place.file}", line {place.line}, in {place.function}')
+        text = linecache.getline(place.file, place.line).strip()
+        if text:
+            lines.append(f"    {text}")
+    return "\n".join(lines)

@@ -1,0 +1,50 @@
+"""Probability distributions for policies and latent variables, their KL divergences, and transforms of them.
+
+Read in this order: distribution, continuous, discrete, composed, kl.
+"""
+
+from engine.distributions.composed import Independent, LogNormal, MultivariateNormal, TransformedDistribution
+from engine.distributions.continuous import Cauchy, Exponential, Gumbel, HalfNormal, Laplace, Normal, Uniform
+from engine.distributions.discrete import (
+    Bernoulli,
+    Categorical,
+    Geometric,
+    OneHotCategorical,
+    Poisson,
+    RelaxedOneHotCategorical,
+)
+from engine.distributions.distribution import Distribution
+from engine.distributions.kl import kl_divergence, register_kl
+from engine.distributions.positive import Beta, Dirichlet, Gamma
+from engine.distributions.transforms import AffineTransform, ExpTransform, SigmoidTransform, TanhTransform, Transform
+
+__all__ = [
+    "AffineTransform",
+    "Bernoulli",
+    "Beta",
+    "Categorical",
+    "Cauchy",
+    "Dirichlet",
+    "Distribution",
+    "ExpTransform",
+    "Exponential",
+    "Gamma",
+    "Geometric",
+    "Gumbel",
+    "HalfNormal",
+    "Independent",
+    "Laplace",
+    "LogNormal",
+    "MultivariateNormal",
+    "Normal",
+    "OneHotCategorical",
+    "Poisson",
+    "RelaxedOneHotCategorical",
+    "SigmoidTransform",
+    "TanhTransform",
+    "Transform",
+    "TransformedDistribution",
+    "Uniform",
+    "kl_divergence",
+    "register_kl",
+]

@@ -1,0 +1,31 @@
+"""`torch.hub`: nothing is downloaded here."""
+
+from typing import Any, NoReturn
+
+from engine.absent import absent
+
+
+def _refused(call: str) -> NoReturn:
+    raise NotImplementedError(
+        f"engine.hub.{call}: nothing is downloaded here; fetch the file yourself and read it with engine.load, which "
+        "takes safetensors files"
+    )
+
+
+def load(*args: Any, **kwargs: Any) -> NoReturn:
+    """Raises NotImplementedError."""
+    _refused("load")
+
+
+def load_state_dict_from_url(*args: Any, **kwargs: Any) -> NoReturn:
+    """Raises NotImplementedError."""
+    _refused("load_state_dict_from_url")
+
+
+def download_url_to_file(*args: Any, **kwargs: Any) -> NoReturn:
+    """Raises NotImplementedError."""
+    _refused("download_url_to_file")
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise absent("engine.hub", name)

@@ -1,0 +1,99 @@
+"""Methods of Tensor about its memory (pinned, shared, resized), and further names of methods in place."""
+
+from typing import Any, NoReturn
+
+from engine.methods import method
+from engine.ops import factories
+from engine.ops.view_history import become_view
+from engine.ops.views import transpose
+from engine.tensor import Tensor
+
+
+@method
+def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    """As it is: copies to a GPU pin what they need."""
+    return self
+
+
+@method
+def is_pinned(self: Tensor, device: Any = None) -> bool:
+    """False."""
+    return False
+
+
+@method
+def is_shared(self: Tensor) -> bool:
+    """Whether other processes may look at this memory: False."""
+    return False
+
+
+@method
+def share_memory_(self: Tensor) -> NoReturn:
+    """Raises NotImplementedError: each process has tensors of its own."""
+    raise NotImplementedError(
+        "share_memory_: tensors are not shared between processes; ddp.DistributedDataParallel keeps copies equal"
+    )
+
+
+@method
+def new(self: Tensor, *arguments: Any) -> Tensor:
+    """The older form of `new_empty` (sizes) and `new_tensor` (data)."""
+    from engine.legacy import construct
+
+    return construct(arguments, self.dtype).to(self.device)
+
+
+@method
+def resize_as_(self: Tensor, the_template: Tensor) -> Tensor:
+    """`resize_` to the size of another tensor."""
+    return self.resize_(the_template.shape)
+
+
+@method
+def to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool = True) -> Tensor:
+    """As it is, in `dtype` where one is given: every tensor is dense."""
+    return self if dtype is None else self.to(dtype)
+
+
+@method
+def swapaxes_(self: Tensor, axis0: int, axis1: int) -> Tensor:
+    """This very tensor with two axes exchanged."""
+    return become_view(self, transpose, axis0, axis1)
+
+
+@method
+def subtract_(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
+    """In-place sub."""
+    return self.sub_(other if alpha == 1 else other * alpha)
+
+
+@method
+def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: Any = None) -> Tensor:
+    """Fills with exp of draws from N(mean, std²)."""
+    return self.normal_(mean, std, generator=generator).exp_()
+
+
+@method
+def geometric_(self: Tensor, p: float, *, generator: Any = None) -> Tensor:
+    """Fills with numbers of trials until one succeeds, each with probability p."""
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+    uniform = factories.empty(self.shape).uniform_(0, 1, generator=generator)
+    return self.copy_(((1 - uniform).log() / (1 - factories.tensor(p)).log()).ceil().clamp(min=1))
+
+
+_div_ = vars(Tensor)["div_"]
+
+
+@method
+def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """In-place div."""
+    if rounding_mode is None:
+        return _div_(self, other)
+    # the quotient must not keep the memory that is about to be overwritten
+    source = self.clone() if self.requires_grad else self
+    return self.copy_(source.div(other, rounding_mode=rounding_mode))
+
+
+for _alias, _name in {"swapdims_": "swapaxes_", "divide_": "div_", "true_divide_": "div_"}.items():
+    setattr(Tensor, _alias, getattr(Tensor, _name))

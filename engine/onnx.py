@@ -1,0 +1,17 @@
+"""`torch.onnx`: exporting is not possible from here."""
+
+from typing import Any, NoReturn
+
+from engine.absent import absent
+
+
+def export(*args: Any, **kwargs: Any) -> NoReturn:
+    """Raises NotImplementedError."""
+    raise NotImplementedError(
+        "engine.onnx.export: save the state_dict with engine.save, a safetensors file that PyTorch reads, and export "
+        "from there"
+    )
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise absent("engine.onnx", name)

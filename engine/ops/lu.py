@@ -1,0 +1,89 @@
+"""LU factorisation with partial pivoting, in the compact form of LAPACK's getrf: unit lower triangle and upper triangle
+in one matrix, and the row each row was exchanged with, counted from 1.
+
+Derivative: S. Axen, "Differentiating the LU decomposition" (2021).
+"""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from engine.dispatch import apply, define
+from engine.dtypes import int32, int64
+from engine.ops.solving import LinAlgError, adjoint, check_matrix, column_major
+from engine.spec import Spec
+from engine.tensor import Tensor
+
+
+def _rule(input: Spec) -> tuple[Spec, Spec]:
+    check_matrix("linalg.lu_factor", input)
+    *batch, rows, columns = input.shape
+    return column_major(input, tuple(input.shape)), input.like(shape=(*batch, min(rows, columns)), dtype=int32)
+
+
+def _forward(xp: ModuleType, input: Any) -> tuple[Any, Any]:
+    a = input.copy()
+    *batch, rows, columns = a.shape
+    pivots = xp.zeros((*batch, min(rows, columns)), np.int32)
+    for index in np.ndindex(*batch):
+        matrix = a[index]
+        for k in range(min(rows, columns)):
+            best = k + int(xp.abs(matrix[k:, k]).argmax())
+            pivots[(*index, k)] = best + 1
+            if best != k:
+                matrix[[k, best]] = matrix[[best, k]]
+            if matrix[k, k] != 0:
+                matrix[k + 1 :, k] /= matrix[k, k]
+                matrix[k + 1 :, k + 1 :] -= matrix[k + 1 :, k, None] * matrix[k, None, k + 1 :]
+    return a, pivots
+
+
+def permutation(pivots: np.ndarray, rows: int) -> np.ndarray:
+    """The order of the rows after the exchanges: (PᵀA)[i] = A[order[i]]."""
+    orders = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
+    for index in np.ndindex(*pivots.shape[:-1]):
+        order = orders[index]
+        for k, other in enumerate(pivots[index]):
+            order[[k, other - 1]] = order[[other - 1, k]]
+    return orders
+
+
+def _slope(g: Any, nd: Any, out: Any, input_spec: Spec) -> tuple[Any]:
+    if g[0] is None:
+        return (None,)
+    if input_spec.shape[-1] != input_spec.shape[-2]:
+        raise RuntimeError(
+            f"linalg.lu_factor: the derivative is implemented for square matrices, got {input_spec.shape[-2]} by "
+            f"{input_spec.shape[-1]}"
+        )
+    compact, pivots = out
+    size = input_spec.shape[-1]
+    eye = compact.new_tensor(np.eye(size)) if nd.records else nd.xp.eye(size, dtype=compact.dtype)
+    lower, upper = nd.tril(compact, -1) + eye, nd.triu(compact, 0)
+    inner = nd.tril(nd.matmul(adjoint(nd, lower), nd.tril(g[0], -1)), -1)
+    inner = inner + nd.triu(nd.matmul(nd.triu(g[0], 0), adjoint(nd, upper)), 0)
+    left = nd.linalg_solve(adjoint(nd, lower), inner)  # L⁻ᴴ inner
+    both = adjoint(nd, nd.linalg_solve(upper, adjoint(nd, left)))  # ... U⁻ᴴ
+    order = permutation(np.asarray(pivots.detach()._array if nd.records else pivots), size)
+    places = np.argsort(order, -1)[..., None] + np.zeros(size, np.int64)
+    if nd.records:
+        return (nd.gather(both, both.ndim - 2, both.new_tensor(places, dtype=int64)),)
+    return (nd.xp.take_along_axis(both, nd.xp.asarray(places), -2),)
+
+
+LU_FACTOR = define("linalg_lu_factor", rule=_rule, forward=_forward, backward=_slope, outputs=2)
+LU_FACTOR.analytic = False
+
+
+def lu_factor(A: Tensor, *, pivot: bool = True) -> tuple[Tensor, Tensor]:
+    """(both factors in one matrix, pivots counted from 1). Raises: LinAlgError where a square matrix is singular."""
+    if not pivot:
+        raise NotImplementedError("linalg.lu_factor: LU without pivoting is not implemented")
+    compact, pivots = apply(LU_FACTOR, (A,))
+    if A.device.type != "meta" and bool((compact.detach().diagonal(0, -2, -1) == 0).any()):
+        raise LinAlgError(
+            "linalg.lu_factor: (Batch element 0): U has a zero on the diagonal: the matrix is singular, and using it "
+            "would divide by zero"
+        )
+    return compact, pivots

@@ -1,0 +1,86 @@
+"""From what ranks report of themselves to who keeps whom waiting."""
+
+import pytest
+
+from ddp.verdict import (
+    Place,
+    Record,
+    Waiting,
+    describe_ranks,
+    describe_wait,
+    format_stack,
+    gone_ranks,
+    late_ranks,
+    stuck_ranks,
+)
+
+OWN = "/lib/ddp/"
+HERE = (Place("/home/train.py", 12, "main"), Place("/lib/ddp/collectives.py", 3, "all_reduce"))
+WORLD = (0, 1, 2)
+
+
+def waits(channel: str, number: int, ranks: tuple[int, ...] = WORLD, anybody: bool = False, **done: int) -> Record:
+    """A rank that has contributed `done` and waits."""
+    waiting = Waiting(channel, number, f"meeting of {channel}", 10.0, ranks, 60.0, anybody)
+    return Record(20.0, {channel: number, **done}, waiting, HERE, "")
+
+
+def works(ended: str = "", **done: int) -> Record:
+    """A rank that does something else."""
+    return Record(20.0, done, None, (Place("/home/train.py", 30, "load"),), ended)
+
+
+@pytest.mark.parametrize(
+    ("records", "late", "gone", "stuck"),
+    [
+        ([waits("a", 3), works(a=2), works(a=3)], [1], [], []),
+        ([waits("a", 3), works(a=3), works(a=4)], [], [], []),  # the bytes are on their way
+        ([waits("a", 3), works("has ended", a=2), works(a=3)], [1], [1], []),
+        ([waits("a", 3), works("has ended", a=3), works(a=2)], [2], [], []),  # it had done its part
+        ([waits("a", 3), waits("b", 1, a=2), works(a=2, b=0)], [1, 2], [], [0, 1]),  # rank 2 cannot help
+        ([waits("a", 3), waits("b", 1, (1, 2), a=2), works(a=2)], [1, 2], [], []),  # rank 2 may set both free
+        ([waits("a", 3), waits("b", 1, a=2), waits("c", 5, a=3, b=1)], [1], [], [0, 1, 2]),
+        ([waits("a", 1), waits("b", 1, (0, 1)), works(a=1)], [1], [], [0, 1]),
+        ([waits("a", 1), waits("b", 1, (1, 2)), waits("b", 1, (1, 2))], [1, 2], [], []),  # b can go on
+        ([waits("x", 1, anybody=True), waits("b", 1), works()], [1, 2], [], []),  # rank 2 may write to rank 0
+        ([waits("x", 1, anybody=True), waits("b", 1), waits("b", 1)], [1, 2], [], [0, 1, 2]),
+        ([waits("x", 1, anybody=True), works("has ended"), works()], [1, 2], [], []),
+        ([waits("x", 1, anybody=True), works("has ended"), works("has ended")], [1, 2], [1, 2], []),
+        ([waits("a", 3), waits("a", 3)], [], [], []),  # rank 2 is on another node
+        ([waits("a", 3), works("has ended")._replace(contributed=None), works(a=3)], [], [], []),
+    ],
+)
+def test_who_keeps_rank_0_waiting(records, late, gone, stuck) -> None:
+    found = dict(enumerate(records))
+    waiting = found[0].waiting
+    assert (late_ranks(waiting, found), gone_ranks(waiting, found), stuck_ranks(found)) == (late, gone, stuck)
+
+
+def test_ranks_in_words() -> None:
+    records = {0: waits("a", 3), 1: waits("a", 3), 2: works(a=2), 4: works("has ended")}
+    text = describe_ranks([0, 1, 2, 3, 4], records, 21.0, OWN)
+    assert text.splitlines() == [
+        "ranks 0, 1 wait in meeting of a (number 3 of a), at",
+        '  File "/home/train.py", line 12, in main',
+        "rank 2 is elsewhere, at",
+        '  File "/home/train.py", line 30, in load',
+        "rank 3 is on another node, and what it does is not known here",
+        "rank 4 has ended",
+    ]
+    assert describe_wait(records[0].waiting, 22.4) == "meeting of a (number 3 of a) for 12 s"
+
+
+def test_a_rank_that_does_not_answer() -> None:
+    text = describe_ranks([0], {0: works()}, 27.0, OWN)
+    assert text.startswith(
+        "rank 0 does not answer since 7 s (stopped, or in code that holds the GIL); then it was at\n"
+    )
+
+
+def test_a_stack_ends_where_the_package_was_called_and_shows_the_lines(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("first\nddp.all_reduce(x)\n")
+    stack = (Place(str(script), 2, "<module>"), Place("/lib/ddp/work.py", 9, "wait"))
+    assert format_stack(stack, OWN) == f'  File "{script}", line 2, in <module>\n    ddp.all_reduce(x)'
+    inside = (Place("/lib/ddp/bench.py", 1, "main"),)
+    assert format_stack(inside, OWN) == '  File "/lib/ddp/bench.py", line 1, in main'

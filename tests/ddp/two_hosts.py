@@ -1,0 +1,137 @@
+"""Two hosts on one machine: two network namespaces of our own, joined by a cable of 1 Gbit/s and 1 ms delay.
+
+    python -m tests.ddp.two_hosts      # as root: 25 MiB over 2 + 2 ranks, hierarchical beside MPI's own Allreduce
+
+To MPI a namespace with a host name and an address of its own is a host. mpirun starts itself on the first one, and its
+daemon on the second by a remote shell that only enters the namespace. Nothing outside the two namespaces is touched,
+and they go away, with whatever still runs in them, when the block ends.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mpi_job import ROOT, mpirun_command, python_path
+
+_CABLE = "rate 1gbit delay 1ms limit 100000"
+_RATE_ONLY = "rate 1gbit burst 128kb latency 100ms"
+
+_AGENT = """#!/bin/bash
+# A remote shell for mpirun: agent [-option]... HOST COMMAND...
+while [[ $1 == -* ]]; do shift; done
+host=$1; shift
+exec ip netns exec "$host" unshare --uts bash -c "hostname $host; $*"
+"""
+
+
+class NotPossibleError(Exception):
+    """Why there cannot be two hosts here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Two hosts: their names, and what the cable between them does."""
+
+    names: tuple[str, str]
+    folder: Path
+    cable: str
+
+    def run(self, arguments: Sequence[str], ranks: int, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run Python with these arguments on `ranks` ranks, the first half of them on the first host."""
+        hostfile, agent = self.folder / "hosts", self.folder / "agent"
+        hostfile.write_text("".join(f"{name} slots={ranks // 2}\n" for name in self.names))
+        agent.write_text(_AGENT)
+        agent.chmod(0o755)
+        settings = {
+            "PYTHONPATH": python_path(),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PRTE_MCA_plm_ssh_agent": str(agent),
+            "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+            "OMPI_MCA_pml": "ob1",
+            "OMPI_MCA_btl": "self,sm,tcp",
+            "OMPI_MCA_btl_tcp_if_include": "e0",
+            "OMPI_MCA_osc": "^ucx",
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
+        }
+        exported = [word for name in settings for word in ("-x", name)]
+        mpirun = [*mpirun_command(ranks), "--hostfile", str(hostfile), *exported, sys.executable, *arguments]
+        enter = ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c"]
+        command = [*enter, f'hostname {self.names[0]}; exec "$@"', "bash", *mpirun]
+        return subprocess.run(
+            command, env={**os.environ, **settings}, cwd=ROOT, capture_output=True, text=True, timeout=timeout
+        )
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    """Two namespaces and their cable. Raises NotPossibleError, with the reason, where they cannot be made."""
+    if missing := [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]:
+        raise NotPossibleError(f"there is no {' and no '.join(missing)} (packages iproute2, util-linux)")
+    names = tuple(f"allstride{os.getpid()}{letter}" for letter in "ab")
+    made: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="allstride-hosts-") as folder:
+        try:
+            for name in names:
+                _must("ip", "netns", "add", name)
+                made.append(name)
+            _must(*f"ip link add e0 netns {names[0]} type veth peer name e0 netns {names[1]}".split())
+            for number, name in enumerate(names, 1):
+                inside = ["ip", "-netns", name]
+                _must(*inside, "address", "add", f"10.213.7.{number}/24", "dev", "e0")
+                for device in ("lo", "e0"):
+                    _must(*inside, "link", "set", device, "up")
+                cable = _shape(name)
+            yield Hosts((names[0], names[1]), Path(folder), cable)
+        finally:
+            for name in made:
+                _remove(name)
+
+
+def _shape(name: str) -> str:
+    """Rate and delay of what leaves a host; a kernel without netem can only limit the rate."""
+    attach = f"tc -netns {name} qdisc add dev e0 root".split()
+    with contextlib.suppress(NotPossibleError):
+        _must(*attach, "netem", *_CABLE.split())
+        return "1 Gbit/s, 1 ms"
+    _must(*attach, "tbf", *_RATE_ONLY.split())
+    return "1 Gbit/s, no delay: this kernel has no netem"
+
+
+def _must(*command: str) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        raise NotPossibleError(f"{' '.join(command)}: {ended.stderr.strip()}")
+
+
+def _remove(name: str) -> None:
+    running = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout
+    for pid in running.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def main() -> None:
+    """Measure and print JSON lines as of `ddp.bench`."""
+    with two_hosts() as hosts:
+        print(f"cable: {hosts.cable}", file=sys.stderr)
+        size = ["--min-bytes", "25M", "--max-bytes", "25M"]
+        which = ["--transport", "hierarchical", "--transport", "mpi", "--transport", "mpi_library"]
+        ended = hosts.run(["-m", "ddp.bench", "--json", *which, *size], ranks=4, timeout=300)
+    sys.stdout.write(ended.stdout)
+    sys.stderr.write(ended.stderr)
+    sys.exit(ended.returncode)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Every kernel there is compiles from its annotations, and every public function of a kernel module is tested here."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import engine.kernels
+from engine.kernels import jit
+
+NOT_KERNELS = {"__main__", "compiler", "jit", "tile", "elementary", "rows", "windows"}  # what kernels are made of
+MODULES = [module.name for module in pkgutil.iter_modules(engine.kernels.__path__) if module.name not in NOT_KERNELS]
+
+
+def public(module: str) -> list[str]:
+    """Functions defined in a kernel module that others call."""
+    found = importlib.import_module(f"engine.kernels.{module}")
+    return [
+        name
+        for name, value in vars(found).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(inspect.unwrap(value)) if callable(value) else False)
+        and value.__module__ == found.__name__
+    ]
+
+
+# reached through engine.ops.conv_direct in test_correlate
+INDIRECT = {"pack", "correlate", "weight_sums", "lanes", "padded_to_lanes"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_function_is_called_by_a_test(module: str) -> None:
+    texts = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__))
+    missing = [name for name in public(module) if not re.search(rf"\b{name}\b", texts) and name not in INDIRECT]
+    assert not missing, f"add tests of {module}.{missing} to {Path(__file__).parent}"
+    assert vars(importlib.import_module("engine.kernels.correlate")).keys() >= INDIRECT
+
+
+def test_every_kernel_is_known_to_warm() -> None:
+    for module in MODULES:
+        importlib.import_module(f"engine.kernels.{module}")
+    names = [kernel.name for kernel in jit.registered()]
+    assert len(names) == len(set(names)), "two kernels of one name would share a file of the cache"
+    assert len(names) >= 70
+    for kernel in jit.registered():
+        for char in jit.DTYPES:
+            assert all(kernel._argument_types(char)), kernel.name

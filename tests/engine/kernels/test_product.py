@@ -1,0 +1,67 @@
+"""The matrix product against NumPy's: whole numbers give the same in any order of summation."""
+
+import numpy as np
+import pytest
+
+from engine import threads
+from engine.kernels import product
+from tests.engine.kernels.samples import DTYPES, normal, shifted
+
+SHAPES = [(33, 70, 47), (130, 300, 10), (14, 2100, 64), (9, 9, 200), (8, 1, 8), (100, 33, 128)]
+
+
+def whole(shape, dtype, seed):
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+
+
+def factors(rows, depth, columns, dtype):
+    """Both matrices row-major and column-major, and with gaps between rows."""
+    a, b = whole((rows, depth), dtype, 1), whole((depth, columns), dtype, 2)
+    for left in (a, np.asfortranarray(a), np.repeat(a, 2, 0)[::2]):
+        for right in (b, np.asfortranarray(b), np.repeat(b, 2, 0)[::2]):
+            yield left, right
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_against_numpy(shape, dtype):
+    for a, b in factors(*shape, dtype):
+        expected = a @ b
+        np.testing.assert_array_equal(product.multiply(a, b), expected)
+        out = np.full((shape[0], shape[2]), np.nan, dtype)
+        assert product.multiply(a, b, out) is out
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_depend_on_row_and_column_alone(dtype):
+    """Not on the number of rows and columns, on alignment or on threads."""
+    a, b = normal((40, 90), dtype), normal((90, 150), dtype, seed=1)
+    expected = product.multiply(a, b)
+    np.testing.assert_array_equal(product.multiply(a[3:12], b[:, 5:77]), expected[3:12, 5:77])
+    np.testing.assert_array_equal(product.multiply(shifted(a, 1), shifted(b, 3)), expected)
+    np.testing.assert_array_equal(product.multiply(np.asfortranarray(a), np.asfortranarray(b)), expected)
+    before = threads.get_num_threads()
+    try:
+        a, b = normal((512, 128), dtype), normal((128, 384), dtype, seed=1)
+        results = []
+        for number in (1, 2, 3):
+            threads.set_num_threads(number)
+            results += [product.multiply(a, b), product.multiply(b.T, a.T).T]
+    finally:
+        threads.set_num_threads(before)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+def test_it_steps_aside():
+    big = np.ones((512, 512), np.float32)
+    for other in (np.float16, np.int64, np.complex64):
+        matrix = big.astype(other)
+        assert not product.serves(matrix, matrix)
+        np.testing.assert_array_equal(product.dot(matrix, matrix), matrix.dot(matrix))
+    assert not product.serves(big, big.astype(np.float64))
+    assert not product.serves(big[:, ::2], big[::2])
+    assert not product.serves(big[:4], big)
+    np.testing.assert_array_equal(product.dot(big[:, ::2], big[::2]), np.full((512, 512), 256, np.float32))
+    np.testing.assert_array_equal(product.dot(big, big), np.full((512, 512), 512, np.float32))

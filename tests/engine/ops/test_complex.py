@@ -1,0 +1,77 @@
+"""Complex tensors: views of their parts, constructors, errors; operators without an order or a rule refuse them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import engine
+
+Z = engine.tensor([[1 + 2j, 3 - 1j], [0j, -2j]])
+
+
+def test_parts_are_views() -> None:
+    z = Z.clone()
+    z.real[0, 0] = 5
+    z.imag[1] = 7
+    assert z.tolist() == [[5 + 2j, 3 - 1j], [7j, 7j]]
+    parts = engine.view_as_real(z)
+    assert parts.stride() == (4, 2, 1)
+    parts[0, 1, 1] = 9
+    assert z[0, 1].item() == 3 + 9j
+    again = engine.view_as_complex(parts)
+    assert again.data_ptr() == z.data_ptr()
+    assert engine.equal(again, z)
+    assert engine.view_as_real(z.t()).stride() == (2, 4, 1)
+
+
+def test_a_part_that_carries_a_gradient_is_not_written() -> None:
+    z = (Z.clone().requires_grad_() * 1).real
+    with pytest.raises(RuntimeError, match="modified inplace"):
+        z.add_(1)
+
+
+def test_conjugates_and_polar_form() -> None:
+    assert Z.conj().tolist() == np.conj(Z.numpy()).tolist()
+    assert Z.mH.shape == (2, 2)
+    assert Z.H.tolist() == np.conj(Z.numpy()).T.tolist()
+    x = engine.ones(2)
+    assert x.conj() is x
+    assert x.real is x
+    assert engine.allclose(engine.polar(Z.abs(), Z.angle()), Z)
+    assert engine.complex(Z.real, Z.imag).tolist() == Z.tolist()
+
+
+def test_steepest_ascent_is_along_the_gradient() -> None:
+    """PyTorch's convention: a step along the gradient of a real loss is the one that raises it most."""
+    z = engine.tensor([1.0 + 1.0j], dtype=engine.complex128, requires_grad=True)
+    (z.abs() ** 2).sum().backward()
+    assert z.grad is not None
+    assert z.grad.tolist() == [2 + 2j]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: engine.imag(engine.ones(2)), RuntimeError, "non-complex"),
+        (lambda: engine.view_as_real(engine.ones(2)), RuntimeError, "only supported for complex"),
+        (lambda: engine.view_as_complex(engine.ones(3)), RuntimeError, "last dimension of size 2"),
+        (lambda: engine.view_as_complex(engine.ones(2, 2).t()), RuntimeError, "stride 1"),
+        (lambda: engine.view_as_complex(engine.ones(2, 3)[:, :2]), RuntimeError, "divisible by 2"),
+        (lambda: engine.view_as_complex(engine.ones(2).long()), RuntimeError, "half, float and double"),
+        (lambda: engine.complex(engine.ones(2), engine.ones(2).double()), RuntimeError, "float64"),
+        (lambda: engine.complex(engine.ones(2).long(), engine.ones(2).long()), RuntimeError, "Half, Float or Double"),
+        *(
+            (lambda name=name: getattr(engine, name)(Z), NotImplementedError, f'"{name}" not implemented for')
+            for name in ("amax", "amin", "median", "unique", "nansum")
+        ),
+        (lambda: engine.topk(Z, 1), NotImplementedError, '"topk" not implemented'),
+        (lambda: engine.cummax(Z, 0), NotImplementedError, '"cummax" not implemented'),
+        (lambda: Z > 0, NotImplementedError, "complex numbers have no order"),
+        (lambda: engine.relu(Z), NotImplementedError, "relu"),
+        (lambda: Z[0].H, RuntimeError, "2-D"),
+    ],
+)
+def test_errors(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,105 @@
+"""Small functions: histogram, frexp, gradient, scatter_reduce and others; linear algebra composed of operators."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import engine
+from engine import linalg, special
+
+M = engine.from_numpy(np.random.RandomState(1).standard_normal((2, 4, 4)))
+
+
+def test_histogram_frexp_and_rounding() -> None:
+    x = engine.tensor([1.0, 2.0, 2.5, 4.0])
+    counts, edges = engine.histogram(x, 3)
+    assert counts.tolist() == np.histogram(x.numpy(), 3)[0].tolist()
+    np.testing.assert_allclose(edges.numpy(), np.histogram(x.numpy(), 3)[1], rtol=1e-6)
+    assert engine.histogram(x, engine.tensor([0.0, 2.0, 5.0])).hist.tolist() == [1, 3]
+    mantissa, exponent = engine.frexp(engine.tensor([8.0, -0.3, 0.0]))
+    assert (mantissa * 2.0**exponent).tolist() == engine.tensor([8.0, -0.3, 0.0]).tolist()
+    assert exponent.dtype is engine.int32
+    assert engine.round(engine.tensor([1.256, -123.4]), decimals=1).tolist() == engine.tensor([1.3, -123.4]).tolist()
+    assert engine.round(engine.tensor([156.0]), decimals=-1).item() == 160
+    assert engine.tensor([1, 2]).round().tolist() == [1, 2]
+
+
+def test_questions_and_constructors() -> None:
+    assert engine.is_nonzero(engine.tensor([2]))
+    assert not engine.is_signed(engine.tensor([1], dtype=engine.uint8))
+    assert engine.is_same_size(engine.ones(2), engine.zeros(2))
+    assert engine.nonzero_static(engine.tensor([0, 1, 1]), size=3).tolist() == [[1], [2], [-1]]
+    assert engine.range(1, 2, 0.5).tolist() == [1.0, 1.5, 2.0]
+    assert engine.scalar_tensor(2).dtype is engine.float32
+    assert engine.linalg.vander(engine.tensor([2.0, 3.0]), N=3).tolist() == [[1, 2, 4], [1, 3, 9]]
+
+
+def test_factors_multiply_to_the_matrix() -> None:
+    p, lower, upper = linalg.lu(M)
+    np.testing.assert_allclose((p @ lower @ upper).numpy(), M.numpy(), atol=1e-12)
+    values, vectors = linalg.eig(M)
+    np.testing.assert_allclose(
+        (vectors * values.unsqueeze(-2)).numpy(), (M.to(engine.complex128) @ vectors).numpy(), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        linalg.matrix_exp(M * 3).numpy(),
+        (vectors * (3 * values).exp().unsqueeze(-2) @ linalg.inv(vectors)).numpy().real,
+        rtol=1e-9,
+        atol=1e-9,
+    )
+    u, s, v = engine.svd(M)
+    np.testing.assert_allclose((u * s.unsqueeze(-2) @ v.mH).numpy(), M.numpy(), atol=1e-12)
+    b = engine.ones(2, 4, 1, dtype=engine.float64)
+    np.testing.assert_allclose(engine.lu_solve(b, *linalg.lu_factor(M)).numpy(), linalg.solve(M, b).numpy(), atol=1e-12)
+
+
+def test_special_functions_at_known_points() -> None:
+    half = engine.tensor([0.5], dtype=engine.float64)
+    assert special.ndtr(half * 0).item() == 0.5
+    assert special.ndtri(special.ndtr(half)).item() == pytest.approx(0.5, abs=1e-12)
+    assert special.gammainc(half * 2, half).item() == pytest.approx(1 - math.exp(-0.5), abs=1e-14)
+    assert special.zeta(half * 4, half * 2).item() == pytest.approx(math.pi**2 / 6, abs=1e-13)
+    assert special.multigammaln(half * 6, 1).item() == pytest.approx(math.lgamma(3), abs=1e-13)
+    assert special.entr(engine.tensor([0.0, -1.0])).tolist() == [0.0, -math.inf]
+
+
+X, PLACES = engine.zeros(3), engine.tensor([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: X.scatter_reduce(0, PLACES, X, "max"), RuntimeError, "sum, prod, mean, amax or amin"),
+        (lambda: X.index_reduce(0, PLACES, X[:2], "sum"), RuntimeError, "prod, mean, amax or amin"),
+        (lambda: X.put(PLACES, X), RuntimeError, "same number of elements"),
+        (lambda: engine.gradient(X[:1]), RuntimeError, r"at least edge_order\+1"),
+        (lambda: engine.gradient(X, edge_order=3), RuntimeError, "edge_order=1 and edge_order=2"),
+        (lambda: engine.frexp(PLACES), RuntimeError, "floating-point"),
+        (lambda: engine.heaviside(X, X.double()), RuntimeError, "different dtypes"),
+        (lambda: engine.meshgrid(engine.ones(2, 2)), RuntimeError, "0D or 1D"),
+        (lambda: engine.is_nonzero(X), RuntimeError, "more than one value"),
+        (lambda: linalg.lu_factor(engine.zeros(2, 2)), linalg.LinAlgError, "singular"),
+        (lambda: linalg.lu(M, pivot=False), NotImplementedError, "without pivoting"),
+        (lambda: special.multigammaln(engine.ones(1), 4), RuntimeError, "greater than"),
+        (lambda: engine.round(PLACES, decimals=2), RuntimeError, "needs a floating point tensor"),
+        (lambda: engine.autograd.forward_ad, AttributeError, "no forward mode; .*jvp"),
+    ],
+)
+def test_errors(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_derivatives_that_are_not_defined_are_refused() -> None:
+    a = engine.tensor([1.5], requires_grad=True)
+    with pytest.raises(RuntimeError, match="derivative for igamma: input is not implemented"):
+        engine.igamma(a, engine.tensor([1.0])).backward()
+    wide = engine.ones(2, 3, dtype=engine.float64) + engine.eye(2, 3).double()
+    with pytest.raises(RuntimeError, match="implemented for square matrices"):
+        linalg.lu(wide.requires_grad_())[2].sum().backward()
+    x, index = engine.zeros(2, requires_grad=True), engine.tensor([0, 0])
+    y = engine.ones(2).scatter_reduce(0, index, x, "prod")
+    with pytest.raises(RuntimeError, match="factors of 0"):
+        engine.autograd.grad(y.sum(), x, create_graph=True)
