@@ -49,7 +49,7 @@ def leave_world() -> None:
     """Ends what `enter_world` began."""
     if not distributed.is_initialized():
         return
-    if workloads.NAME == "torch":  # the threads of its gloo aborted one of 20 interpreters that ended by themselves
+    if workloads.NAME == "torch":  # some interpreters that ended by themselves were aborted
         distributed.barrier()
         sys.stdout.flush()
         os._exit(0)
