@@ -1,8 +1,8 @@
 """How a call of an operator is recorded, and how its backward step runs.
 
 For each operator and each set of its inputs that need a gradient, both are written out as straight lines of code once,
-as namedtuple does. Small arrays need it: recording linear (8x16 by 16x16) with loops over inputs took 2.9 µs, backward
-of it 2.3 µs besides its rules; written out 1.2 and 0.7.
+as namedtuple does. Small arrays need it: a training step of 9 linear layers of 16 took 0.32 ms with loops over the
+inputs and 0.23 without.
 """
 
 from collections.abc import Callable, Sequence

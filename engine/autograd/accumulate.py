@@ -93,18 +93,20 @@ def offered(node: Node) -> Any:
     """The raw memory in which the gradient that is about to be computed for `node` may be written, or None.
 
     That is the destination of a leaf (a part of a bucket) where no other gradient reaches the leaf in this run, none is
-    there from before, and no hook looks at it. It saves a copy: 1.2 of 9.7 ms for a step of 1.9 M parameters.
+    there from before, and no hook looks at it. It saves a copy: 0.4 to 0.7 of 10 ms for a step of 1.9 M
+    parameters on two ranks.
     """
     if type(node) is not AccumulateGrad or node.extras is not None:
         return None
     variable = node._variable()
-    meta = None if variable is None else variable._meta
-    if meta is None or meta.destination is None or meta.grad is not None:
+    if variable is None or variable._meta is None:
+        return None
+    meta = variable._meta
+    if meta.destination is None or meta.grad is not None or meta.destination_of is not variable._spec:
         return None
     task = state.tasks[-1]
-    if meta.destination_of is not variable._spec or task.dependencies.get(node) != 1 or node in task.not_ready:  # type: ignore[union-attr]
-        return None
-    return meta.destination._array
+    alone = task.dependencies.get(node) == 1 and node not in task.not_ready
+    return meta.destination._array if alone else None
 
 
 def _references_of_unshared() -> int:
@@ -130,7 +132,7 @@ def _accumulate(variable: Tensor, meta: AutogradMeta, gradient: Any, unshared: b
         and gradient.strides == own.byte_strides
         and gradient.shape == own.shape
         and own.steady
-    ):  # the usual case, where the general one below comes to the same: 0.5 µs less
+    ):  # the usual case, where the general one below comes to the same: 0.3 µs less
         meta.grad = Tensor(gradient, own)
         return
     if meta.destination_of is not variable._spec and meta.destination_of is not None:

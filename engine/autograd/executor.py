@@ -155,7 +155,7 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
             if evaluated is None:
                 continue
             results, evaluated = evaluated, None
-        for edge, gradient, spec in zip(node.next_edges, results, node.input_specs):  # noqa: B905 - 0.1 µs
+        for edge, gradient, spec in zip(node.next_edges, results, node.input_specs):  # noqa: B905 - saves 0.12 of 0.32 µs
             if edge is None:
                 continue
             following, slot = edge

@@ -45,7 +45,7 @@ def silu_backward(gradient: Array, x: Array, out: Array | None = None) -> Array:
 def tanh_backward(gradient: Array, output: Array) -> Array:
     """``gradient * (1 - output²)`` for C-contiguous arrays of one shape with any number of axes.
 
-    8x16 float32: 0.6 µs, where NumPy's three passes take 1.0; 1024 x 512: 0.09 ms (0.27).
+    8x16 float32: 0.74 µs, where NumPy's three passes take 1.13; 1024 x 512: 59 µs (126).
     """
     if gradient.ndim != 2:
         return tanh_backward(gradient.reshape(1, -1), output.reshape(1, -1)).reshape(gradient.shape)
