@@ -1,0 +1,86 @@
+"""Sources of CUDA kernels: found by file name, compiled once a device and set of macros, launched on the current stream.
+
+CuPy keeps what NVRTC made on disk (CUPY_CACHE_DIR, ~/.cupy/kernel_cache), so a second process compiles nothing. The
+registry `SOURCES` lets tests compile every variant of every file without a GPU.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from engine import backend
+
+Launch = Callable[..., None]  # launch(grid, block, arguments, shared_mem=0): block and grid are tuples of up to three
+
+OPTIONS = ("--std=c++17",)
+
+# What a kernel's element type is called in CUDA C++; half precision types are structs of common.cuh.
+CUDA_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "bool": "bool",
+    "complex64": "complex64",
+    "complex128": "complex128",
+}
+
+SOURCES: "list[Source]" = []
+
+
+class Source:
+    """One `.cu` file of this folder.
+
+    kernels: the names of its `extern "C"` functions. variants: every set of macros it may be compiled with, name to
+    text (NVRTC's own header uses short names such as T: write ELEMENT); a call with another set raises AssertionError,
+    so that what tests compile is what users run.
+    """
+
+    def __init__(self, file: str, kernels: Sequence[str], variants: Sequence[dict[str, str]]) -> None:
+        self.file = file
+        self.kernels = tuple(kernels)
+        self.variants = [dict(macros) for macros in variants]
+        self._functions: dict[tuple[Any, ...], Launch] = {}
+        SOURCES.append(self)
+
+    def code(self) -> str:
+        """The text that is compiled: common.cuh and the file."""
+        return _text("common.cuh") + "\n" + _text(self.file)
+
+    def options(self, macros: dict[str, str]) -> tuple[str, ...]:
+        """NVRTC's options for a set of macros."""
+        return (*OPTIONS, *(f"-D{name}={text}" for name, text in sorted(macros.items())))
+
+    def get(self, kernel: str, **macros: str) -> Launch:
+        """The kernel, compiled for the current device; `launch(grid, block, arguments, shared_mem=0)` queues it on the
+        current stream.
+
+        Arguments are device arrays and NumPy scalars of exactly the parameter's type: nothing is converted.
+        """
+        cupy = backend.require_cupy()
+        key = (cupy.cuda.runtime.getDevice(), kernel, *sorted(macros.items()))
+        found = self._functions.get(key)
+        if found is None:
+            assert kernel in self.kernels, f"{self.file} has no kernel {kernel!r}"
+            assert macros in self.variants, f"{self.file}: variant {macros} is not among those that tests compile"
+            module = cupy.RawModule(code=self.code(), options=self.options(macros))
+            found = self._functions[key] = module.get_function(kernel)
+        return found
+
+
+def cuda_type(dtype: Any) -> str:
+    """What the element type of an array is called in the sources; KeyError for one they do not have."""
+    return CUDA_TYPES[np.dtype(dtype).name]
+
+
+@cache
+def _text(file: str) -> str:
+    return resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
