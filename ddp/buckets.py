@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ddp.transport.base import CACHE_LINE, round_up
 from engine.layout import contiguous_strides, is_non_overlapping_and_dense
@@ -96,3 +97,14 @@ def plan_bucket(
         slots.append(Slot(index, offset, shape, stride))
         end = offset + math.prod(shape)
     return BucketLayout(tuple(slots), end)
+
+
+def plan_buckets(
+    parameters: Sequence[Any], keys: Sequence[Hashable], limits: Sequence[int], order: Sequence[int]
+) -> list[BucketLayout]:
+    """The buckets of `parameters` (tensors), filled in the order of these indices; see the two functions above."""
+    sizes = [parameters[index].numel() * parameters[index].element_size() for index in order]
+    assignment, _ = compute_bucket_assignment(sizes, [keys[index] for index in order], limits, order)
+    shapes = [tuple(parameter.shape) for parameter in parameters]
+    strides = [tuple(parameter.stride()) for parameter in parameters]
+    return [plan_bucket(indices, shapes, strides, parameters[indices[0]].element_size()) for indices in assignment]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import compress
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 # Header of a bucket: the weight of this rank's gradients; whether its backward failed, and which rank that was; whether
 # it had no gradient for some parameter; whether it has no further batch; then for each parameter whether it had one.
 _WEIGHT, _FAILED, _FAILED_RANK, _INCOMPLETE, _OUT_OF_DATA, _USED = 0, 1, 2, 3, 4, 5
+
+
+class Place(NamedTuple):
+    """A parameter in a bucket: the view of its gradient, how many gradients a backward has of it, and how many ranks
+    had one in the last.
+    """
+
+    view: engine.Tensor
+    expected: int
+    users: float
 
 
 class Bucket:
@@ -227,6 +237,24 @@ class Bucket:
     def forget_end_of_data(self) -> None:
         """What ranks said of their data counts no more."""
         self.header.header[_OUT_OF_DATA] = 0
+
+    def leave(self, slot: int) -> Place:
+        """What the next bucket of a parameter has to know."""
+        return Place(self.members[slot][1], self.expected[slot], float(self.header.header[_USED + slot]))
+
+    def take_over(self, slot: int, place: Place) -> None:
+        """What another bucket's `leave` gave: a gradient that lay there lies here from now on."""
+        parameter, view = self.members[slot]
+        self.expected[slot] = place.expected
+        self.header.header[_USED + slot] = place.users
+        if parameter.grad is place.view:
+            view.copy_(place.view)
+            parameter.grad = view
+
+    def take_over_end_of_data(self, other: "Bucket") -> None:
+        """This one is the first bucket now, that says which ranks have no further batch."""
+        self.out_of_data = other.out_of_data
+        self.header.header[_OUT_OF_DATA] = other.header.header[_OUT_OF_DATA]
 
     def local_gradients(self) -> list[tuple[str, engine.Tensor]]:
         """Name and parameter of the gradients to which something was added since the bucket was last reduced."""

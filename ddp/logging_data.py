@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def logging_data(net: "DistributedDataParallel") -> dict[str, Any]:
     """Numbers and strings; flags are 0 or 1. `*_time` are nanoseconds of the last backward, left out before it.
 
-    Those of PyTorch's keys that speak of CUDA devices, NCCL or rebuilt buckets are missing: buckets are never rebuilt.
+    Those of PyTorch's keys that speak of CUDA devices or NCCL are missing.
     """
     reducer = net.live_reducer()
     parameters = reducer.parameters
@@ -29,6 +29,7 @@ def logging_data(net: "DistributedDataParallel") -> dict[str, Any]:
         "forward_sync_buffers": int(net.broadcast_buffers),
         "bucket_cap_bytes": net.bucket_limits()[-1],
         "bucket_sizes": ", ".join(map(str, reducer.bucket_bytes())),
+        "has_rebuilt_buckets": int(reducer.rebuilt),
         "num_buckets_reduced": len(reducer.bucket_bytes()) if any(users) else 0,
         "find_unused_parameters": int(net.find_unused_parameters),
         "gradient_as_bucket_view": int(net.gradient_as_bucket_view),

@@ -238,6 +238,7 @@ class DistributedDataParallel(nn.Module):
             self.find_unused_parameters,
             self.static_graph,
             [parameter for name, parameter in trainable if name in self._delayed],
+            self.process_group.exchange if self.process_group.size() > 1 else None,
         )
         reducer.synchronize = self.require_backward_grad_sync
         reducer.weight = self.gradient_weight

@@ -11,7 +11,8 @@ had no gradient on any rank since the last time is left as it is, None or not: t
 parameter, the ranks that had one. So unused parameters need no search and block nobody.
 
 Buckets are started in index order on every rank, whatever order gradients come in, so all ranks issue the same sequence
-of sums; what is not full when backward ends is started then.
+of sums; what is not full when backward ends is started then. At first they follow the order of registration, backwards;
+the first backward that is synchronised shows the true order, in which they are then planned anew (`ddp.order`).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +22,11 @@ from typing import Any
 from weakref import WeakValueDictionary, finalize, ref
 
 import engine
-from ddp.buckets import BucketLayout, compute_bucket_assignment, plan_bucket
+from ddp.buckets import BucketLayout, plan_buckets
 from ddp.futures import Future
 from ddp.gathering import Bucket
 from ddp.hooks import GradBucket
+from ddp.order import GradientOrder
 from ddp.progress import Channel
 from ddp.transport import Transport
 from engine.autograd import graph
@@ -39,7 +41,8 @@ class Reducer:
     the first, second, ... bucket; the last one repeats. as_view: whether `.grad` is the bucket's memory, or a copy.
     find_unused: do not wait for parameters that the backward does not lead to. static: the first backward counts the
     gradients of each parameter (several where re-entrant checkpoints use it several times), later ones expect as many.
-    delayed: parameters whose buckets come last.
+    delayed: parameters whose buckets come last. exchange: gathers a small value of every rank, in rank order; without
+    it, or with `find_unused`, buckets stay as they were planned first.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Reducer:
         find_unused: bool = False,
         static: bool = False,
         delayed: Sequence[engine.Tensor] = (),
+        exchange: Callable[[Any], list[Any]] | None = None,
     ) -> None:
         self.parameters = [parameter for _, parameter in parameters]
         self.transport = transport
@@ -68,11 +72,14 @@ class Reducer:
         self._learning = static
         self._hook: Callable[[Bucket, float], Future[engine.Tensor]] | None = None
         self._registered: tuple[Any, Callable[[Any, GradBucket], Future[engine.Tensor]]] | None = None
-        names = [name for name, _ in parameters]
-        self._buckets = [
-            Bucket(transport, layout, self.parameters, names, as_view)
-            for layout in _plan(self.parameters, limits, {id(parameter) for parameter in delayed})
-        ]
+        self._names = [name for name, _ in parameters]
+        self._limits = limits
+        self._delayed = {id(parameter) for parameter in delayed}
+        self._layouts = self._plan(list(reversed(range(len(self.parameters)))))
+        self._buckets = self._make_buckets()
+        self._channel: Channel | None = None  # of the watchdog
+        self._order = None if exchange is None or self._find_unused else GradientOrder(exchange)
+        self.rebuilt = False  # buckets follow the order of a backward
         self._number = next(_numbers)
         self._cursor = 0  # the next bucket to start
         self._finished = 0  # buckets that were handed out while backward went on
@@ -81,11 +88,21 @@ class Reducer:
         self._attach()
         reducers[self._number] = self
 
+    def _plan(self, order: Sequence[int]) -> list[BucketLayout]:
+        """Buckets of the parameters in this order; those that are delayed come last, among themselves."""
+        keys = [(parameter.dtype, parameter.device, id(parameter) in self._delayed) for parameter in self.parameters]
+        layouts = plan_buckets(self.parameters, keys, self._limits, order)
+        return sorted(layouts, key=lambda layout: keys[layout.slots[0].index][2])
+
+    def _make_buckets(self) -> list[Bucket]:
+        """Collective: allocates what is planned."""
+        return [Bucket(self.transport, layout, self.parameters, self._names, self._as_view) for layout in self._layouts]
+
     def _attach(self) -> None:
         """Has the engine tell this Reducer of every gradient, and write it into its bucket."""
         for parameter in self.parameters:
             before = _owners.get(id(parameter))
-            if before is not None and any(owned is parameter for owned in before.parameters):
+            if before not in (None, self) and any(owned is parameter for owned in before.parameters):
                 before.taken_over = True
                 before.detach()
             _owners[id(parameter)] = self
@@ -93,6 +110,8 @@ class Reducer:
         for bucket in self._buckets:
             for slot, (parameter, view) in enumerate(bucket.members):
                 listener = _listener(self, bucket, slot)
+                if self._order is not None:
+                    listener = self._order.noting(bucket.indices[slot], listener)
                 graph.listen_to_gradients(parameter, listener, view if self._as_view else None)
                 listeners.append((parameter, listener))
         # Parameters outlive the wrapper: what was put on them goes when the wrapper goes.
@@ -101,6 +120,7 @@ class Reducer:
 
     def watch(self, channel: Channel) -> None:
         """Let the watchdog know from now on which bucket is waited for."""
+        self._channel = channel
         for number, bucket in enumerate(self._buckets, 1):
             bucket.channel = channel
             whose = bucket.names[0] if len(bucket.names) == 1 else f"{bucket.names[0]} to {bucket.names[-1]}"
@@ -296,6 +316,37 @@ class Reducer:
         self.times[3] = perf_counter()
         return self._failure
 
+    def _follow_order(self) -> None:
+        """Collective, after the first backward that was summed: buckets in the order in which gradients came.
+
+        With a communication hook they stay as they are, since hooks keep state by bucket; and where a parameter is
+        frozen by then.
+        """
+        if self._order is None:
+            return
+        order, self._order = self._order.agree(self.parameters), None
+        if order is None or self._hook is not None:
+            return
+        self.detach()
+        layouts = self._plan(order)
+        if layouts != self._layouts:
+            self._move(layouts)
+        self._attach()
+
+    def _move(self, layouts: list[BucketLayout]) -> None:
+        """Collective: into buckets of these layouts, with the gradients that lie in the old ones."""
+        before = self._buckets
+        places = {index: bucket.leave(slot) for bucket in before for slot, index in enumerate(bucket.indices)}
+        self._layouts = layouts
+        self._buckets = self._make_buckets()
+        for bucket in self._buckets:
+            for slot, index in enumerate(bucket.indices):
+                bucket.take_over(slot, places[index])
+        self._buckets[0].take_over_end_of_data(before[0])
+        self.rebuilt = True
+        if self._channel is not None:
+            self.watch(self._channel)
+
     # --- without a backward -------------------------------------------------------------------------------------------
 
     def shadow(self, weight: float) -> None:
@@ -307,6 +358,7 @@ class Reducer:
             bucket.forget()
         if failures:
             raise _failed(failures[0])
+        self._follow_order()
 
     # --- when backward does not end -----------------------------------------------------------------------------------
 
@@ -338,21 +390,6 @@ _numbers = count()
 reducers: WeakValueDictionary[int, Reducer] = WeakValueDictionary()
 _owners: WeakValueDictionary[int, Reducer] = WeakValueDictionary()  # by id of the parameter
 _running: list[Reducer] = []  # those whose backward is going on; several where several modules are wrapped
-
-
-def _plan(parameters: Sequence[engine.Tensor], limits: Sequence[int], delayed: set[int]) -> list[BucketLayout]:
-    """Buckets in the order in which they are likely to fill: backward reaches the last registered parameters first.
-
-    delayed: ids of parameters that have buckets of their own, the last ones.
-    """
-    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
-    kinds = [(parameter.dtype, parameter.device, id(parameter) in delayed) for parameter in parameters]
-    order = list(reversed(range(len(parameters))))
-    assignment, _ = compute_bucket_assignment([sizes[i] for i in order], [kinds[i] for i in order], limits, order)
-    assignment.sort(key=lambda indices: id(parameters[indices[0]]) in delayed)
-    shapes = [tuple(parameter.shape) for parameter in parameters]
-    strides = [tuple(parameter.stride()) for parameter in parameters]
-    return [plan_bucket(indices, shapes, strides, parameters[indices[0]].element_size()) for indices in assignment]
 
 
 def _listener(reducer: Reducer, bucket: Bucket, slot: int) -> Listener:
@@ -406,9 +443,12 @@ def _finish_all() -> None:
     for reducer in reducers:
         reducer._start_rest()
     failures = [failure for reducer in reducers if (failure := reducer._collect()) is not None]
+    finished = list(reducers)
     _running.clear()
     if failures:
         raise _failed(failures[0])
+    for reducer in finished:
+        reducer._follow_order()
 
 
 def _failed(who: str) -> RuntimeError:

@@ -170,8 +170,8 @@ def test_d18_d20_a_list_of_caps(group) -> None:
 @RANKS
 @pytest.mark.parametrize("options", [{}, {"static_graph": True}, {"find_unused_parameters": True}], ids=str)
 def test_d19_d21_d22_limits(group, options) -> None:
-    """D19, D21, D22, A5: 1 and 25 MiB, or the cap given, from the first step on, whatever the options: buckets are
-    never rebuilt, since all ranks start them in one order, so that no order of use can interleave them wrongly.
+    """D19, D21, D22: 1 and 25 MiB, or the cap given, from the first step on, whatever the options: all ranks start
+    buckets in one order, so that no order of use can interleave them wrongly.
     """
     assert DistributedDataParallel(Weights("a"), **options).bucket_limits() == [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES]
     assert (FIRST_CAP_BYTES, DEFAULT_CAP_BYTES) == (1 << 20, 25 << 20)

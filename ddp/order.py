@@ -1,0 +1,48 @@
+"""The order in which the first backward's gradients come, agreed on by all ranks.
+
+Registration order is a guess: a model may use its modules in another one, and then early buckets wait for late
+gradients. Ranks may see different orders, and buckets must be alike on all of them, so one rank's is taken.
+Source: rebuild_buckets in torch/csrc/distributed/c10d/reducer.cpp, where it is rank 0's.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import engine
+
+
+class GradientOrder:
+    """Notes gradients until it is asked for their order. `exchange`: gathers a small value of every rank."""
+
+    def __init__(self, exchange: Callable[[Any], list[Any]]) -> None:
+        self._exchange = exchange
+        self._came: list[int] | None = []
+
+    def noting(
+        self, index: int, listener: Callable[[bool, engine.Tensor | None], None]
+    ) -> Callable[[bool, engine.Tensor | None], None]:
+        """The listener of the parameter with this index, which from now on is noted here as well."""
+
+        def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
+            if self._came is not None:
+                self._came.append(index)
+            listener(arrived, gradient)
+
+        return on_gradient
+
+    def agree(self, parameters: Sequence[engine.Tensor]) -> list[int] | None:
+        """Collective, once: indices of all parameters, by the last gradient of each on the lowest rank that had any.
+
+        Parameters without one come last, the last registered first. None where some rank has frozen one meanwhile.
+        """
+        assert self._came is not None
+        last = list(dict.fromkeys(reversed(self._came)))
+        last.reverse()
+        self._came = None
+        frozen = not all(parameter.requires_grad for parameter in parameters)
+        told = self._exchange((frozen, last))
+        if any(frozen for frozen, _ in told):
+            return None
+        order: list[int] = next((came for _, came in told if came), [])
+        seen = set(order)
+        return order + [index for index in reversed(range(len(parameters))) if index not in seen]
