@@ -4,16 +4,20 @@ import datetime
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from ddp import bootstrap, watchdog
 from ddp.backends import check_backend
 from ddp.progress import DEFAULT_TIMEOUT, Channel, Meeting, channels
-from ddp.transport import TRANSPORTS, Transport, choose_transport
+from ddp.transport import CUDA_ONLY, TRANSPORTS, Transport, choose_transport
 from engine.capture.effects import unreplayable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+    from mpi4py.util import pkl5
 
     from ddp.work import Lines
+    from engine import device
 
 T = TypeVar("T")
 
@@ -35,6 +39,10 @@ class ProcessGroup:
     name: str = "a group"
     channel: Channel = field(init=False, repr=False)
     lines: "Lines | None" = field(init=False, default=None, repr=False)
+    _on_devices: "dict[device, Transport]" = field(init=False, default_factory=dict, repr=False)
+    _rooms: dict[tuple[Any, ...], Any] = field(init=False, default_factory=dict, repr=False)
+    refused: list[str] = field(init=False, default_factory=list, repr=False)
+    """Why transports of device memory that would come before the chosen one do not serve."""
     _meetings: dict[str, Meeting] = field(init=False, default_factory=dict, repr=False)
     models: int = field(init=False, default=0, repr=False)
     """How many DistributedDataParallel there have been: their channels are named by it."""
@@ -51,8 +59,21 @@ class ProcessGroup:
         """How gradients are summed. The first access is collective: the transport is chosen and checked then."""
         if self._transport is None:
             with self.meeting("the choice of a transport"):
-                self._transport = choose_transport(self.comm, self.transport_name)
+                name = None if self.transport_name in CUDA_ONLY else self.transport_name
+                self._transport = choose_transport(self.comm, name)
         return self._transport
+
+    def transport_on(self, where: "device") -> Transport:
+        """How gradients on a device are summed. Collective where the group has not summed on that device before."""
+        if where.type == "cpu":
+            return self.transport
+        if where not in self._on_devices:
+            from ddp.transport.cuda import choose_cuda_transport
+
+            with self.meeting("the choice of a transport for device memory"):
+                chosen, self.refused = choose_cuda_transport(self.comm, where, self.transport_name)
+                self._on_devices[where] = chosen
+        return self._on_devices[where]
 
     @unreplayable
     def exchange(self, value: T) -> list[T]:
@@ -61,6 +82,16 @@ class ProcessGroup:
             return [value]
         with self.meeting("an exchange of objects"):
             return self.comm.allgather(value)
+
+    def objects(self) -> "pkl5.Intracomm":
+        """The communicator for pickled objects of any size: MPI by itself counts their bytes in 31 bits.
+
+        Only where there is MPI. Small objects take a message more: `exchange` is for those.
+        """
+        from mpi4py.util import pkl5
+
+        assert self.comm is not None
+        return pkl5.Intracomm(self.comm)
 
     def meeting(self, label: str) -> Meeting:
         """Around a blocking call in which all ranks of the group meet: so the watchdog knows what is waited for.
@@ -76,15 +107,32 @@ class ProcessGroup:
         """Meetings that have an order of their own, of these ranks (numbers in the world) or all of the group."""
         return Channel(f"{name} of {self.name}", self.ranks if ranks is None else ranks, self.timeout, anybody)
 
+    def device_room(self, name: str, where: "device", count: int, dtype: Any, header: int = 0) -> Any:
+        """Collective: a buffer of the transport of device memory, kept for the next time it is asked for by this name.
+
+        So the steps of a training loop allocate nothing.
+        """
+        key = name, where, count, np.dtype(dtype)
+        if key not in self._rooms:
+            self._rooms[key] = self.transport_on(where).allocate(count, dtype, header)
+        return self._rooms[key]
+
     def close(self) -> None:
         """Collective: gives back what it has taken. The communicator itself belongs to whoever made it."""
         with self.meeting("destroy_process_group"):
             if self._transport is not None:
                 self._transport.close()
                 self._transport = None
+            for transport in self._on_devices.values():
+                transport.close()
+            self._on_devices.clear()
+            self._rooms.clear()
             if self.lines is not None:
                 self.lines.free()
                 self.lines = None
+
+    def forget_channels(self) -> None:
+        """What this rank contributed counts no more: a later group may have the same name."""
         for name in [name for name in channels if name.endswith(self.name)]:
             del channels[name]
 
@@ -115,16 +163,18 @@ def init_process_group(
     or `rank` that contradicts MPI's is an error, and so are `store` and `pg_options`; `group_name` and `device_id`
     change nothing. timeout: a rank that has waited so long for the others ends the job,
     by default after 30 minutes; long before, it says who is late and where (`ddp.watchdog`). transport: how gradients
-    are summed (`ddp.transport.TRANSPORTS`); chosen by itself when not given.
+    are summed (`ddp.transport.TRANSPORTS`, and for device memory `ddp.transport.cuda.CUDA_TRANSPORTS`); chosen by
+    itself when not given.
 
     Raises: ValueError for an unknown backend or transport, contradicting numbers, or a second call; RuntimeError when
     MPI does not see the ranks that the launcher started (an mpirun of another MPI).
     """
     global _default
     check_backend("init_process_group", backend)
-    if transport is not None and transport not in TRANSPORTS:
+    if transport is not None and transport not in TRANSPORTS and transport not in CUDA_ONLY:
         raise ValueError(
-            f"init_process_group: unknown transport {transport!r}, expected one of {', '.join(TRANSPORTS)}"
+            f"init_process_group: unknown transport {transport!r}, expected one of "
+            f"{', '.join((*TRANSPORTS, *CUDA_ONLY))}"
         )
     if store is not None or pg_options is not None:
         raise ValueError("init_process_group: store and pg_options have no meaning here: MPI connects the ranks")
@@ -158,17 +208,19 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
     leaving = resolve(group)
     if leaving is not _default:
         leaving.close()
+        leaving.forget_channels()
         if leaving in subgroups:
             subgroups.remove(leaving)
             if leaving.comm is not None:
                 leaving.comm.Free()
         return
-    for subgroup in subgroups:
-        subgroup.close()
-    subgroups.clear()
-    leaving.close()
+    for closing in (*subgroups, leaving):
+        closing.close()
     _default = None
-    watchdog.stop()
+    watchdog.stop()  # with what this rank contributed, for those that are still at the end of the last calls
+    for closed in (*subgroups, leaving):
+        closed.forget_channels()
+    subgroups.clear()
     bootstrap.stop_world()
 
 
@@ -248,14 +300,19 @@ def get_backend(group: ProcessGroup | None = None) -> str:
 
 
 def describe(group: ProcessGroup | None = None) -> dict[str, Any]:
-    """What was chosen, for logs: rank, size, transport, and what moves its sums on (`ddp.transport.background`)."""
+    """What was chosen, for logs: rank, size, transport, and what moves its sums on (`ddp.transport.background`).
+
+    Where device memory was summed, also over which transport on each device, and why not over a better one.
+    """
     found = resolve(group)
     transport = found.transport
+    on_devices = {str(device): used.name for device, used in found._on_devices.items()}
     return {
         "rank": found.rank,
         "world_size": found.size(),
         "transport": transport.name,
         "progress": transport.progress,
+        **({"on_devices": on_devices, "not_used": found.refused} if on_devices else {}),
     }
 
 

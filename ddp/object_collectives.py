@@ -1,7 +1,7 @@
 """Collectives on picklable objects, in torch.distributed's names.
 
-Objects are unpickled where they arrive, so ranks must trust each other. `src` and `dst` are numbers in the world,
-`group_src` and `group_dst` in the group.
+Objects may be of any size. They are unpickled where they arrive, so ranks must trust each other. `src` and `dst` are
+numbers in the world, `group_src` and `group_dst` in the group.
 """
 
 import pickle
@@ -25,7 +25,11 @@ def all_gather_object(object_list: list[Any], obj: Any, group: ProcessGroup | No
     if len(object_list) != members.size():
         raise ValueError(f"all_gather_object: expected a list of {members.size()} entries, got {len(object_list)}")
     run(members, Call("all_gather_object"))
-    object_list[:] = members.exchange(obj)
+    if members.comm is None:
+        object_list[:] = [obj]
+        return
+    with members.meeting("all_gather_object"):
+        object_list[:] = members.objects().allgather(obj)
 
 
 def gather_object(
@@ -47,7 +51,7 @@ def gather_object(
         gathered: list[Any] | None = [obj]
     else:
         with members.meeting("gather_object"):
-            gathered = members.comm.gather(obj, root)
+            gathered = members.objects().gather(obj, root)
     if object_gather_list is not None and gathered is not None:
         object_gather_list[:] = gathered
 
@@ -67,7 +71,7 @@ def broadcast_object_list(
     run(members, Call("broadcast_object_list", (("src", members.ranks[root]), ("length", len(object_list)))))
     if members.comm is not None:
         with members.meeting("broadcast_object_list"):
-            received = members.comm.bcast(object_list, root)
+            received = members.objects().bcast(object_list, root)
         if members.rank != root:
             object_list[:] = received
 
@@ -95,7 +99,7 @@ def scatter_object_list(
         scatter_object_output_list[0] = objects[0]
         return
     with members.meeting("scatter_object_list"):
-        scatter_object_output_list[0] = members.comm.scatter(objects, root)
+        scatter_object_output_list[0] = members.objects().scatter(objects, root)
 
 
 def send_object_list(

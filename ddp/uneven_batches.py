@@ -55,7 +55,7 @@ class uneven(Generic[T]):
             return
         if len(having) < group.size() and group.comm is not None:
             with group.meeting("a batch for the ranks without one"):
-                lent = group.comm.bcast(batch if group.rank == having[0] else None, having[0])
+                lent = group.objects().bcast(batch if group.rank == having[0] else None, having[0])
             batch = lent if batch is _NONE else batch
         self._root, self._outs_seen = having[0], 0
         for net in self.nets:

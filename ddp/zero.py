@@ -112,9 +112,9 @@ class ZeroRedundancyOptimizer(Optimizer):
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Collective: rank `to` of the group collects the state of all, for its `state_dict`."""
         own = self.optim.state_dict()
-        comm = self.process_group.comm
-        with self.process_group.meeting("consolidate_state_dict"):
-            states = [own["state"]] if comm is None else comm.gather(own["state"], to)
+        group = self.process_group
+        with group.meeting("consolidate_state_dict"):
+            states = [own["state"]] if group.comm is None else group.objects().gather(own["state"], to)
         self._whole.clear()
         if states is not None:
             merged = {number: value for state in states for number, value in state.items()}

@@ -242,3 +242,28 @@ def test_a_rank_that_was_stopped_does_not_answer() -> None:
     result = run_job(LATE, 2, timeout=90, args=["stopped", "6"], runner=())
     assert result.returncode != 0
     assert re.search(r"rank 1 does not answer since \d s \(stopped, or in code that holds the GIL\)", result.stderr)
+
+
+SLOW_TO_READ = """
+import time
+import ddp
+
+class Slow:
+    def __reduce__(self):
+        return time.sleep, (3.0,)
+
+ddp.init_process_group()
+gathered = [None, None]
+if ddp.get_rank() == 0:
+    ddp.gather_object(Slow(), None, dst=1)
+else:
+    ddp.gather_object(1, gathered, dst=1)
+    assert gathered == [None, 1]
+ddp.destroy_process_group()
+print("done")
+"""
+
+
+def test_a_rank_that_has_done_its_part_may_leave_while_another_still_reads() -> None:
+    result = run_job(SLOW_TO_READ, 2, timeout=60, runner=())
+    assert (result.returncode, result.stdout, result.stderr) == (0, "done\ndone\n", "")
