@@ -1,0 +1,378 @@
+"""`cupy.cuda.runtime`: the calls of the CUDA runtime."""
+
+import ctypes
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tests.cuda_simulator import api, execution, handles, ipc, memory, pinned, streams
+from tests.cuda_simulator.errors import CUDARuntimeError as CUDARuntimeError
+
+ATTRIBUTES_BY_NAME = {
+    "MaxThreadsPerBlock": 1024,
+    "MaxBlockDimX": 1024,
+    "MaxBlockDimY": 1024,
+    "MaxBlockDimZ": 64,
+    "MaxGridDimX": 2**31 - 1,
+    "MaxGridDimY": 65535,
+    "MaxGridDimZ": 65535,
+    "MaxSharedMemoryPerBlock": 49152,
+    "MaxSharedMemoryPerBlockOptin": 232448,
+    "MaxSharedMemoryPerMultiprocessor": 233472,
+    "WarpSize": 32,
+    "MultiProcessorCount": 132,
+    "ComputeCapabilityMajor": 9,
+    "ComputeCapabilityMinor": 0,
+    "MaxThreadsPerMultiProcessor": 2048,
+    "L2CacheSize": 50 * 2**20,
+    "ConcurrentKernels": 1,
+    "UnifiedAddressing": 1,
+    "CanMapHostMemory": 1,
+    "CooperativeLaunch": 1,
+    "AsyncEngineCount": 3,
+    "Integrated": 0,
+    "ComputeMode": 0,
+    "MemoryPoolsSupported": 1,
+    "ManagedMemory": 1,
+    "HostRegisterSupported": 1,
+    "PciBusId": 1,
+    "MaxRegistersPerBlock": 65536,
+}
+_peers: set[tuple[int, int]] = set()
+
+
+def reset() -> None:
+    _peers.clear()
+
+
+def getDeviceCount() -> int:
+    return streams.device_count()
+
+
+def getDevice() -> int:
+    return streams.current_device()
+
+
+def setDevice(device: int) -> None:
+    streams.set_device(device)
+
+
+def _known(device: int) -> None:
+    if not 0 <= device < streams.device_count():
+        raise CUDARuntimeError("cudaErrorInvalidDevice")
+
+
+def deviceSynchronize() -> None:
+    streams.synchronize_device(streams.current_device())
+
+
+def getDeviceProperties(device: int) -> dict[str, Any]:
+    _known(device)
+    named = {name[0].lower() + name[1:]: value for name, value in ATTRIBUTES_BY_NAME.items()}
+    return {
+        **named,
+        "name": b"Simulated device",
+        "totalGlobalMem": memory.info(device)[1],
+        "sharedMemPerBlock": 49152,
+        "sharedMemPerBlockOptin": 232448,
+        "sharedMemPerMultiprocessor": 233472,
+        "regsPerBlock": 65536,
+        "warpSize": 32,
+        "major": 9,
+        "minor": 0,
+        "multiProcessorCount": 132,
+        "maxThreadsPerBlock": 1024,
+        "maxThreadsPerMultiProcessor": 2048,
+        "maxThreadsDim": (1024, 1024, 64),
+        "maxGridSize": (2**31 - 1, 65535, 65535),
+        "l2CacheSize": 50 * 2**20,
+        "pciBusID": device + 1,
+        "pciDeviceID": 0,
+        "pciDomainID": 0,
+        "uuid": bytes([0x51, device]) + bytes(14),
+        "integrated": 0,
+        "canMapHostMemory": 1,
+        "computeMode": 0,
+        "concurrentKernels": 1,
+        "asyncEngineCount": 3,
+        "unifiedAddressing": 1,
+        "cooperativeLaunch": 1,
+        "isMultiGpuBoard": 0,
+        "clockRate": 1_000_000,
+        "memoryClockRate": 1_000_000,
+        "memoryBusWidth": 5120,
+    }
+
+
+def deviceGetAttribute(attrib: int, device: int) -> int:
+    _known(device)
+    for name, entry in api.members("cupy.cuda.runtime").items():
+        if name.startswith("cudaDevAttr") and entry.get("value") == attrib:
+            found = ATTRIBUTES_BY_NAME.get(name.removeprefix("cudaDevAttr"))
+            if found is None:
+                raise NotImplementedError(f"the simulated device does not know its {name}")
+            return found
+    raise CUDARuntimeError("cudaErrorInvalidValue")
+
+
+def deviceGetPCIBusId(device: int) -> str:
+    _known(device)
+    return handles.Device(device).pci_bus_id
+
+
+def deviceGetByPCIBusId(pciBusId: str) -> int:
+    return int(pciBusId.split(":")[1], 16) - 1
+
+
+def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
+    _known(device)
+    _known(peerDevice)
+    return int(device != peerDevice)
+
+
+def deviceEnablePeerAccess(peerDevice: int) -> None:
+    _known(peerDevice)
+    pair = (streams.current_device(), peerDevice)
+    if pair in _peers:
+        raise CUDARuntimeError("cudaErrorPeerAccessAlreadyEnabled")
+    _peers.add(pair)
+
+
+def deviceDisablePeerAccess(peerDevice: int) -> None:
+    _peers.discard((streams.current_device(), peerDevice))
+
+
+def driverGetVersion() -> int:
+    return 12090
+
+
+def runtimeGetVersion() -> int:
+    return 12090
+
+
+def memGetInfo() -> tuple[int, int]:
+    return memory.info(streams.current_device())
+
+
+# Memory.
+
+
+def malloc(size: int) -> int:
+    return memory.malloc(size).start if size else 0
+
+
+def free(ptr: int) -> None:
+    if not ptr:
+        return
+    block = memory.find(ptr)
+    if block is None or block.start != ptr:
+        raise CUDARuntimeError("cudaErrorInvalidDevicePointer")
+    streams.forbid_in_capture()
+    memory.free(block)
+
+
+_host: dict[int, Any] = {}
+
+
+def hostAlloc(size: int, flags: int) -> int:
+    held = pinned.PinnedMemory(size, flags)
+    _host[held.ptr] = held
+    return held.ptr
+
+
+def freeHost(ptr: int) -> None:
+    if _host.pop(ptr, None) is None:
+        raise CUDARuntimeError("cudaErrorInvalidValue")
+
+
+def hostRegister(ptr: int, size: int, flags: int) -> None:
+    pinned.pin(ptr, size)
+
+
+def hostUnregister(ptr: int) -> None:
+    pinned.unpin(ptr)
+
+
+def _check_kind(dst: int, src: int, kind: int) -> None:
+    device = (memory.find(src) is not None, memory.find(dst) is not None)
+    wanted = {0: (False, False), 1: (False, True), 2: (True, False), 3: (True, True)}.get(kind, device)
+    if device != wanted:
+        raise CUDARuntimeError("cudaErrorInvalidValue")
+
+
+def memcpy(dst: int, src: int, size: int, kind: int) -> None:
+    _check_kind(dst, src, kind)
+    execution.copy_bytes(dst, src, size, None)
+
+
+def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    _check_kind(dst, src, kind)
+    execution.copy_bytes(dst, src, size, streams.queue_of(stream))
+
+
+def memcpyPeer(dst: int, dstDevice: int, src: int, srcDevice: int, size: int) -> None:
+    execution.copy_bytes(dst, src, size, None)
+
+
+def memcpyPeerAsync(dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int) -> None:
+    execution.copy_bytes(dst, src, size, streams.queue_of(stream))
+
+
+def memcpy2DAsync(
+    dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
+) -> None:
+    _check_kind(dst, src, kind)
+    for row in range(height):
+        execution.copy_bytes(dst + row * dpitch, src + row * spitch, width, streams.queue_of(stream))
+
+
+def memcpy2D(dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int) -> None:
+    memcpy2DAsync(dst, dpitch, src, spitch, width, height, kind, 0)
+    streamSynchronize(0)
+
+
+def memset(ptr: int, value: int, size: int) -> None:
+    execution.set_bytes(ptr, value, size, streams.queue_of(0))
+
+
+def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
+    execution.set_bytes(ptr, value, size, streams.queue_of(stream))
+
+
+def pointerGetAttributes(ptr: int) -> Any:
+    block = memory.find(ptr)
+    if block is not None:
+        return SimpleNamespace(device=block.device, devicePointer=ptr, hostPointer=0, type=2)
+    if pinned.find(ptr) is not None:
+        return SimpleNamespace(device=0, devicePointer=ptr, hostPointer=ptr, type=1)
+    return SimpleNamespace(device=-2, devicePointer=0, hostPointer=ptr, type=0)
+
+
+# Streams and events.
+
+
+def streamCreate() -> int:
+    return streams.create_queue()
+
+
+def streamCreateWithFlags(flags: int) -> int:
+    return streams.create_queue(flags)
+
+
+def streamCreateWithPriority(flags: int, priority: int) -> int:
+    return streams.create_queue(flags, priority)
+
+
+def streamGetFlags(stream: int) -> int:
+    return streams.queue_of(stream).flags
+
+
+def streamGetPriority(stream: int) -> int:
+    return streams.queue_of(stream).priority
+
+
+def streamDestroy(stream: int) -> None:
+    streams.destroy_queue(stream)
+
+
+def streamSynchronize(stream: int) -> None:
+    streams.synchronize_queue(streams.queue_of(stream))
+
+
+def streamQuery(stream: int) -> int:
+    return 0 if handles.ExternalStream(stream).done else 600
+
+
+def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
+    streams.wait(streams.queue_of(stream), streams.moment_of(event))
+
+
+def streamIsCapturing(stream: int) -> bool:
+    return streams.queue_of(stream).capture is not None
+
+
+def streamBeginCapture(stream: int, mode: int = 2) -> None:
+    from tests.cuda_simulator import graphs
+
+    graphs.begin(streams.queue_of(stream), mode)
+
+
+def launchHostFunc(stream: int, callback: Callable[[Any], None], arg: Any) -> None:
+    execution.host_function(streams.queue_of(stream), lambda: callback(arg))
+
+
+def eventCreate() -> int:
+    return streams.create_moment(0)
+
+
+def eventCreateWithFlags(flags: int) -> int:
+    return streams.create_moment(flags)
+
+
+def eventDestroy(event: int) -> None:
+    streams.destroy_moment(event)
+
+
+def eventRecord(event: int, stream: int) -> None:
+    streams.record(streams.moment_of(event), streams.queue_of(stream))
+
+
+def eventSynchronize(event: int) -> None:
+    streams.synchronize_moment(streams.moment_of(event))
+
+
+def eventQuery(event: int) -> int:
+    return 0 if streams.query_moment(streams.moment_of(event)) else 600
+
+
+def eventElapsedTime(start: int, end: int) -> float:
+    first, last = SimpleNamespace(ptr=start), SimpleNamespace(ptr=end)
+    return handles.get_elapsed_time(first, last)  # type: ignore[arg-type]
+
+
+# Other processes.
+
+
+def ipcGetMemHandle(devPtr: int) -> bytes:
+    return ipc.get_memory(devPtr)
+
+
+def ipcOpenMemHandle(handle: bytes, flags: int = 1) -> int:
+    return ipc.open_memory(handle)
+
+
+def ipcCloseMemHandle(devPtr: int) -> None:
+    ipc.close_memory(devPtr)
+
+
+def ipcGetEventHandle(event: int) -> bytes:
+    return ipc.get_event(event)
+
+
+def ipcOpenEventHandle(handle: bytes) -> int:
+    return ipc.open_event(handle)
+
+
+def profilerStart() -> None:
+    """Nothing to profile."""
+
+
+def profilerStop() -> None:
+    """Nothing to profile."""
+
+
+def check_status(status: int) -> None:
+    if status:
+        raise CUDARuntimeError(status)
+
+
+def pinned_array(shape: Any, dtype: Any = float, order: str = "C") -> Any:
+    """`cupyx.empty_pinned`: a NumPy array in page-locked memory."""
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    held = pinned.alloc_pinned_memory(max(count * kind.itemsize, 1))
+    flat = np.frombuffer(held, np.uint8, count * kind.itemsize).view(kind)
+    assert ctypes.sizeof(held) >= flat.nbytes
+    return flat.reshape(shape, order=order)  # type: ignore[call-overload]
