@@ -1,4 +1,4 @@
-"""Sources of CUDA kernels: found by file name, compiled once a device and set of macros, launched on the current stream.
+"""Sources of CUDA kernels: found by file name, compiled once a device and set of macros, launched on its current stream.
 
 CuPy keeps what NVRTC made on disk (CUPY_CACHE_DIR, ~/.cupy/kernel_cache), so a second process compiles nothing. The
 registry `SOURCES` lets tests compile every variant of every file without a GPU.
@@ -6,7 +6,7 @@ registry `SOURCES` lets tests compile every variant of every file without a GPU.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,23 +41,34 @@ class Source:
 
     kernels: the names of its `extern "C"` functions. variants: every set of macros it may be compiled with, name to
     text (NVRTC's own header uses short names such as T: write ELEMENT); a call with another set raises AssertionError,
-    so that what tests compile is what users run.
+    so that what tests compile is what users run. headers: further files, put before it. contract: whether the compiler
+    may fuse a product and a sum into one rounding.
     """
 
-    def __init__(self, file: str, kernels: Sequence[str], variants: Sequence[dict[str, str]]) -> None:
+    def __init__(
+        self,
+        file: str,
+        kernels: Sequence[str],
+        variants: Sequence[dict[str, str]],
+        headers: Sequence[str] = (),
+        contract: bool = True,
+    ) -> None:
         self.file = file
+        self.contract = contract
+        self.headers = ("common.cuh", *headers)
         self.kernels = tuple(kernels)
         self.variants = [dict(macros) for macros in variants]
         self._functions: dict[tuple[Any, ...], Launch] = {}
         SOURCES.append(self)
 
     def code(self) -> str:
-        """The text that is compiled: common.cuh and the file."""
-        return _text("common.cuh") + "\n" + _text(self.file)
+        """The text that is compiled: common.cuh, further headers and the file."""
+        return "\n".join(map(_text, (*self.headers, self.file)))
 
     def options(self, macros: dict[str, str]) -> tuple[str, ...]:
         """NVRTC's options for a set of macros."""
-        return (*OPTIONS, *(f"-D{name}={text}" for name, text in sorted(macros.items())))
+        options = OPTIONS if self.contract else (*OPTIONS, "--fmad=false")
+        return (*options, *(f"-D{name}={text}" for name, text in sorted(macros.items())))
 
     def get(self, kernel: str, **macros: str) -> Launch:
         """The kernel, compiled for the current device; `launch(grid, block, arguments, shared_mem=0)` queues it on the
@@ -83,4 +94,4 @@ def cuda_type(dtype: Any) -> str:
 
 @cache
 def _text(file: str) -> str:
-    return resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")

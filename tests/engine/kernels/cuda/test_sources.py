@@ -1,0 +1,110 @@
+"""Every variant of every raw CUDA source compiles: by g++ with the header of the simulated device and, where it is
+installed, by NVRTC to machine code for GPUs of compute capability 8.0 and 9.0, without a GPU or a driver.
+"""
+
+import importlib
+import os
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import resources
+from typing import Any
+
+import pytest
+
+import engine.kernels.cuda
+from engine.kernels.cuda.launch import SOURCES, Source
+from tests.cuda_simulator import kernels
+
+for module in pkgutil.iter_modules(engine.kernels.cuda.__path__):
+    importlib.import_module(f"engine.kernels.cuda.{module.name}")
+
+ARCHITECTURES = ("sm_80", "sm_90")
+SPILLED_AT_MOST = 64  # bytes a thread; a register or two depends on the compiler's release
+
+every_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.file)
+
+
+def problems(check: Callable[..., str | None], jobs: list[tuple[object, ...]]) -> str:
+    """What `check` says of any job; several are checked at once, in threads, as compilers are not Python."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        said = threads.map(lambda job: check(*job), jobs)
+        return "\n\n".join(text for text in said if text)
+
+
+def test_every_file_belongs_to_one_source():
+    files = [item.name for item in resources.files("engine.kernels.cuda").iterdir()]
+    assert sorted(name for name in files if name.endswith(".cu")) == sorted(source.file for source in SOURCES)
+    used = {header for source in SOURCES for header in source.headers}
+    assert {name for name in files if name.endswith(".cuh")} == used
+
+
+@every_source
+def test_names_of_kernels(source: Source):
+    assert sorted(kernels.kernel_names(source.code())) == sorted(source.kernels)
+
+
+@every_source
+def test_variants_differ(source: Source):
+    assert source.variants
+    assert len({tuple(sorted(macros.items())) for macros in source.variants}) == len(source.variants)
+
+
+@every_source
+@pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
+def test_compiles_for_the_host(source: Source):
+    code = source.code()
+    assert not problems(kernels.syntax_error, [(code, source.options(macros)) for macros in source.variants])
+
+
+@pytest.fixture(scope="module")
+def findings(request: pytest.FixtureRequest) -> Iterator[dict[str, list[Future[str | None]]]]:
+    """By file, what NVRTC says of each variant; those of all files that are tested are compiled side by side."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as cause:
+        pytest.skip(f"compiling for GPUs needs CuPy and NVRTC (pip install -e '.[nvrtc]'): {cause}")
+    wanted = [
+        item.callspec.params["source"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.originalname == test_compiles_for_gpus.__name__
+    ]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        found = {
+            source.file: [
+                threads.submit(compiled, nvrtc, source, macros, each)
+                for macros in source.variants
+                for each in ARCHITECTURES
+            ]
+            for source in wanted
+        }
+        yield found
+        threads.shutdown(cancel_futures=True)
+
+
+def compiled(nvrtc: Any, source: Source, macros: dict[str, str], architecture: str) -> str | None:
+    """What is wrong with a variant: it does not compile, or its values do not fit into registers."""
+    what = f"{source.file} {macros} {architecture}"
+    program = nvrtc.createProgram(source.code(), source.file, [], [])
+    try:
+        nvrtc.compileProgram(program, [*source.options(macros), f"-arch={architecture}", "--ptxas-options=-v"])
+        assert nvrtc.getCUBIN(program)[1:4] == b"ELF"
+        log = nvrtc.getProgramLog(program)
+    except nvrtc.NVRTCError:
+        return f"{what}:\n{nvrtc.getProgramLog(program)}"
+    finally:
+        nvrtc.destroyProgram(program)
+    spilled = re.findall(r"properties for (\w+)\n.*?, (\d+) bytes spill stores", log)
+    assert spilled
+    many = {kernel: int(size) for kernel, size in spilled if int(size) > SPILLED_AT_MOST}
+    return f"{what}: bytes of registers spilled to memory: {many}" if many else None
+
+
+@every_source
+def test_compiles_for_gpus(source: Source, findings: dict[str, list[Future[str | None]]]):
+    """To machine code that keeps its values in registers."""
+    said = "\n\n".join(text for future in findings[source.file] if (text := future.result()))
+    assert not said, said
