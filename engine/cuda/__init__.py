@@ -1,68 +1,126 @@
-"""`engine.cuda`: whether there is a GPU, which one, and waiting for it. Nothing here imports CuPy until it is asked."""
+"""`engine.cuda`: GPUs, streams and events, device memory, random numbers and graphs, in PyTorch's terms.
 
-from typing import Any
+Nothing here imports CuPy until it is asked. Where there is no GPU, questions (`is_available`, `device_count`,
+`memory_allocated`) have answers, and what needs one raises RuntimeError that says what is missing.
+"""
 
-from engine.backend import require_cupy
-from engine.cuda import amp as amp
-from engine.device import device as _device
-from engine.random import default_generator
+from engine.cuda import amp, memory, nvtx, streams
+from engine.cuda.devices import (
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_bf16_supported,
+    is_initialized,
+    set_device,
+    synchronize,
+)
+from engine.cuda.graphs import CUDAGraph, graph, graph_pool_handle, make_graphed_callables
+from engine.cuda.memory import OutOfMemoryError, memory_reserved
+from engine.cuda.random import (
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from engine.cuda.statistics import (
+    empty_cache,
+    get_per_process_memory_fraction,
+    max_memory_allocated,
+    max_memory_cached,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_cached,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from engine.cuda.streams import (
+    Event,
+    ExternalStream,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    is_current_stream_capturing,
+    set_stream,
+    stream,
+)
 
-
-def is_available() -> bool:
-    """Whether CuPy can be imported and finds a GPU."""
-    try:
-        require_cupy()
-    except RuntimeError:
-        return False
-    return True
-
-
-def device_count() -> int:
-    """Number of GPUs, 0 without CuPy."""
-    return int(require_cupy().cuda.runtime.getDeviceCount()) if is_available() else 0
-
-
-def current_device() -> int:
-    """Index of the GPU in use. Raises: RuntimeError where there is none, saying what is missing; as all below."""
-    return int(require_cupy().cuda.runtime.getDevice())
-
-
-def _index(device: Any) -> int:
-    if device is None:
-        return current_device()
-    return device if isinstance(device, int) else _device(device).index or 0
-
-
-def set_device(device: Any) -> None:
-    """Makes a GPU the one in use."""
-    require_cupy().cuda.Device(_index(device)).use()
-
-
-def get_device_name(device: Any = None) -> str:
-    """The GPU's name."""
-    return require_cupy().cuda.runtime.getDeviceProperties(_index(device))["name"].decode()
-
-
-def synchronize(device: Any = None) -> None:
-    """Waits until the GPU has done all work given to it."""
-    require_cupy().cuda.Device(_index(device)).synchronize()
-
-
-def empty_cache() -> None:
-    """Gives unused memory back to the GPU; nothing where there is none."""
-    if is_available():
-        require_cupy().get_default_memory_pool().free_all_blocks()
-
-
-def is_bf16_supported() -> bool:
-    """Whether the GPU computes in bfloat16 (compute capability 8 and later)."""
-    return is_available() and int(require_cupy().cuda.Device().compute_capability) >= 80
-
-
-def manual_seed(seed: int) -> None:
-    """Seeds the random numbers of the GPU, which are drawn on the host; nothing where there is no GPU."""
-    if is_available():
-        default_generator.manual_seed(int(seed))
-
-
-manual_seed_all = manual_seed
+__all__ = [
+    "CUDAGraph",
+    "Event",
+    "ExternalStream",
+    "OutOfMemoryError",
+    "Stream",
+    "StreamContext",
+    "amp",
+    "can_device_access_peer",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_per_process_memory_fraction",
+    "get_rng_state",
+    "get_rng_state_all",
+    "graph",
+    "graph_pool_handle",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_current_stream_capturing",
+    "is_initialized",
+    "make_graphed_callables",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "nvtx",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "streams",
+    "synchronize",
+]

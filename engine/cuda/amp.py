@@ -1,14 +1,18 @@
 """`engine.cuda.amp`: the older spelling of `engine.amp`, where the device is not said."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from engine import amp
+from engine.dtypes import dtype as Kind
+from engine.dtypes import float16
 
 
 class autocast(amp.autocast):
     """`engine.amp.autocast("cuda", ...)`."""
 
-    def __init__(self, enabled: bool = True, dtype: Any = None, cache_enabled: bool = True) -> None:
+    def __init__(self, enabled: bool = True, dtype: Kind = float16, cache_enabled: bool = True) -> None:
         super().__init__("cuda", dtype, enabled, cache_enabled)
 
 
@@ -24,3 +28,11 @@ class GradScaler(amp.GradScaler):
         enabled: bool = True,
     ) -> None:
         super().__init__("cuda", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+
+def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: Kind | None = None) -> Callable[..., Any]:
+    """`engine.amp.custom_fwd(device_type="cuda")`."""
+    return amp.custom_fwd(fwd, device_type="cuda", cast_inputs=cast_inputs)
+
+
+custom_bwd = functools.partial(amp.custom_bwd, device_type="cuda")

@@ -1,0 +1,58 @@
+"""The public functions on the device beside the CPU, by the calls whose numbers are compared with PyTorch's
+(tests/data/operators): values, dtypes, strides and first derivatives.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import engine
+from engine.backends import cudnn
+from tests.data.operators import case as cases
+from tests.engine.cuda.comparison import all_of, assert_same, assert_values, weights
+
+FAMILIES = sorted(file.stem for file in Path(cases.__file__).parent.glob("*.npz"))
+
+
+class OnDevice:
+    """engine, whose arrays from NumPy are on the default device like all others."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(engine, name)
+
+    def from_numpy(self, array: np.ndarray) -> engine.Tensor:
+        return engine.from_numpy(array).to(engine.get_default_device())
+
+
+@pytest.fixture(autouse=True)
+def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions of float32 may use TF32 otherwise, as in PyTorch."""
+    monkeypatch.setattr(cudnn, "allow_tf32", False)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_functions(family: str, kind: str, cuda: engine.device) -> None:
+    module = importlib.import_module(f"tests.data.operators.{family}")
+    all_of((name, lambda case=case: compare(case, kind, cuda)) for name, case in module.CASES.items())
+
+
+def compare(case: cases.Case, kind: str, cuda: engine.device) -> None:
+    here = cases.tensors(engine, case, kind)
+    there = [each.detach().to(cuda).requires_grad_(each.requires_grad) for each in here]
+    expected = cases.outputs(engine, case, here)
+    with cuda:  # tensors that a case makes for itself
+        found = cases.outputs(OnDevice(), case, there)
+    tolerance = max(1e-8, 100 * case.tolerance) if kind == "float64" else 1e-3
+    recorded = [place for place, result in enumerate(expected) if result.requires_grad]
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other, "result", tolerance)
+    if recorded:
+        directions = weights([expected[place] for place in recorded], 3)
+        engine.autograd.backward([expected[place] for place in recorded], directions)
+        engine.autograd.backward([found[place] for place in recorded], [each.to(cuda) for each in directions])
+        for one, other in zip(there, here, strict=True):
+            assert_values(one.grad, other.grad, "derivative", tolerance)

@@ -1,0 +1,171 @@
+"""Streams and events, and memory that is used on several streams. On the simulated device a race is an error."""
+
+import pytest
+
+import engine
+from engine.cuda import memory
+from tests import cuda_simulator
+
+
+@pytest.fixture
+def simulated(cuda):
+    if not cuda_simulator.installed():
+        pytest.skip("provokes races, which only the simulated device reports")
+    return cuda
+
+
+def test_the_default_stream_is_current_at_first(cuda):
+    assert engine.cuda.current_stream() == engine.cuda.default_stream()
+    assert engine.cuda.current_stream().cuda_stream == 0
+
+
+def test_a_stream_is_current_inside_its_block(cuda):
+    side = engine.cuda.Stream()
+    with engine.cuda.stream(side):
+        assert engine.cuda.current_stream() == side
+        with engine.cuda.stream(None):
+            assert engine.cuda.current_stream() == side
+        with engine.cuda.stream(engine.cuda.default_stream()):
+            assert engine.cuda.current_stream() == engine.cuda.default_stream()
+        assert engine.cuda.current_stream() == side
+    assert engine.cuda.current_stream() == engine.cuda.default_stream()
+    with side:
+        assert engine.cuda.current_stream() == side
+    engine.cuda.set_stream(side)
+    assert engine.cuda.current_stream() == side
+    engine.cuda.set_stream(engine.cuda.default_stream())
+    assert side != engine.cuda.default_stream()
+    assert {side: 1}[side] == 1
+
+
+def test_a_stream_of_another_gpu_brings_its_device(cuda):
+    if engine.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    side = engine.cuda.Stream(1)
+    assert side.device == engine.device("cuda:1")
+    with engine.cuda.stream(side):
+        assert engine.cuda.current_device() == 1
+        assert engine.cuda.current_stream() == side
+        assert engine.cuda.current_stream(0) == engine.cuda.default_stream(0)
+    assert engine.cuda.current_device() == 0
+    assert engine.cuda.current_stream(1) == engine.cuda.default_stream(1)
+
+
+def test_priority_and_external_streams(cuda):
+    high = engine.cuda.Stream(priority=-1)
+    assert high.priority == -1
+    again = engine.cuda.ExternalStream(high.cuda_stream)
+    assert again == high
+    assert again.__cuda_stream__() == (0, high.cuda_stream)
+    with pytest.raises(TypeError, match="unknown argument 'stream_id'"):
+        engine.cuda.Stream(stream_id=3)
+
+
+def test_work_ordered_by_wait_stream(cuda):
+    side, main = engine.cuda.Stream(), engine.cuda.current_stream()
+    x = engine.ones(4, device=cuda)
+    side.wait_stream(main)
+    with engine.cuda.stream(side):
+        y = x * 2
+    main.wait_stream(side)
+    assert (y + 1).tolist() == [3.0] * 4
+
+
+def test_work_that_nothing_orders_is_a_race(simulated):
+    side = engine.cuda.Stream()
+    x = engine.ones(4, device=simulated)
+    with pytest.raises(cuda_simulator.RaceError), engine.cuda.stream(side):
+        x.add_(1)
+    cuda_simulator.races.found.clear()
+
+
+def test_events(cuda):
+    side, event = engine.cuda.Stream(), engine.cuda.Event()
+    assert event.query()
+    event.synchronize()
+    x = engine.ones(4, device=cuda)
+    event.record()
+    side.wait_event(event)
+    with engine.cuda.stream(side):
+        x.add_(1)
+        done = side.record_event()
+    done.wait()
+    assert x.tolist() == [2.0] * 4
+    done.synchronize()
+    assert done.query()
+    assert done.device == engine.device("cuda:0")
+    assert done.cuda_event != 0
+    side.synchronize()
+    assert side.query()
+
+
+def test_elapsed_time(cuda):
+    begin, end = engine.cuda.Event(enable_timing=True), engine.cuda.Event(enable_timing=True)
+    with pytest.raises(ValueError, match="must be recorded before"):
+        begin.elapsed_time(end)
+    begin.record()
+    engine.ones(4, device=cuda).add_(1)
+    end.record()
+    end.synchronize()
+    assert begin.elapsed_time(end) >= 0
+    plain = engine.cuda.Event()
+    plain.record()
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        plain.elapsed_time(end)
+
+
+def test_an_event_belongs_to_one_device(cuda):
+    if engine.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    event = engine.cuda.current_stream(1).record_event()
+    with pytest.raises(RuntimeError, match="Event device cuda:1 does not match recording stream's device cuda:0"):
+        event.record(engine.cuda.current_stream(0))
+    engine.cuda.current_stream(0).wait_event(event)
+
+
+def test_events_of_other_processes(cuda):
+    event = engine.cuda.Event(interprocess=True)
+    assert len(event.ipc_handle()) == 64
+    with pytest.raises(RuntimeError, match=r"use Event\(interprocess=True\)"):
+        engine.cuda.Event().ipc_handle()
+    with pytest.raises(RuntimeError, match="cannot measure time"):
+        engine.cuda.Event(enable_timing=True, interprocess=True)
+
+
+# --- memory on several streams ----------------------------------------------------------------------------------------
+
+
+def test_freed_memory_that_another_stream_uses_is_not_given_away(cuda):
+    side, main = engine.cuda.Stream(), engine.cuda.current_stream()
+    x = engine.ones(4, device=cuda)
+    address = x.data_ptr()
+    side.wait_stream(main)
+    with engine.cuda.stream(side):
+        y = x * 2
+    x.record_stream(side)
+    del x
+    assert len(memory._waiting) == 1
+    other = engine.zeros(4, device=cuda)  # without record_stream this is x's memory, and a race with x * 2
+    assert other.data_ptr() != address
+    side.synchronize()
+    engine.empty(1, device=cuda)
+    assert not memory._waiting
+    assert y.tolist() == [2.0] * 4
+
+
+def test_without_record_stream_the_memory_is_a_race(simulated):
+    side, main = engine.cuda.Stream(), engine.cuda.current_stream()
+    x = engine.ones(4, device=simulated)
+    side.wait_stream(main)
+    with engine.cuda.stream(side):
+        y = x * 2
+    del x
+    with pytest.raises(cuda_simulator.RaceError):
+        engine.zeros(4, device=simulated)
+    cuda_simulator.races.found.clear()
+    del y
+
+
+def test_record_stream_of_host_memory_is_refused(cuda):
+    with pytest.raises(RuntimeError, match="this tensor is on cpu"):
+        engine.ones(4).record_stream(engine.cuda.Stream())
