@@ -46,14 +46,14 @@ class Block(nn.Module):  # type: ignore[misc]
 class GPT(nn.Module):  # type: ignore[misc]
     """Four blocks of width 128: tokens (B, T) of 256 kinds -> logits (B * T, 256). The head is not tied."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, blocks: int = 4, width: int = 128, heads: int = 4) -> None:
         super().__init__()
-        self.token, self.position = nn.Embedding(256, 128), nn.Embedding(tokens, 128)
-        self.blocks = nn.Sequential(*[Block(128, heads=4) for _ in range(4)])
-        self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, 256)
+        self.token, self.position = nn.Embedding(256, width), nn.Embedding(tokens, width)
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(blocks)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
 
     def forward(self, tokens: Any) -> Any:
-        x = self.token(tokens) + self.position(library.arange(tokens.shape[1]))
+        x = self.token(tokens) + self.position(library.arange(tokens.shape[1], device=tokens.device))
         return self.head(self.norm(self.blocks(x))).flatten(0, 1)
 
 

@@ -43,6 +43,7 @@ from ddp.object_collectives import gather_object as gather_object
 from ddp.object_collectives import recv_object_list as recv_object_list
 from ddp.object_collectives import scatter_object_list as scatter_object_list
 from ddp.object_collectives import send_object_list as send_object_list
+from ddp.overflow import agree_on_overflow as agree_on_overflow
 from ddp.overlapped_optimizer import step_in_backward as step_in_backward
 from ddp.parallel import DistributedDataParallel as DistributedDataParallel
 from ddp.point_to_point import P2POp as P2POp

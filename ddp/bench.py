@@ -3,6 +3,7 @@
     ddprun -n 2 -m ddp.bench                        # 1 KiB to 256 MiB, a table as of nccl-tests
     ddprun -n 2 -m ddp.bench --json --max-bytes 64M # one JSON line a figure
     ddprun -n 4 -m ddp.bench --plot bandwidth.png   # log-log; needs matplotlib
+    ddprun -n 2 -m ddp.bench --device cuda          # buckets on GPUs, beside NCCL's own all-reduce and a plain copy
 
 A round: each rank rewrites its buffer, all meet in a barrier, each takes the time until it has the sum; the slowest
 rank counts. Seconds are the median over the rounds. They come in blocks that take turns with those of the other
@@ -15,6 +16,10 @@ of them, and memory management as in a program of its own: what `engine.allocato
 make Open MPI 5.0.11 faster where it takes temporary memory: 64 MiB 23 to 16 ms, in place 16 to 9). Algorithm bandwidth
 is bytes / seconds; bus bandwidth is that times 2 (n - 1) / n, what has to travel at least, and does not depend on the
 number n of ranks.
+
+On GPUs a round ends when the device is through with it. `device_copy` is a copy from one array to another, by all ranks
+at the same time. `memory_GBps` of the JSON lines is what memory has to read and write in all, 2 bytes a byte and rank
+for a copy and for `cuda_ipc` alike, so that the two can be compared where ranks share a GPU.
 """
 
 import argparse
@@ -29,10 +34,12 @@ import numpy as np
 
 import ddp
 from ddp.group import resolve
-from ddp.transport import TRANSPORTS
+from ddp.transport import CUDA_ONLY, TRANSPORTS
 from engine.allocator import give_freed_memory_back
 
 _LIBRARY = "mpi_library"  # MPI's own Allreduce
+_NCCL_LIBRARY = "nccl_library"  # NCCL's own all-reduce
+_COPY = "device_copy"
 _SECONDS = 0.5  # to spend on one figure
 _ROUNDS = (5, 100)  # of a block
 _BLOCKS = 3
@@ -51,8 +58,10 @@ class Figure(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         algorithm = self.bytes / self.seconds / 1e9
-        bus = algorithm * 2 * (self.ranks - 1) / self.ranks
-        return {**self._asdict(), "algbw_GBps": round(algorithm, 4), "busbw_GBps": round(bus, 4)}
+        memory = 2 * self.ranks * algorithm  # of all ranks together
+        bus = memory / self.ranks if self.transport == _COPY else algorithm * 2 * (self.ranks - 1) / self.ranks
+        found = {**self._asdict(), "algbw_GBps": round(algorithm, 4), "busbw_GBps": round(bus, 4)}
+        return found | ({"memory_GBps": round(memory, 4)} if self.transport in (_COPY, "cuda_ipc") else {})
 
 
 class Case(NamedTuple):
@@ -62,31 +71,38 @@ class Case(NamedTuple):
     in_place: bool
     prepare: Callable[[int], None]
     run: Callable[[], None]
-    result: np.ndarray
+    result: Any
 
 
-def measure(names: list[str], sizes: list[int]) -> Iterator[Figure]:
+def measure(names: list[str], sizes: list[int], device: str = "cpu") -> Iterator[Figure]:
     """Collective: the figures, size by size. Every sum is checked once."""
     give_freed_memory_back()
     group = resolve(None)
     comm = group.comm
-    transports = {name: TRANSPORTS[name](comm) for name in names if name != _LIBRARY}
+    if device == "cuda":
+        from ddp import bench_cuda as on_device
+
+        make_case = on_device.cases(names, comm)
+    else:
+        transports = {name: TRANSPORTS[name](comm) for name in names if name != _LIBRARY}
+
+        def make_case(name: str, count: int, in_place: bool) -> Case:
+            if name == _LIBRARY:
+                return _library_case(comm, count, in_place)
+            return _transport_case(transports[name], count, in_place)
+
     kinds = [(name, in_place) for name in names for in_place in (False, True)]
     for nbytes in sizes:
         for batch in [kinds] if nbytes <= _TOGETHER else [[kind] for kind in kinds]:
-            cases = [
-                _library_case(comm, nbytes // 4, in_place)
-                if name == _LIBRARY
-                else _transport_case(transports[name], nbytes // 4, in_place)
-                for name, in_place in batch
-            ]
+            cases = [make_case(name, nbytes // 4, in_place) for name, in_place in batch]
             for case in cases:
                 _check(case, group.size())
             for case, seconds in zip(cases, _median_seconds(cases, comm), strict=True):
                 yield Figure(case.transport, nbytes, group.size(), seconds, case.in_place)
             del cases, case
-    for transport in transports.values():
-        transport.close()
+    if device == "cpu":
+        for transport in transports.values():
+            transport.close()
 
 
 def _transport_case(transport: Any, count: int, in_place: bool) -> Case:
@@ -116,7 +132,7 @@ def _library_case(comm: Any, count: int, in_place: bool) -> Case:
 def _check(case: Case, ranks: int) -> None:
     case.prepare(1)
     case.run()
-    expected = ranks + ranks * (ranks - 1) / 2
+    expected = 1.0 if case.transport == _COPY else ranks + ranks * (ranks - 1) / 2
     if not (case.result == expected).all():
         raise RuntimeError(f"ddp.bench: {case.transport} does not sum: expected {expected} everywhere")
 
@@ -198,7 +214,9 @@ def table_row(out_of_place: Figure, in_place: Figure) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m ddp.bench", description="Time sums over the ranks.")
-    parser.add_argument("--transport", action="append", choices=[*_measurable(), _LIBRARY], help="one of them only")
+    choices = [*_measurable(), _LIBRARY, *CUDA_ONLY, _NCCL_LIBRARY, _COPY]
+    parser.add_argument("--transport", action="append", choices=choices, help="one of them only")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the buffers are")
     parser.add_argument("--min-bytes", type=parse_bytes, default="1K")
     parser.add_argument("--max-bytes", type=parse_bytes, default="256M")
     parser.add_argument("--json", action="store_true", help="one JSON line a figure instead of the table")
@@ -208,11 +226,16 @@ def main(arguments: list[str] | None = None) -> None:
     group = resolve(None)
     if group.size() < 2:
         parser.error("it takes at least 2 ranks to sum: ddprun -n 2 -m ddp.bench")
-    names = options.transport or [*_usable(group.comm), _LIBRARY]
+    if options.device == "cuda":
+        from ddp import bench_cuda as on_device
+
+        names = options.transport or on_device.usable(group.comm)
+    else:
+        names = options.transport or [*_usable(group.comm), _LIBRARY]
     if group.rank == 0 and not options.json:
         print(_HEADING)
     figures, row = [], []
-    for figure in measure(names, sizes_between(options.min_bytes, options.max_bytes)):
+    for figure in measure(names, sizes_between(options.min_bytes, options.max_bytes), options.device):
         figures.append(figure)
         row.append(figure)
         if group.rank == 0 and options.json:

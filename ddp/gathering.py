@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import compress
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ddp.buckets import BucketLayout
 from ddp.history import with_history_of
 from ddp.progress import Channel, begin_wait, end_wait
 from ddp.transport import Buffer, Transport
-from engine import report
+from engine import backend, report
 from engine.autograd import graph
 
 if TYPE_CHECKING:
@@ -33,6 +33,33 @@ class Place(NamedTuple):
     view: engine.Tensor
     expected: int
     users: float
+
+
+class _Streams:
+    """The streams of a GPU whose work fills a bucket: those on which its gradients were written."""
+
+    def __init__(self, device: engine.device, buffer: Any) -> None:
+        self._cuda = backend.require_cupy().cuda
+        self._device = device
+        self._noted: dict[int, Any] = buffer.streams  # which the transport waits for, and then forgets
+
+    def on_device(self) -> Any:
+        """Context manager: the GPU is the one in use."""
+        return self._cuda.Device(self._device.index)
+
+    def note(self) -> None:
+        """The current stream writes to the bucket."""
+        stream = self._cuda.get_current_stream(self._device.index)
+        self._noted[stream.ptr] = stream
+
+    def join(self) -> None:
+        """What is queued on the current stream from now on comes after everything that was noted."""
+        current = self._cuda.get_current_stream(self._device.index)
+        with self.on_device():
+            for pointer, stream in self._noted.items():
+                if pointer != current.ptr:
+                    current.wait_event(stream.record(self._cuda.Event(disable_timing=True)))
+        self._noted.clear()
 
 
 class Bucket:
@@ -58,7 +85,9 @@ class Bucket:
         self.buffer = transport.allocate(layout.count, owners[0].dtype.numpy, header=_USED + size)
         self.header = self.buffer  # the buffer whose header is used
         self.rooms: dict[tuple[str, int, engine.dtype], Buffer] = {}  # memory of the transport for hooks
-        self.flat = engine.from_numpy(self.buffer.array)
+        device = owners[0].device
+        self.flat = engine.Tensor(self.buffer.array, backend.spec_of_array(self.buffer.array, device))
+        self.streams: _Streams | None = None if device.type == "cpu" else _Streams(device, self.buffer)
         start = self.flat.storage_offset()  # the transport may hand out the middle of a larger block
         # detach: for the user no views, but their version counter is the bucket's, counted up once for all of them
         views = [self.flat.as_strided(slot.shape, slot.stride, start + slot.offset).detach() for slot in layout.slots]
@@ -77,7 +106,7 @@ class Bucket:
         self.missing = [1] * size  # those that have not come yet; below 0: more came than expected
         self.pending = 0  # the sum of those above 0
         self._fresh = np.frombuffer(self.fresh, np.uint8)
-        self._kept: dict[int, np.ndarray] = {}  # gradients to be put back if no rank had a fresh one
+        self._kept: dict[int, backend.Array] = {}  # gradients to be put back if no rank had a fresh one
         self._result: Future[engine.Tensor] | None = None  # of a hook
 
     def separate_header(self) -> None:
@@ -100,7 +129,12 @@ class Bucket:
         """Send it off, with every parameter's `.grad` in its view."""
         # Where each parameter has told in this backward that its gradient is in its view, there is nothing to gather.
         if self.pending or self.astray or 0 in self.expected or 0 in self.fresh:
-            self._gather()
+            if self.streams is None:
+                self._gather()
+            else:
+                with self.streams.on_device():
+                    self._gather()
+                self.streams.note()
         header = self.header.header
         header[:_USED] = weight, 0, 0, 0 in self.fresh, self.out_of_data
         header[_USED:] = self._fresh
@@ -126,6 +160,8 @@ class Bucket:
     def _send(self, weight: float, hook: "Hook | None") -> None:
         self.flying = True
         if hook is not None:
+            if self.streams is not None:
+                self.streams.join()  # what a hook queues comes after every gradient
             self._result = hook(self, weight)  # if it raises, the header is not yet under way
         if self.channel is not None:
             self.turn = self.channel.contribute()
@@ -140,11 +176,11 @@ class Bucket:
             gradient = parameter.grad
             if gradient is None:
                 self.fresh[slot] = 0  # one that came was dropped by a hook
-                view.numpy()[...] = 0
+                view._array[...] = 0
             elif gradient is not view:
                 self._copy_in(slot, gradient)
             elif not self.fresh[slot]:
-                self._kept[slot] = view.numpy().copy()
+                self._kept[slot] = view._array.copy()
 
     def _copy_in(self, slot: int, gradient: engine.Tensor) -> None:
         parameter, view = self.members[slot]
@@ -154,7 +190,7 @@ class Bucket:
                 f"{view.dtype}, got {list(gradient.shape)} {gradient.dtype}; convert the model before wrapping it"
             )
         began = perf_counter()
-        view.numpy()[...] = gradient.detach().numpy()
+        view._array[...] = gradient._array
         if report.is_breach(gradient.stride(), parameter):
             copies = 1 if self.as_view else 2  # the mean is copied back out
             self.layout_bytes += copies * gradient.nbytes
@@ -198,7 +234,7 @@ class Bucket:
                 f"communication hook: expected the future of a Tensor of {self.flat.numel()} elements, got {got}"
             )
         if reduced.data_ptr() != self.flat.data_ptr():
-            self.flat.numpy()[...] = reduced.detach().reshape(-1).numpy()
+            self.flat._array[...] = reduced.detach().reshape(-1)._array
 
     def hand_out(self) -> None:
         """Lets every parameter that some rank had a gradient for have the mean as its `.grad`."""
@@ -207,7 +243,7 @@ class Bucket:
             used = self.header.header[_USED:].tolist()
             for slot, gradient in self._kept.items():
                 if not used[slot]:
-                    members[slot][1].numpy()[...] = gradient
+                    members[slot][1]._array[...] = gradient
             self._kept.clear()
             members = list(compress(members, used))
         for parameter, view in members:

@@ -15,6 +15,7 @@ import numpy as np
 import engine
 from ddp.collectives import ReduceOp, all_reduce
 from ddp.group import ProcessGroup, resolve
+from ddp.overflow import sum_found_inf
 from ddp.subgroups import new_subgroups
 from engine.autograd.graph import increment_version
 from engine.flat import flat_view
@@ -156,6 +157,10 @@ class PostLocalSGDOptimizer(Optimizer):
         loss = self.optim.step(closure)
         self.averager.average_parameters(self.param_groups)
         return loss
+
+    def agree_on_found_inf(self, found_inf: engine.Tensor) -> None:
+        """Collective: what `engine.amp.GradScaler` asks, since all ranks step, and average, or none does."""
+        sum_found_inf(None, found_inf)
 
     def add_param_group(self, param_group: Group) -> None:
         """See `Optimizer.add_param_group`."""

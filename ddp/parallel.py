@@ -9,7 +9,7 @@ from typing import Any
 
 import engine
 import engine.nn as nn
-from ddp import replicas
+from ddp import placement, replicas
 from ddp.agreement import Replica, TensorLayout, check_replicas
 from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
 from ddp.group import ProcessGroup, resolve
@@ -65,8 +65,10 @@ class DistributedDataParallel(nn.Module):
         bucket_cap_mb_list: MiB of the first, second, ... bucket, the last one repeats; wins over bucket_cap_mb.
         skip_all_reduce_unused_params, batched_grad_copy: no effect: a bucket nobody used must tell so in its header,
             and gradients are not copied.
-        device_ids, output_device, dim, check_reduction, mixed_precision, device_mesh: PyTorch's, of which only the
-            defaults have a meaning here.
+        device_ids: [the GPU of the module], from then on inputs of `forward` are moved there; by default they are
+            left where they are. A module in host memory takes none.
+        output_device, dim, check_reduction, mixed_precision, device_mesh: PyTorch's, of which only the defaults have a
+            meaning here (output_device may be the module's GPU, too).
 
     Raises, on every rank: RuntimeError when no parameter requires grad or a DistributedDataParallel is inside;
     ValueError when models or options differ between ranks, and for device_ids, mixed_precision or a device_mesh.
@@ -122,13 +124,14 @@ class DistributedDataParallel(nn.Module):
         self._buffer_hook: tuple[Any, Callable[..., Any], _BufferCommHookLocation] | None = None
         self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
         self._delayed = [name for name, _ in delay_all_reduce_named_params or ()]
+        self.device_ids, problem = placement.read(module, device_ids, output_device)
         only_defaults = {
-            "device_ids": device_ids or None,
-            "output_device": output_device,
             "mixed_precision": mixed_precision,
             "device_mesh": device_mesh,
         }
-        problem = self._problem(only_defaults, param_to_hook_all_reduce is not None)
+        problem = problem or self._problem(only_defaults, param_to_hook_all_reduce is not None)
+        if self.device_ids is not None and problem is None:
+            self.register_forward_pre_hook(placement.Mover(self.device_ids[0]), with_kwargs=True)
         self.reducer: Reducer | None = self._agree(init_sync, problem)
 
     @staticmethod
@@ -165,8 +168,8 @@ class DistributedDataParallel(nn.Module):
         if any(value is not None for value in only_defaults.values()):
             given = ", ".join(argument for argument, value in only_defaults.items() if value is not None)
             return ValueError(
-                f"{name}: {given} given, but device_ids and output_device have no meaning here (move the module to its "
-                "device instead), nor have mixed_precision (use autocast) and device_mesh (pass process_group)"
+                f"{name}: {given} given, but mixed_precision has no meaning here (use autocast), nor has device_mesh "
+                "(pass process_group)"
             )
         if any(isinstance(child, DistributedDataParallel) for child in self.module.modules()):
             return RuntimeError(f"{name}: the module is, or contains, a {name} already; wrap it once, outermost")
@@ -177,13 +180,7 @@ class DistributedDataParallel(nn.Module):
             return RuntimeError(
                 f"{name} is not needed when a module doesn't have any parameter that requires a gradient."
             )
-        for parameter_name, parameter in self._trainable():
-            if parameter.device.type != "cpu":
-                return ValueError(
-                    f"{name}: gradients are summed in host memory, "
-                    f"but parameter {parameter_name} is on {parameter.device}"
-                )
-        return None
+        return placement.check(self._trainable())
 
     def _describe(self, problem: Exception | None, init_sync: bool) -> Replica:
         options = {
@@ -232,7 +229,7 @@ class DistributedDataParallel(nn.Module):
         ]
         reducer = Reducer(
             trainable,
-            self.process_group.transport.independent(),
+            {device: self.process_group.transport_on(device).independent() for device in placement.devices(trainable)},
             self.bucket_limits(),
             self.gradient_as_bucket_view,
             self.find_unused_parameters,

@@ -15,7 +15,7 @@ of sums; what is not full when backward ends is started then. At first they foll
 the first backward that is synchronised shows the true order, in which they are then planned anew (`ddp.order`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -37,8 +37,9 @@ Listener = Callable[[bool, engine.Tensor | None], None]
 class Reducer:
     """See the module. Making one is collective: buffers are allocated.
 
-    parameters: (name, parameter) of everything to be reduced, without duplicates, alike on every rank. limits: bytes of
-    the first, second, ... bucket; the last one repeats. as_view: whether `.grad` is the bucket's memory, or a copy.
+    parameters: (name, parameter) of everything to be reduced, without duplicates, alike on every rank. transport: of
+    all buckets, or one for each device that parameters are on. limits: bytes of the first, second, ... bucket; the last
+    one repeats. as_view: whether `.grad` is the bucket's memory, or a copy.
     find_unused: do not wait for parameters that the backward does not lead to. static: the first backward counts the
     gradients of each parameter (several where re-entrant checkpoints use it several times), later ones expect as many.
     delayed: parameters whose buckets come last. exchange: gathers a small value of every rank, in rank order; without
@@ -48,7 +49,7 @@ class Reducer:
     def __init__(
         self,
         parameters: Sequence[tuple[str, engine.Tensor]],
-        transport: Transport,
+        transport: Transport | Mapping[engine.device, Transport],
         limits: Sequence[int],
         as_view: bool = True,
         find_unused: bool = False,
@@ -57,7 +58,9 @@ class Reducer:
         exchange: Callable[[Any], list[Any]] | None = None,
     ) -> None:
         self.parameters = [parameter for _, parameter in parameters]
-        self.transport = transport
+        self._transports = transport if isinstance(transport, Mapping) else {parameters[0][1].device: transport}
+        self.transport = next(iter(self._transports.values()))
+        self.poll = self.transport.poll if len(self._transports) == 1 else _poll_all([*self._transports.values()])
         self.synchronize = True  # False inside no_sync: gradients only accumulate
         self.taken_over = False  # by a later Reducer of the same parameters
         self.failed = False  # an exception ended the last backward
@@ -96,7 +99,11 @@ class Reducer:
 
     def _make_buckets(self) -> list[Bucket]:
         """Collective: allocates what is planned."""
-        return [Bucket(self.transport, layout, self.parameters, self._names, self._as_view) for layout in self._layouts]
+        devices = [self.parameters[layout.slots[0].index].device for layout in self._layouts]
+        return [
+            Bucket(self._transports[device], layout, self.parameters, self._names, self._as_view)
+            for device, layout in zip(devices, self._layouts, strict=True)
+        ]
 
     def _attach(self) -> None:
         """Has the engine tell this Reducer of every gradient, and write it into its bucket."""
@@ -254,8 +261,10 @@ class Reducer:
         """Hands out buckets whose sum is there already; they go on counting as on their way. Not with a hook: it may
         wait for the others, who are elsewhere.
         """
-        while self._finished < self._cursor and self.transport.is_done(self._buckets[self._finished].buffer):
+        while self._finished < self._cursor:
             bucket = self._buckets[self._finished]
+            if not bucket.transport.is_done(bucket.buffer):
+                break
             self._finish(bucket)
             bucket.flying = bucket.counting = True
             self._finished += 1
@@ -398,7 +407,7 @@ def _listener(reducer: Reducer, bucket: Bucket, slot: int) -> Listener:
     It runs once a parameter and step, so it touches nothing but the bucket: 0.25 µs where that is not full yet. The
     Reducer is held weakly, or the parameter would keep it alive.
     """
-    weak, fresh, flying, poll = ref(reducer), bucket.fresh, reducer._flying, reducer.transport.poll
+    weak, fresh, flying, poll = ref(reducer), bucket.fresh, reducer._flying, reducer.poll
     view = bucket.members[slot][1]
 
     def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
@@ -423,7 +432,25 @@ def _listener(reducer: Reducer, bucket: Bucket, slot: int) -> Listener:
         elif flying:
             poll()
 
-    return on_gradient
+    if bucket.streams is None:
+        return on_gradient
+    note = bucket.streams.note
+
+    def on_device_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
+        note()
+        on_gradient(arrived, gradient)
+
+    return on_device_gradient
+
+
+def _poll_all(transports: Sequence[Transport]) -> Callable[[], None]:
+    """Of a model with parameters on several devices."""
+
+    def poll() -> None:
+        for transport in transports:
+            transport.poll()
+
+    return poll
 
 
 def _reducer(weak: "ref[Reducer]") -> Reducer:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 import engine
+from ddp import device_replicas
 from ddp.group import ProcessGroup
 from engine.flat import flat_view
 
@@ -22,7 +23,10 @@ def copy_from(root: int, tensors: Iterable[engine.Tensor], group: ProcessGroup) 
     comm = group.comm
     if comm is None or group.size() == 1:
         return
-    for batch in _batches(tensors):
+    tensors = list(tensors)
+    for where in dict.fromkeys(tensor.device for tensor in tensors if tensor.device.type == "cuda"):
+        device_replicas.copy_from(root, [tensor for tensor in tensors if tensor.device is where], group)
+    for batch in _batches(tensor for tensor in tensors if tensor.device.type != "cuda"):
         pieces = [_memory(tensor) for tensor in batch]
         packed = pieces[0] if len(batch) == 1 else np.concatenate(pieces)
         with group.meeting("the copy of parameters and buffers"):

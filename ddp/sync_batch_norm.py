@@ -7,6 +7,7 @@ import numpy as np
 import engine
 import engine.nn as nn
 from ddp.group import ProcessGroup, is_initialized, resolve
+from engine import backend
 from engine.autograd import Function
 from engine.autograd.function import once_differentiable
 from engine.nn.norm import _BatchNorm
@@ -131,8 +132,12 @@ class _Normalize(Function):
         slope = None
         if ctx.needs_input_grad[0]:
             # every rank takes part, also one whose batch is empty
-            parts = _gather(ctx.group, own.double().numpy())
-            average, average_centred = engine.from_numpy(parts.sum(0) / ctx.count).to(wide.dtype)
+            if own.is_cuda:
+                parts, _ = _gather_on_device(ctx.group, own.double().reshape(-1), 0)
+                average, average_centred = (parts.sum(0) / ctx.count).reshape(own.shape).to(wide.dtype)
+            else:
+                summed = _gather(ctx.group, own.double().numpy()).sum(0)
+                average, average_centred = engine.from_numpy(summed / ctx.count).to(wide.dtype)
             slope = wide - _along_channels(average, wide)
             slope = slope - centred * _along_channels(average_centred * inverse.square(), wide)
             factor = inverse if weight is None else inverse * _single_precision(weight)
@@ -149,6 +154,8 @@ def _combine(
 
     Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979).
     """
+    if mean.is_cuda:
+        return _combine_on_device(group, count, mean, spread)
     own = np.concatenate([[count], mean.double().numpy(), spread.double().numpy()])
     parts = _gather(group, own)
     counts = parts[:, :1]
@@ -166,6 +173,36 @@ def _gather(group: ProcessGroup, own: np.ndarray) -> np.ndarray:
     with group.meeting("the statistics of SyncBatchNorm"):
         group.comm.Allgather(np.ascontiguousarray(own), parts)
     return parts
+
+
+def _combine_on_device(
+    group: ProcessGroup, count: int, mean: engine.Tensor, spread: engine.Tensor
+) -> tuple[int, engine.Tensor, engine.Tensor]:
+    """The same on a GPU. The host learns the number of values from the other hosts, so that none waits for a device."""
+    own = engine.cat([engine.full((1,), float(count), dtype=engine.float64, device=mean.device), mean, spread])
+    parts, total = _gather_on_device(group, own, count)
+    counts, means, spreads = parts[:, :1], parts[:, 1 : 1 + len(mean)], parts[:, 1 + len(mean) :]
+    combined = (counts * means).sum(0) / max(total, 1)
+    spread_ = (spreads + counts * (means - combined).square()).sum(0)
+    return total, combined.to(mean.dtype), spread_.to(mean.dtype)
+
+
+def _gather_on_device(group: ProcessGroup, own: engine.Tensor, count: int) -> tuple[engine.Tensor, int]:
+    """Every rank's float64 values on the GPU, stacked in rank order; and the sum of all counts.
+
+    A gathering is a sum to which each rank contributes its own row.
+    """
+    transport = group.transport_on(own.device)
+    values = own.numel()
+    room = group.device_room("SyncBatchNorm", own.device, group.size() * values, np.float64, header=1)
+    room.array[...] = 0
+    room.array[group.rank * values : (group.rank + 1) * values] = own.detach()._array
+    room.header[0] = count
+    transport.start(room)
+    with group.meeting("the statistics of SyncBatchNorm"):
+        transport.wait(room)
+    parts = room.result.reshape(group.size(), values).copy()  # the next layer uses the same memory
+    return engine.Tensor(parts, backend.spec_of_array(parts, own.device)), int(room.header[0])
 
 
 def _single_precision(tensor: engine.Tensor) -> engine.Tensor:

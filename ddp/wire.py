@@ -1,7 +1,8 @@
 """A tensor as what travels: a flat array of its elements in a stated order, and back.
 
 The order is that of memory where the tensor is dense (its strides then have to agree on all ranks, which is checked
-before anything is sent), and row-major where it is not. A dense tensor on the host travels from where it lies.
+before anything is sent), and row-major where it is not. A dense tensor on the host travels from where it lies,
+one on a GPU from a copy in page-locked memory.
 """
 
 from functools import lru_cache
@@ -13,6 +14,7 @@ import engine
 from ddp.agreement import TensorLayout
 from engine import layout
 from engine.autograd import graph
+from engine.backend import require_cupy, spec_of_array
 from engine.flat import flat_view
 
 
@@ -57,9 +59,10 @@ def wire_strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, 
 
 def elements(tensor: engine.Tensor) -> np.ndarray:
     """1-D, in the order of `wire_strides`: the tensor's own memory where it is dense and on the host, else a copy."""
-    host = tensor.detach().cpu()
-    flat = flat_view(host)
-    return np.ascontiguousarray(host.numpy()).reshape(-1) if flat is None else flat
+    flat = flat_view(tensor)
+    if tensor.is_cuda:
+        return _from_device(tensor.detach().contiguous()._array.reshape(-1) if flat is None else flat)
+    return np.ascontiguousarray(tensor.detach().numpy()).reshape(-1) if flat is None else flat
 
 
 def elements_like(tensor: engine.Tensor, like: engine.Tensor) -> np.ndarray:
@@ -100,7 +103,36 @@ def store(tensor: engine.Tensor, values: np.ndarray) -> None:
         graph.increment_version(tensor)
     else:
         with engine.no_grad():
-            tensor.copy_(engine.from_numpy(np.ascontiguousarray(values)))
+            tensor.copy_(_to_device(values, tensor))
+
+
+def _from_device(flat: Any) -> np.ndarray:
+    """A copy of a 1-D device array in page-locked memory; the host waits for it."""
+    cuda = require_cupy().cuda
+    host = _page_locked(flat.nbytes).view(flat.dtype)
+    stream = cuda.get_current_stream()
+    flat.data.copy_to_host_async(host.ctypes.data, flat.nbytes, stream)
+    stream.synchronize()
+    return host
+
+
+def _to_device(values: np.ndarray, like: engine.Tensor) -> engine.Tensor:
+    """A copy of an array beside `like`, by page-locked memory."""
+    cupy = require_cupy()
+    host = _page_locked(values.nbytes).view(values.dtype)
+    host.reshape(values.shape)[...] = values
+    with cupy.cuda.Device(like.device.index):
+        array = cupy.empty(values.shape, values.dtype)
+        stream = cupy.cuda.get_current_stream()
+        array.data.copy_from_host_async(host.ctypes.data, array.nbytes, stream)
+        stream.synchronize()  # before the page-locked memory is used for something else
+    return engine.Tensor(array, spec_of_array(array, like.device))
+
+
+def _page_locked(nbytes: int) -> np.ndarray:
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(require_cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
 
 def _same_memory(array: np.ndarray, values: np.ndarray) -> bool:

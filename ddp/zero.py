@@ -10,6 +10,7 @@ from typing import Any
 import engine
 from ddp import replicas
 from ddp.group import ProcessGroup, resolve
+from ddp.overflow import sum_found_inf
 from engine.autograd import enable_grad
 from engine.autograd.graph import increment_version
 from engine.optim import Optimizer
@@ -106,6 +107,10 @@ class ZeroRedundancyOptimizer(Optimizer):
                 increment_version(share)
         self._whole.clear()
         return loss
+
+    def agree_on_found_inf(self, found_inf: engine.Tensor) -> None:
+        """Collective: what `engine.amp.GradScaler` asks, since `step` must be called by all ranks or by none."""
+        sum_found_inf(self.process_group, found_inf)
 
     # --- state --------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from launch import LaunchError, job
 from launch.argv import build_argv, worker_command
 from launch.cluster import read_hostfile, slurm_hosts, this_machine
 from launch.find import find_mpirun, identify
+from launch.gpus import find_gpus
 from launch.plan import describe, make_plan
 
 _WITH_VALUE = {"-n", "--nproc", "--hostfile"}
@@ -37,7 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--nproc",
         type=_positive,
         metavar="N",
-        help="number of ranks in all (default: one a core, or as many as the hostfile or the Slurm job has room for)",
+        help="number of ranks in all (default: one a GPU, or one a core where there is none; or as many as the "
+        "hostfile or the Slurm job has room for)",
     )
     parser.add_argument("--hostfile", type=Path, metavar="FILE", help="hosts to use, a line each: 'name slots=N'")
     parser.add_argument("--dry-run", action="store_true", help="print the mpirun command and start nothing")
@@ -81,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hosts = read_hostfile(given.hostfile, machine) if given.hostfile else slurm_hosts(os.environ, machine)
         mpirun = find_mpirun(sys.executable, os.environ.get("PATH", os.defpath))
         mpi, version = identify(mpirun)
+        gpus = find_gpus(os.environ)
     except LaunchError as error:
         print(f"ddprun: error: {error}", file=sys.stderr)
         return 2
@@ -91,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         environ=os.environ,
         as_root=os.geteuid() == 0,
         live=sys.stdout.isatty() or sys.stderr.isatty(),
+        gpus=gpus,
     )
     worker = worker_command(sys.executable, given.module, script, arguments)
     mpirun_argv = build_argv(mpi, mpirun, plan, os.environ, worker)

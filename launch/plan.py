@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launch.cluster import Host, Machine
+from launch.gpus import Gpus, assignment
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 # Open MPI hands a remote rank little of the environment: these prefixes are what a training script may depend on.
@@ -25,6 +26,7 @@ class Plan:
     as_root: bool
     live: bool  # somebody watches a terminal: output is shown as it comes, not line by line
     variables: Mapping[str, str]  # set on every rank
+    gpus: str = ""  # what each rank gets of them, in words; empty where there are none
 
 
 def make_plan(
@@ -35,21 +37,31 @@ def make_plan(
     environ: Mapping[str, str],
     as_root: bool,
     live: bool,
+    gpus: Gpus | None = None,
 ) -> Plan:
     """Ranks, threads and binding for `nproc` ranks (None: all that the hosts take) on `hosts` (none: this machine).
 
-    A rank gets an equal share of the cores of its host and as many threads; variables that `environ` has are kept.
+    On this machine alone, None is one rank a GPU where there are GPUs. A rank gets an equal share of the cores of its
+    host and as many threads; variables that `environ` has are kept.
     """
+    gpus = gpus or Gpus()
     places = hosts or (Host("", machine.cores, machine.cores),)
     slots = sum(host.slots for host in places)
+    if not hosts and gpus.count and nproc is None:
+        nproc, by_gpus = gpus.count, True
+    else:
+        by_gpus = False
     source = "one a core" if not hosts else "the hostfile's slots" if hosts[0].name else "the job's tasks"
-    chosen = "as asked" if nproc else source
+    chosen = "one a GPU" if by_gpus else "as asked" if nproc else source
     nproc = nproc or slots
     ranks = ranks_per_host(nproc, tuple(host.slots for host in places))
     used = [(host, count) for host, count in zip(places, ranks, strict=True) if count]
     oversubscribed = nproc > slots or any(count > host.cores for host, count in used)
     cores_per_rank = max(1, min(host.cores // count for host, count in used))
     variables = {name: environ.get(name, str(cores_per_rank)) for name in THREAD_VARIABLES}
+    given, words = assignment(gpus, max(ranks))
+    if given:
+        variables |= {"ALLSTRIDE_GPUS": given, "ALLSTRIDE_GPU_COUNT": str(gpus.count)}
     variables["ALLSTRIDE_NPROC"] = str(nproc)  # ddp compares it with the world that MPI reports
     if len(places) > 1 or places[0].name:
         variables |= {k: v for k, v in environ.items() if k.startswith(FORWARDED) and k not in variables}
@@ -65,6 +77,7 @@ def make_plan(
         as_root=as_root,
         live=live,
         variables=variables,
+        gpus=words,
     )
 
 
@@ -97,6 +110,8 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> str:
         parts.append("oversubscribed and therefore not bound")
     else:
         parts.append("not bound because only part of the machine may be used")
+    if plan.gpus:
+        parts.append(plan.gpus)
     if plan.as_root:
         parts.append("as root")
     return ", ".join(parts)

@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 import traceback
+from collections.abc import MutableMapping
 from types import TracebackType
 from typing import NoReturn
 
@@ -43,6 +44,7 @@ def main() -> None:
         known = [os.environ[source] for source in sources if source in os.environ]
         if known:
             os.environ[name] = known[0]
+    _take_gpu(os.environ)
     module = sys.argv[1] == "-m"
     sys.argv = sys.argv[2 if module else 1 :]
     target = sys.argv[0]
@@ -63,6 +65,21 @@ def main() -> None:
             _report(error)
         finally:
             _end(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def _take_gpu(environ: MutableMapping[str, str]) -> None:
+    """Says which GPU "cuda" is for this rank, in ALLSTRIDE_GPU, where the launcher has found some.
+
+    All of them stay visible, so that a script that numbers them itself, by LOCAL_RANK, does so as ever.
+    """
+    given = environ.get("ALLSTRIDE_GPUS")
+    if given is None:
+        return
+    local, count = int(environ.get("LOCAL_RANK", "0")), int(environ["ALLSTRIDE_GPU_COUNT"])
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:  # of this host, and where the resource manager gives each task its own, of this rank
+        count = len([word for word in visible.split(",") if word.strip()]) or count
+    environ["ALLSTRIDE_GPU"] = "none" if given == "none" else str(local % count)
 
 
 def _exit_code(request: SystemExit) -> int:

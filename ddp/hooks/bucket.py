@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import engine
 from ddp.futures import Future
 from ddp.transport import Buffer
@@ -83,14 +85,14 @@ class GradBucket:
     def _mean(self, target: engine.Tensor, room: Buffer) -> Future[engine.Tensor]:
         own = room is self._bucket.buffer
         if not own:
-            room.array[...] = target.numpy().reshape(-1)
+            room.array[...] = target._array.reshape(-1)
         room.header[0] = self._weight
         self._bucket.transport.start(room, divisor=None)
 
         def finish() -> engine.Tensor:
             self._bucket.transport.wait(room)
             if not own:
-                target.numpy()[...] = room.array.reshape(tuple(target.shape))
+                target._array[...] = room.array.reshape(tuple(target.shape))
             return target
 
         return Future(finish)
@@ -101,6 +103,16 @@ class GradBucket:
         if key not in rooms:
             rooms[key] = self._bucket.transport.allocate(count, dtype.numpy, header=1)
         return rooms[key]
+
+
+def host_array(hook: str, tensor: engine.Tensor) -> np.ndarray:
+    """The array of a bucket in host memory, for a hook that computes there. Raises NotImplementedError for a GPU's."""
+    if tensor.device.type != "cpu":
+        raise NotImplementedError(
+            f"{hook} computes in host memory, but the gradients are on {tensor.device}; fp16_compress_hook and "
+            "bf16_compress_hook compress there"
+        )
+    return tensor.numpy()
 
 
 def check_hook(hook: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import engine
 from ddp.futures import Future
 from ddp.group import ProcessGroup, resolve
-from ddp.hooks.bucket import GradBucket
+from ddp.hooks.bucket import GradBucket, host_array
 
 _LARGEST = 127  # of int8; -128 is not used, so that -x is as exact as x
 
@@ -31,7 +31,7 @@ def quantization_perchannel_hook(
     with the blocks of Dettmers et al. (2022), 8-bit Optimizers via Block-wise Quantization; PyTorch's hook of this name
     has a zero point, too. Over the process group's communicator, in bucket order.
     """
-    flat = bucket.buffer().numpy()
+    flat = host_array("quantization_perchannel_hook", bucket.buffer())
     rows = -(-flat.size // bucket_size)
     blocks = np.zeros((rows, bucket_size), np.float32)
     blocks.reshape(-1)[: flat.size] = flat
@@ -77,7 +77,7 @@ def topk_hook(state: TopKState, bucket: GradBucket) -> Future[engine.Tensor]:
     Source: Lin et al. (2018), Deep Gradient Compression (without its momentum correction); Stich, Cordonnier and Jaggi
     (2018), Sparsified SGD with Memory. Over the process group's communicator, in bucket order.
     """
-    flat = bucket.buffer().numpy()
+    flat = host_array("topk_hook", bucket.buffer())
     wide = np.dtype(np.float64 if flat.dtype == np.float64 else np.float32)
     count = max(1, int(flat.size * state.ratio)) if flat.size else 0
     weight = bucket.weight()

@@ -17,7 +17,7 @@ import numpy as np
 import engine
 from ddp.futures import Future
 from ddp.group import ProcessGroup, resolve
-from ddp.hooks.bucket import GradBucket
+from ddp.hooks.bucket import GradBucket, host_array
 
 _logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[engine.Ten
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return bucket.average()
-    gradients = [gradient.numpy() for gradient in bucket.gradients()]
+    gradients = [host_array("powerSGD_hook", gradient) for gradient in bucket.gradients()]
     chosen = [_is_worth_it(state, gradient.shape) for gradient in gradients]
     low_rank = [gradient for gradient, yes in zip(gradients, chosen, strict=True) if yes]
     exact = [gradient for gradient, yes in zip(gradients, chosen, strict=True) if not yes]
@@ -133,7 +133,7 @@ def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[en
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return bucket.average()
-    flat = bucket.buffer().numpy()
+    flat = host_array("batched_powerSGD_hook", bucket.buffer())
     side = math.isqrt(max(flat.size - 1, 0)) + 1
     square = np.zeros(side * side, flat.dtype)
     square[: flat.size] = flat

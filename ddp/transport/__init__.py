@@ -14,7 +14,10 @@ from ddp.transport.loopback import LoopbackTransport
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["ACCUMULATORS", "TRANSPORTS", "Buffer", "Transport", "check_transport", "choose_transport"]
+__all__ = ["ACCUMULATORS", "CUDA_ONLY", "TRANSPORTS", "Buffer", "Transport", "check_transport", "choose_transport"]
+
+CUDA_ONLY = ("cuda_ipc", "nccl", "gpu_mpi", "staged")
+"""Names of `ddp.transport.cuda.CUDA_TRANSPORTS`, for device memory; host memory has its best transport beside them."""
 
 
 def _loopback(comm: "MPI.Intracomm | None") -> Transport:

@@ -1,6 +1,6 @@
 """The start-up check: a transport must agree with MPI's own sum before a gradient is given to it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,17 +28,18 @@ def check_transport(transport: Transport, comm: "MPI.Intracomm | None") -> None:
             if comm is not None:
                 comm.Allreduce(addend, expected)
             expected /= 2
-            buffer.array[:] = addend
+            _fill(buffer.array, addend)
             buffer.header[:] = transport.rank
             transport.start(buffer, divisor=2)
             transport.wait(buffer)
             where = f"rank {transport.rank}, {count} float32, round {round_}"
-            wrong = np.flatnonzero(buffer.result != expected)
+            result = _on_host(buffer.result)
+            wrong = np.flatnonzero(result != expected)
             if wrong.size:
                 first = int(wrong[0])
                 differences.append(
                     f"{where}: {wrong.size} differ, element {first}: expected {expected[first]:g}, "
-                    f"got {buffer.result[first]:g}"
+                    f"got {result[first]:g}"
                 )
             header = transport.size * (transport.size - 1) / 2
             if buffer.header[0] != header:
@@ -46,3 +47,15 @@ def check_transport(transport: Transport, comm: "MPI.Intracomm | None") -> None:
     everyones = [text for rank in (comm.allgather(differences) if comm else [differences]) for text in rank]
     if everyones:
         raise RuntimeError(f"transport {transport.name}: its sums differ from MPI's own: {'; '.join(everyones)}")
+
+
+def _fill(array: Any, values: np.ndarray) -> None:
+    """Writes to an array in host or device memory."""
+    if isinstance(array, np.ndarray):
+        array[:] = values
+    else:
+        array.set(values)
+
+
+def _on_host(array: Any) -> np.ndarray:
+    return array if isinstance(array, np.ndarray) else array.get()

@@ -1,7 +1,6 @@
 """Accumulation, views, static graphs, checkpoints, hooks, join: rows A and H that no other test of this folder names.
 
-Rows that do not apply: A10 (telling that a graph turned out to be static: nothing is gained by it), H5 and H6 (sparse
-gradients), H15 (mixed precision inside the wrapper: use autocast).
+H5 and H6 (sparse gradients) are in test_checklist_ddp.py.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Numerics, construction and buffers: rows D and B of the checklist that no other test of this folder names.
 
-Rows that do not apply: D4 and D11 (CUDA devices and streams), D16 (sharded tensors), D24 (sparse tensors), D30 (errors
-go to a logger: here they are raised, on every rank).
+D4 and D11 (CUDA devices and streams) are in tests/ddp/cuda. There are no sharded and no sparse tensors: D16 and D24 say
+what there is instead.
 """
 
 import copy
@@ -19,6 +19,7 @@ import engine.nn as nn
 import engine.nn.functional as F
 from ddp import DistributedDataParallel, Future, SyncBatchNorm
 from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
+from ddp.hooks import allreduce_hook
 from ddp.parallel import _BufferCommHookLocation
 from ddp.reducer import Reducer
 from ddp.transport.loopback import LoopbackTransport
@@ -48,6 +49,50 @@ def share(group: ddp.ProcessGroup, step: int) -> tuple[engine.Tensor, engine.Ten
 
 
 # --- construction -----------------------------------------------------------------------------------------------------
+
+
+@RANKS
+def test_d16_an_ignored_parameter_may_be_of_any_kind(group) -> None:
+    """D16: one without memory, which nobody could average, is refused by name unless it is ignored."""
+
+    def model() -> nn.Module:
+        made = Weights("a")
+        made.foreign = nn.Parameter(engine.empty(3, device="meta"))
+        return made
+
+    with pytest.raises((ValueError, RuntimeError), match="foreign"):
+        DistributedDataParallel(model())
+    kept = model()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(kept, ["foreign"])
+    net = DistributedDataParallel(kept)
+    net(a=12.0 * group.rank).backward()
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r), "foreign": None}
+
+
+@RANKS
+@pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
+@pytest.mark.parametrize("hooked", [False, True], ids=["plain", "hook"])
+def test_d24_h05_h06_gradients_of_embeddings_are_dense(group, as_view, hooked) -> None:
+    """D24, H5, H6: sparse ones are refused where they are asked for; rows that no rank used are zeros."""
+    with pytest.raises(NotImplementedError, match="Embedding: sparse gradients are not supported"):
+        nn.Embedding(8, 2, sparse=True)
+    net = DistributedDataParallel(nn.Embedding(8, 2), gradient_as_bucket_view=as_view)
+    if hooked:
+        net.register_comm_hook(None, allreduce_hook)
+    for _ in range(2):
+        net.zero_grad()
+        (12 * net(engine.tensor([group.rank, group.rank, 7]))).sum().backward()
+        rows = [24 / group.size()] * group.size() + [0.0] * (7 - group.size()) + [12.0]
+        assert net.module.weight.grad.tolist() == [[row, row] for row in rows]
+
+
+@RANKS
+def test_d30_what_is_wrong_on_one_rank_is_raised_on_all(group) -> None:
+    """D30: there is no logger for errors; the rank that has the problem is named on every rank."""
+    model = Weights("a")
+    model.a.requires_grad_(group.rank != 1)
+    with pytest.raises(RuntimeError, match=r"doesn't have any parameter|rank 1 says: .*doesn't have any parameter"):
+        DistributedDataParallel(model)
 
 
 @RANKS

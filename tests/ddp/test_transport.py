@@ -79,7 +79,8 @@ def test_bits_are_those_of_rank_order_and_one_division(transports, comm, dtype: 
     total = addends[0].astype(wide)
     for addend in addends[1:]:
         total = total + addend.astype(wide)
-    expected = (total / np.asarray(divisor, wide.type(0).real.dtype)).astype(dtype)
+    real = wide.type(0).real.dtype
+    expected = (total.view(real) / real.type(divisor)).view(wide).astype(dtype)
     for transport in transports:
         result = reduce_once(transport, transport.allocate(count, dtype), addends[comm.rank], divisor)
         assert result.tobytes() == expected.tobytes(), transport.name
