@@ -124,6 +124,14 @@ _FUNCTIONAL = (
     *("poisson_nll_loss", "rrelu", "rrelu_", "selu_", "threshold_", "triplet_margin_loss"),
 )
 
+# Names of engine.amp that PyTorch has here, too.
+_MIXED_PRECISION = (
+    *("GradScaler", "autocast", "autocast_decrement_nesting", "autocast_increment_nesting", "clear_autocast_cache"),
+    *("get_autocast_cpu_dtype", "get_autocast_dtype", "get_autocast_gpu_dtype", "is_autocast_cache_enabled"),
+    *("is_autocast_cpu_enabled", "is_autocast_enabled", "set_autocast_cache_enabled", "set_autocast_cpu_dtype"),
+    *("set_autocast_cpu_enabled", "set_autocast_dtype", "set_autocast_enabled", "set_autocast_gpu_dtype"),
+)
+
 # What `from engine import *` brings: as PyTorch's, no modules.
 globals()["__all__"] = ["load", "save"] + [
     name for name, value in globals().items() if not (name.startswith("_") or isinstance(value, _ModuleType))
@@ -146,7 +154,9 @@ def __getattr__(name: str) -> _Any:
         return getattr(_importlib.import_module("engine.nn.functional"), name)
     if name == "detach" or (name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name)):
         return getattr(Tensor, name)  # exp_(x) is x.exp_()
-    if name in ("GradScaler", "autocast"):
+    if name == "OutOfMemoryError":
+        return _importlib.import_module("engine.cuda.memory").OutOfMemoryError
+    if name in _MIXED_PRECISION:
         return getattr(__getattr__("amp"), name)
     if name == "__version__":
         from importlib import metadata
@@ -159,4 +169,4 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_DEMAND, *_FUNCTIONAL, "load", "save"})
+    return sorted({*globals(), *_ON_DEMAND, *_FUNCTIONAL, *_MIXED_PRECISION, "load", "save"})

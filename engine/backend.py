@@ -2,13 +2,16 @@
 imports CuPy.
 """
 
+import importlib
+import warnings
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from engine import layout
-from engine.device import CPU, device
+from engine.device import ASSIGNED_GPU, CPU, device
 from engine.dtypes import of_numpy
 from engine.spec import Spec, spec_of
 
@@ -17,6 +20,7 @@ SCALAR = np.generic  # what NumPy returns in place of a 0-dim array
 Array = Any  # numpy.ndarray or cupy.ndarray: the two are used through the same methods
 
 _cupy: ModuleType | None = None
+several_gpus = False  # whether memory has to be asked for on the right one
 
 
 def require_cupy() -> ModuleType:
@@ -24,7 +28,7 @@ def require_cupy() -> ModuleType:
 
     Raises: RuntimeError that says whether CuPy or a GPU is missing and how to get it, with the original cause.
     """
-    global _cupy
+    global _cupy, several_gpus
     if _cupy is None:
         try:
             import cupy as module
@@ -39,8 +43,51 @@ def require_cupy() -> ModuleType:
             raise RuntimeError("device 'cuda': CuPy is installed but finds no usable NVIDIA GPU or driver") from cause
         if count == 0:
             raise RuntimeError("device 'cuda': CuPy is installed but the machine has no NVIDIA GPU")
+        if 0 < ASSIGNED_GPU < count:
+            module.cuda.runtime.setDevice(ASSIGNED_GPU)
+        from engine.cuda.memory import install
+
+        install(module)
+        several_gpus = count > 1
         _cupy = module
     return _cupy
+
+
+def reported_by_cusolver() -> AbstractContextManager[Any]:
+    """Inside it cupy.linalg raises numpy.linalg.LinAlgError where cuSOLVER reports failure; it waits for the report."""
+    require_cupy()
+    import cupyx
+
+    found: AbstractContextManager[Any] = cupyx.errstate(linalg="raise")
+    return found
+
+
+def find_nccl() -> ModuleType | None:
+    """CuPy's module for NCCL; None where it finds no library.
+
+    Raises: RuntimeError without CuPy or GPU.
+    """
+    require_cupy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy's own, of a library that is not there: the caller says so
+        try:
+            module = importlib.import_module("cupy.cuda.nccl")
+        except ImportError:
+            return None
+    return module if module.available else None
+
+
+def special_functions() -> Any:
+    """cupyx.scipy.special: ufuncs of single and double precision on a GPU."""
+    require_cupy()
+    import cupyx.scipy.special
+
+    return cupyx.scipy.special
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Whether a value is an array of CuPy's."""
+    return _cupy is not None and isinstance(value, _cupy.ndarray)
 
 
 def array_module(where: device) -> ModuleType:
@@ -66,6 +113,9 @@ def empty(spec: Spec) -> Array:
         if where.type == "meta":
             return None
         xp = array_module(where)
+        if several_gpus and xp.cuda.runtime.getDevice() != where.index:
+            with xp.cuda.Device(where.index):
+                return empty(spec)
     try:
         if spec.dense and spec.numel:  # 0.2 µs (0.1 row-major); a strided view on flat memory takes 4
             sizes, axes = spec.allocation
@@ -82,7 +132,12 @@ def empty(spec: Spec) -> Array:
 
 
 def storage(array: Array) -> Array:
-    """The array that owns `array`'s memory as far as NumPy or CuPy knows: the end of its chain of `.base`."""
+    """The array that owns `array`'s memory as far as NumPy knows: the end of its chain of `.base`. On a GPU the bytes
+    of the whole block that was allocated, since CuPy's views from a pointer have no base.
+    """
+    if not isinstance(array, np.ndarray):
+        cupy, block = require_cupy(), array.data.mem
+        return cupy.ndarray((block.size,), np.uint8, cupy.cuda.MemoryPointer(block, 0))
     base = array.base
     while base is not None:
         if isinstance(base, _Interface):
@@ -91,6 +146,13 @@ def storage(array: Array) -> Array:
             break
         array, base = base, base.base
     return array
+
+
+def share_storage(one: Array, other: Array) -> bool:
+    """Whether two arrays look into the same memory block."""
+    if isinstance(one, np.ndarray):
+        return storage(one) is storage(other)
+    return one.data.mem is other.data.mem
 
 
 def address(array: Array) -> int:
@@ -120,15 +182,15 @@ def strided_view(array: Array, spec: Spec, offset: int) -> Array:
 
     The caller has checked that the view stays inside the storage.
     """
-    owner = storage(array)
-    start = address(array) - address(owner) + offset * spec.dtype.itemsize
     if isinstance(array, np.ndarray):
+        owner = storage(array)
+        start = address(array) - address(owner) + offset * spec.dtype.itemsize
         if owner.flags.c_contiguous and start <= owner.nbytes:  # 0.3 µs; np.lib.stride_tricks.as_strided takes 2.6
             return np.ndarray(spec.shape, spec.dtype.numpy, owner, start, spec.byte_strides)
         return np.asarray(_Interface(owner, address(owner) + start, spec))
-    memory = array.data.mem
-    pointer = require_cupy().cuda.MemoryPointer(memory, array.data.ptr - memory.ptr + offset * spec.dtype.itemsize)
-    return require_cupy().ndarray(spec.shape, spec.dtype.numpy, pointer, spec.byte_strides)
+    return require_cupy().ndarray(
+        tuple(spec.shape), spec.dtype.numpy, array.data + offset * spec.dtype.itemsize, spec.byte_strides
+    )
 
 
 _by_layout: dict[tuple[object, ...], Spec] = {}

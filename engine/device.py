@@ -2,8 +2,13 @@
 index). And the default one, of this thread, where factories put tensors.
 """
 
+import os
 import threading
 from typing import Any, ClassVar, Self
+
+_given = os.environ.get("ALLSTRIDE_GPU", "")
+ASSIGNED_GPU = int(_given) if _given.isdecimal() else 0
+"""Which GPU "cuda" is, and the one in use at first: what `ddprun` has given to this rank, by ALLSTRIDE_GPU."""
 
 DEVICE_TYPES = ("cpu", "cuda", "meta")
 
@@ -11,7 +16,8 @@ DEVICE_TYPES = ("cpu", "cuda", "meta")
 class device:
     """A device type and, for "cuda", an index. Equal devices are the same object, so `is` compares them.
 
-    Args: type: "cpu", "cuda", "meta", or "cuda:1"; index: which GPU (default 0 for "cuda", none otherwise).
+    Args: type: "cpu", "cuda", "meta", or "cuda:1"; index: which GPU (default for "cuda": the one that `ddprun` has
+    given to this rank, else 0).
     Raises: RuntimeError for an unknown type or a malformed string (PyTorch's error type), listing what is known.
     """
 
@@ -36,7 +42,7 @@ class device:
         if suffix:
             index = int(suffix)
         if name == "cuda" and index is None:
-            index = 0
+            index = ASSIGNED_GPU
         if name != "cuda":
             index = None
         known = cls._interned.get((name, index))

@@ -45,10 +45,11 @@ import numpy as np
 from engine import backend
 from engine.autograd.modes import inference_blocks, state
 from engine.autograd.versions import version_of_view
-from engine.device import device
+from engine.device import CPU, device
+from engine.guard import guarded
 from engine.namespaces import RawNamespace, conjugate
-from engine.recording import OperatorNode, Record, write_recorder
-from engine.spec import Spec
+from engine.recording import DeviceNode, OperatorNode, Record, write_recorder
+from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
 Array = Any
@@ -71,6 +72,10 @@ class Plan:
         self.operator = operator
         self.input_specs = input_specs
         self.attributes = attributes
+        moved = _on_one_device(input_specs)
+        if moved is not None:
+            self._run_on_one_device(operator, *moved)
+            return
         try:
             outs = operator.rule(*input_specs, *attributes)
         except RuntimeError as error:
@@ -80,16 +85,19 @@ class Plan:
             raise RuntimeError(f"{operator.name}: {error}") from None
         self.outs: tuple[Spec, ...] = (outs,) if isinstance(outs, Spec) else tuple(outs)
         self.out: Any = self.outs[0] if self.outs else None
+        where = self._device()
+        self.operator = own = operator.on_device(where.type)
         kinds = {spec.dtype for spec in (*input_specs, *self.outs) if spec is not None}
         if any(kind.is_complex for kind in kinds):
-            self.operator = operator.for_complex()
-        elif operator.elementwise and any(kind.itemsize == 2 and kind.is_floating_point for kind in kinds):
-            self.operator = operator.for_half_precision()
-        where = self._device()
+            self.operator = own.for_complex()
+        elif own.elementwise and any(kind.itemsize == 2 and kind.is_floating_point for kind in kinds):
+            self.operator = own.for_half_precision()
         if where.type == "meta":
             self.run: Callable[..., Any] = self._run_meta
             return
         xp = backend.array_module(where)
+        if self.out is not None and self.out.device.type == "cuda":
+            self.operator = self.operator.with_streams()
         self.nd = raw_namespace(xp)
         kernel = operator.kernels.get(where.type, operator.forward)
         if operator.prepare is not None:
@@ -114,6 +122,13 @@ class Plan:
             )
         return found.pop()
 
+    def _run_on_one_device(self, operator: "Operator", specs: tuple[Spec, ...], places: tuple[int, ...]) -> None:
+        """0-dim host tensors beside tensors on a GPU: the call with copies of them there, made when it runs."""
+        there = operator.plans.get((self.attributes, *specs)) or operator.plan((self.attributes, *specs))
+        self.outs, self.out, self.nd = there.outs, there.out, there.nd
+        self.operator = there.operator.for_host_scalars()
+        self.run = partial(_run_with_copies, there, places)
+
     def _run_meta(self, *arrays: Array) -> Any:
         return None if self.operator.single else (None,) * (len(self.outs) + self.operator.residuals)
 
@@ -136,6 +151,33 @@ class Plan:
             return _laid_out(result, self.outs[0])
         settled = [_laid_out(array, spec) for array, spec in zip(result, self.outs, strict=False)]
         return (*settled, *result[len(settled) :])
+
+
+def _on_one_device(specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], tuple[int, ...]] | None:
+    """The Specs with 0-dim host tensors moved to the GPU that the others are on, and their places; None where there is
+    nothing to move.
+    """
+    tensors = [spec for spec in specs if spec is not None and spec.number is None]
+    found = {spec.device for spec in tensors if spec.ndim} or {spec.device for spec in tensors} - {CPU}
+    if len(found) != 1:
+        return None
+    where = found.pop()
+    if where.type != "cuda":
+        return None
+    places = tuple(
+        place
+        for place, spec in enumerate(specs)
+        if spec is not None and spec.number is None and not spec.ndim and spec.device is CPU
+    )
+    if not places:
+        return None
+    moved = (spec_of((), (), spec.dtype, where) if place in places else spec for place, spec in enumerate(specs))
+    return tuple(moved), places
+
+
+def _run_with_copies(plan: Plan, places: tuple[int, ...], *arrays: Array) -> Any:
+    xp = plan.nd.xp
+    return plan.run(*(xp.asarray(array) if place in places else array for place, array in enumerate(arrays)))
 
 
 def _call(kernel: Callable[..., Any], xp: ModuleType, attributes: tuple[Any, ...], *arrays: Array) -> Any:
@@ -200,23 +242,20 @@ class Operator:
         # engine.ops.pointwise).
         self.direct: Callable[..., Any] | None = None
         self.differentiable = backward is not None
+        self.on_devices: dict[str, Operator] = {}  # twins with derivative rules of their own (`derivative`)
         self.analytic = True  # False: the rules hold for complex numbers as they are; see `for_complex`
         self.elementwise = False
-        self._variants: dict[Callable[[_Bound], _Bound], Operator] = {}
+        self.notes_stream = False  # whether recorders note the GPU's stream; see `with_streams`
+        self._variants: dict[Callable[..., _Bound], Operator] = {}
         self.node_name = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
         self.node_type: type[OperatorNode] | None = None  # made at the first recorded call
         # What a derivative rule may ask for by name, and where `OperatorNode.apply` has it.
-        places = {name: name for name in ("g", "nd", "needs", "out", "into")}
-        places |= {name: f"values[{i}]" for i, name in enumerate(inputs)}
-        places |= {name: f"attributes[{i}]" for i, name in enumerate(attributes)}
-        places |= {f"{name}_spec": f"specs[{i}]" for i, name in enumerate(inputs)}
-        places |= {name: f"residuals[{i}]" for i, name in enumerate(residuals)}
-        self.joint = None if isinstance(backward, tuple) or backward is None else _bind(name, backward, places)
-        self.rules = (
-            tuple(None if rule is None else _bind(name, rule, places) for rule in backward)
-            if isinstance(backward, tuple)
-            else ()
-        )
+        self._places = {name: name for name in ("g", "nd", "needs", "out", "into")}
+        self._places |= {name: f"values[{i}]" for i, name in enumerate(inputs)}
+        self._places |= {name: f"attributes[{i}]" for i, name in enumerate(attributes)}
+        self._places |= {f"{name}_spec": f"specs[{i}]" for i, name in enumerate(inputs)}
+        self._places |= {name: f"residuals[{i}]" for i, name in enumerate(residuals)}
+        self._bind_rules(backward)
         # Bit mask of the inputs that have a derivative.
         self.grad_mask = sum(
             1 << i
@@ -224,6 +263,12 @@ class Operator:
             if self.joint is not None or (i < len(self.rules) and self.rules[i] is not None)
         )
         self.recorders: dict[tuple[int, int], Record] = {}
+
+    def _bind_rules(self, backward: Any) -> None:
+        bind = partial(_bind, self.name, places=self._places)
+        self.joint = None if isinstance(backward, tuple) or backward is None else bind(backward)
+        given = backward if isinstance(backward, tuple) else ()
+        self.rules = tuple(None if rule is None else bind(rule) for rule in given)
 
     def keeps(self, mask: int) -> tuple[tuple[bool, ...], bool]:
         """Which inputs, and whether the outputs, must be saved when the inputs in the bit mask need gradients."""
@@ -249,6 +294,18 @@ class Operator:
 
         return register
 
+    def derivative(self, device_type: str, backward: Any) -> None:
+        """Derivative rules of its own for one device key, in the form that `define` takes them, for the same inputs."""
+        twin = self.on_devices[device_type] = copy.copy(self)
+        twin.recorders, twin._variants, twin.on_devices = {}, {}, {}
+        twin.elementwise = False  # its rules take half precision as it is
+        twin._bind_rules(backward)
+        self.plans.clear()
+
+    def on_device(self, device_type: str) -> "Operator":
+        """This operator, with the derivative rules for a device key where it has some."""
+        return self.on_devices.get(device_type, self)
+
     def for_complex(self) -> "Operator":
         """This operator with the derivative rules of complex tensors.
 
@@ -263,32 +320,56 @@ class Operator:
         """This elementwise operator with derivative rules that compute in single precision and round once."""
         return self._variant(_in_single_precision)
 
+    def with_streams(self) -> "Operator":
+        """This operator with recorders that note the stream of a GPU on which the call ran."""
+        twin = self._variant(_as_it_is)
+        if not twin.notes_stream:
+            twin.notes_stream, twin.node_type = True, None
+        return twin
+
+    def for_host_scalars(self) -> "Operator":
+        """This operator with derivative rules for calls with 0-dim host tensors beside tensors on a GPU."""
+        twin = self._variants.get(_with_host_scalars)
+        if twin is None:
+            twin = self._twin(_with_host_scalars)
+            everywhere = range(len(self.inputs))
+            twin.joint = None if self.joint is None else _with_host_scalars(self.joint, *everywhere)
+            twin.rules = tuple(
+                None if rule is None else _with_host_scalars(rule, place) for place, rule in enumerate(self.rules)
+            )
+        return twin
+
     def _variant(self, change: "Callable[[_Bound], _Bound]") -> "Operator":
         twin = self._variants.get(change)
         if twin is None:
-            twin = self._variants[change] = copy.copy(self)
+            twin = self._twin(change)
             twin.joint = None if self.joint is None else change(self.joint)
             twin.rules = tuple(None if rule is None else change(rule) for rule in self.rules)
-            twin.recorders = {}
+        return twin
+
+    def _twin(self, change: "Callable[..., _Bound]") -> "Operator":
+        twin = self._variants[change] = copy.copy(self)
+        twin.recorders, twin._variants = {}, {}
         return twin
 
     def forget_calls(self) -> None:
         """Plans and recorders are made anew at the next call."""
         self.plans.clear()
         self.recorders.clear()
-        for twin in self._variants.values():
-            twin.recorders.clear()
+        for twin in (*self._variants.values(), *self.on_devices.values()):
+            twin.forget_calls()
 
     def make_node_type(self) -> "type[OperatorNode]":
         """The class of this operator's nodes, so that `type(grad_fn).__name__` says which operator it is."""
-        self.node_type = type(self.node_name, (OperatorNode,), {"__slots__": ()})
+        base = DeviceNode if self.notes_stream else OperatorNode
+        self.node_type = type(self.node_name, (base,), {"__slots__": ()})
         return self.node_type
 
     def plan(self, key: tuple[Any, ...]) -> Plan:
         """Makes and remembers the plan of a call; `key` is (attributes, *Specs)."""
         if len(self.plans) >= _PLANS_AT_MOST:
             self.plans.clear()
-        made = self.plans[key] = plan_wrapper(Plan(self, key[1:], key[0]))
+        made = self.plans[key] = plan_wrapper(guarded(Plan(self, key[1:], key[0])))
         return made
 
     def __repr__(self) -> str:
@@ -358,6 +439,35 @@ def _in_single_precision(bound: _Bound) -> _Bound:
         return bound.rule(*(arguments if nd.records else map(_single, arguments)))
 
     return _Bound(rule, ("nd", *bound.places))
+
+
+def _as_it_is(bound: _Bound) -> _Bound:
+    return bound
+
+
+def _with_host_scalars(bound: _Bound, *places: int) -> _Bound:
+    """The rule on copies of host arrays on the device of the gradient; what it returns for the inputs at `places` goes
+    to where they are.
+    """
+    places_of_specs = tuple(f"specs[{place}]" for place in places)
+
+    def rule(g: Any, nd: Any, *rest: Any) -> Any:
+        specs, arguments = rest[: len(places)], rest[len(places) :]
+        if not nd.records:
+            arguments = tuple(nd.xp.asarray(each) if isinstance(each, np.ndarray) else each for each in arguments)
+        found = bound.rule(*arguments)
+        if len(places) == 1 and not isinstance(found, tuple | list):
+            return _where_it_belongs(found, specs[0])
+        return tuple(_where_it_belongs(each, spec) for each, spec in zip(found, specs, strict=False))
+
+    return _Bound(rule, ("g", "nd", *places_of_specs, *bound.places))
+
+
+def _where_it_belongs(gradient: Any, spec: Spec | None) -> Any:
+    """The gradient of a 0-dim host tensor in host memory, one number; others as they are."""
+    if gradient is None or spec is None or spec.device is not CPU or spec.ndim:
+        return gradient
+    return gradient.sum().to(CPU) if isinstance(gradient, Tensor) else gradient.sum().get()
 
 
 def _single(value: Any) -> Any:

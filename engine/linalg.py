@@ -9,9 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from engine import dtypes
+from engine import backend, dtypes
 from engine.dims import wrap_dim
 from engine.dispatch import apply
 from engine.layout import contiguous_format
@@ -19,6 +17,8 @@ from engine.ops import decompositions, solving
 from engine.ops.combine import cat, tril, triu
 from engine.ops.copy import lay_out
 from engine.ops.einsum import vector_product
+from engine.ops.factories import eye
+from engine.ops.index import wrap_device_array
 from engine.ops.lu import LU_FACTOR, permutation
 from engine.ops.lu import lu_factor as _lu_factor
 from engine.ops.matmul import matmul as matmul
@@ -31,6 +31,10 @@ from engine.ops.solving import inv as inv
 from engine.ops.solving import solve as solve
 from engine.ops.views import diagonal as _diagonal
 from engine.tensor import Tensor
+
+
+def _eye(like: Tensor, rows: int, columns: int | None = None) -> Tensor:
+    return eye(rows, columns, dtype=like.dtype, device=like.device)
 
 
 class QR(NamedTuple):
@@ -143,14 +147,14 @@ def matrix_exp(A: Tensor) -> Tensor:
     size = float(matrix_norm(A.detach(), 1).amax()) if A.device.type != "meta" else 0.0
     halvings = max(0, math.ceil(math.log2(size / 5.37))) if 0 < size < math.inf else 0
     A = A * 0.5**halvings if halvings else A
-    eye = A.new_tensor(np.eye(A.shape[-1]))
+    unit = _eye(A, A.shape[-1])
     b = [math.factorial(26 - k) * math.factorial(13) / math.factorial(26) / math.factorial(13 - k) for k in range(14)]
     b = [value / math.factorial(k) for k, value in enumerate(b)]
     a2 = matmul(A, A)
     a4 = matmul(a2, a2)
     a6 = matmul(a4, a2)
-    u = matmul(A, matmul(a6, a6 * b[13] + a4 * b[11] + a2 * b[9]) + a6 * b[7] + a4 * b[5] + a2 * b[3] + eye * b[1])
-    v = matmul(a6, a6 * b[12] + a4 * b[10] + a2 * b[8]) + a6 * b[6] + a4 * b[4] + a2 * b[2] + eye * b[0]
+    u = matmul(A, matmul(a6, a6 * b[13] + a4 * b[11] + a2 * b[9]) + a6 * b[7] + a4 * b[5] + a2 * b[3] + unit * b[1])
+    v = matmul(a6, a6 * b[12] + a4 * b[10] + a2 * b[8]) + a6 * b[6] + a4 * b[4] + a2 * b[2] + unit * b[0]
     result = solve(v - u, v + u)
     for _ in range(halvings):
         result = matmul(result, result)
@@ -221,9 +225,11 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor) -> LU:
     """P, L, U from what `lu_factor` gives."""
     rows, columns = LU_data.shape[-2:]
     inner = min(rows, columns)
-    order = permutation(LU_pivots.detach().cpu().numpy(), rows)
-    permuted = LU_data.new_tensor(np.eye(rows)[order]).transpose(-1, -2)
-    lower = tril(LU_data[..., :, :inner], -1) + LU_data.new_tensor(np.eye(rows, inner))
+    order = wrap_device_array(
+        permutation(backend.array_module(LU_pivots.device), LU_pivots.detach()._array, rows), LU_pivots
+    )
+    permuted = _eye(LU_data, rows)[order].transpose(-1, -2)
+    lower = tril(LU_data[..., :, :inner], -1) + _eye(LU_data, rows, inner)
     return LU(permuted, lower, triu(LU_data[..., :inner, :]))
 
 
@@ -266,7 +272,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     solving.check_matrix("linalg.solve_triangular", A._spec, square=True)
     kept = (triu if upper else tril)(A, (1 if upper else -1) if unitriangular else 0)
     if unitriangular:
-        kept = kept + A.new_tensor(np.eye(A.shape[-1]))
+        kept = kept + _eye(A, A.shape[-1])
     return solve(kept, B, left=left)
 
 
@@ -292,7 +298,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     if n < 0:
         return inv(A) if n == -1 else matrix_power(inv(A), -n)
     if n == 0:
-        return A.new_tensor(np.eye(A.shape[-1])).expand(A.shape).clone()
+        return _eye(A, A.shape[-1]).expand(A.shape).clone()
     if n == 1:
         return A.clone(memory_format=contiguous_format)
     half = matrix_power(A, n // 2) if n > 3 else A
@@ -397,7 +403,7 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """The inverse with respect to tensordot over the first `ind` axes."""
     rows, columns = tuple(A.shape[:ind]), tuple(A.shape[ind:])
-    return inv(A.reshape(int(np.prod(rows)), -1)).reshape(*columns, *rows)
+    return inv(A.reshape(math.prod(rows), -1)).reshape(*columns, *rows)
 
 
 def tensorsolve(A: Tensor, B: Tensor) -> Tensor:

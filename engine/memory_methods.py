@@ -1,7 +1,9 @@
 """Methods of Tensor about its memory (pinned, shared, resized), and further names of methods in place."""
 
+import math
 from typing import Any, NoReturn
 
+from engine import backend, transfer
 from engine.methods import method
 from engine.ops import factories
 from engine.ops.view_history import become_view
@@ -11,14 +13,41 @@ from engine.tensor import Tensor
 
 @method
 def pin_memory(self: Tensor, device: Any = None) -> Tensor:
-    """As it is: copies to a GPU pin what they need."""
-    return self
+    """In page-locked host memory, which GPUs copy from while the CPU goes on: itself where it is there, else a copy.
+
+    Raises: RuntimeError without a GPU, and for a tensor that is not in host memory.
+    """
+    if not self.is_cpu:
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+    try:
+        backend.require_cupy()
+    except RuntimeError as cause:
+        raise RuntimeError(f"Cannot access accelerator device when none is available: {cause}") from cause
+    if transfer.is_pinned(self._array):
+        return self
+    array = transfer.pinned_copy(self._array, self._spec)
+    spec = self._spec if self._spec.dense else backend.spec_of_array(array)
+    return Tensor(array, spec).requires_grad_(self.requires_grad and self.is_leaf)
 
 
 @method
 def is_pinned(self: Tensor, device: Any = None) -> bool:
-    """False."""
-    return False
+    """Whether this is page-locked host memory."""
+    return self.is_cpu and transfer.is_pinned(self._array)
+
+
+@method
+def record_stream(self: Tensor, stream: Any) -> None:
+    """Says that a stream uses this memory, which was allocated on another one: once freed, it is given to nobody before
+    the stream has come so far.
+
+    Raises: RuntimeError for a tensor that is not on a GPU.
+    """
+    if not self.is_cuda:
+        raise RuntimeError(f"record_stream: only memory of a GPU belongs to streams, this tensor is on {self.device}")
+    from engine.cuda.memory import record_stream
+
+    record_stream(self._array, stream.raw)
 
 
 @method
@@ -78,8 +107,8 @@ def geometric_(self: Tensor, p: float, *, generator: Any = None) -> Tensor:
     """Fills with numbers of trials until one succeeds, each with probability p."""
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
-    uniform = factories.empty(self.shape).uniform_(0, 1, generator=generator)
-    return self.copy_(((1 - uniform).log() / (1 - factories.tensor(p)).log()).ceil().clamp(min=1))
+    uniform = factories.empty(self.shape, device=self.device).uniform_(0, 1, generator=generator)
+    return self.copy_(((1 - uniform).log() / math.log1p(-p)).ceil().clamp(min=1))
 
 
 _div_ = vars(Tensor)["div_"]

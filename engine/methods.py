@@ -276,7 +276,7 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor
 
     Raises: RuntimeError saying what is missing, where there is none.
     """
-    return copy.to(self, "cuda" if device is None else device)
+    return copy.to(self, "cuda" if device is None else device, non_blocking=non_blocking)
 
 
 @method
@@ -447,7 +447,9 @@ def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     """Whether |self - other| <= atol + rtol * |other| everywhere."""
     if self.dtype is not other.dtype:
         raise RuntimeError(f"allclose: {self.dtype} did not match {other.dtype}; convert one with .to()")
-    return bool(np.allclose(self.detach().cpu()._array, other.detach().cpu()._array, rtol, atol, equal_nan))
+    if self.is_cuda or other.is_cuda:
+        return bool(ops.isclose(self, other, rtol, atol, equal_nan).all())
+    return bool(np.allclose(self.detach()._array, other.detach()._array, rtol, atol, equal_nan))
 
 
 @method

@@ -60,7 +60,7 @@ def safe_globals(safe_globals: list[Any]) -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes, where: str, trusted: bool, place: Callable[[Any], Any] | None) -> None:
+    def __init__(self, content: bytes, where: str, trusted: bool, place: Callable[[Any, str], Any]) -> None:
         super().__init__(io.BytesIO(content))
         self._where = where
         self._trusted = trusted
@@ -74,9 +74,9 @@ class _Unpickler(pickle.Unpickler):
                 f"pass weights_only=False, or allow it: engine.serialization.add_safe_globals([{name}])"
             )
         found = super().find_class(module, name)
-        if found is _rebuild and self._place is not None:
-            place = self._place
-            return lambda *arguments: place(found(*arguments))
+        if found is _rebuild:
+            place, parts = self._place, _rebuild.__code__.co_argcount - 1  # without the device
+            return lambda *arguments: place(found(*arguments[:parts]), *(arguments[parts:] or ("cpu",)))
         return found
 
 
@@ -86,8 +86,8 @@ def dumps(obj: Any) -> bytes:
     return MARK + len(content).to_bytes(8, "little") + content
 
 
-def loads(content: bytes, where: str, trusted: bool, place: Callable[[Any], Any] | None) -> Any:
-    """The object in the content of a file, each tensor passed through `place`.
+def loads(content: bytes, where: str, trusted: bool, place: Callable[[Any, str], Any]) -> Any:
+    """The object in the content of a file, each tensor passed through `place` with the name of its device.
 
     Raises: pickle.UnpicklingError for a class that was not allowed; RuntimeError for a truncated file.
     """

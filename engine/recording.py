@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.autograd.accumulate import offered
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, ForwardCall, Node, NodeExtras, next_sequence
+from engine.autograd.places import current_place
 from engine.autograd.saved import FREED, SavedInput, SavedOutput, VersionCounter, refuse_detached, saved_attribute
 from engine.namespaces import tensor_namespace
 
@@ -97,6 +98,12 @@ class OperatorNode(Node):
         ]
 
 
+class DeviceNode(OperatorNode):
+    """The backward step of a call on a GPU, which runs on the device and stream of that call."""
+
+    __slots__ = ("place",)
+
+
 # --- the code ---------------------------------------------------------------------------------------------------------
 
 _EDGE = """
@@ -170,6 +177,8 @@ def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
         f"    node.next_edges = ({', '.join(f'e{i}' if i in needed else 'None' for i in range(count))},)",
         f"    node.topological = height = e{needed[0]}[0].topological + 1",
     ]
+    if operator.notes_stream:
+        lines.append("    node.place = current_place(plan.out.device.index)")
     for i in needed[1:]:
         lines.append(_RAISE.format(i=i))
     lines += [
@@ -205,6 +214,7 @@ def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
         "node_type": operator.node_type or operator.make_node_type(),
         "step": write_step(operator, count, mask),
         "next_sequence": next_sequence,
+        "current_place": current_place,
         "NodeExtras": NodeExtras,
         "ForwardCall": ForwardCall,
         "SavedInput": SavedInput,

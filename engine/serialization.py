@@ -26,6 +26,8 @@ from engine.pickled import get_safe_globals as get_safe_globals
 from engine.pickled import safe_globals as safe_globals
 from engine.tensor import Tensor
 
+Place = Callable[[Tensor, str], Tensor]
+
 _ARRAYS = {each.numpy for each in DTYPES.values()}
 _STRUCTURE = "engine.structure"
 _FROM_FILE = {
@@ -87,30 +89,47 @@ def _umask() -> int:
 def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Reads what `save` wrote, or any safetensors file (then a dict of tensors).
 
-    map_location: the device of all tensors, a dict from devices' names to devices, or a function
-        (tensor, "cpu") -> Tensor or None; what is not mapped stays in host memory.
+    map_location: the device of all tensors, a dict from the names of the devices they were on to devices, or a function
+        (tensor in host memory, name of the device it was on) -> Tensor or None; what is not mapped goes where it was.
     weights_only: False to build the objects of a file that was saved with more than data, which can run any code.
-    Raises: FileNotFoundError; RuntimeError for a truncated or foreign file, saying which; nothing is half loaded;
-    pickle.UnpicklingError for classes that were not allowed by `add_safe_globals`.
+    Raises: FileNotFoundError; RuntimeError for a truncated or foreign file, saying which, and for tensors that were on
+    a GPU where there is none; nothing is half loaded; pickle.UnpicklingError for classes that were not allowed by
+    `add_safe_globals`.
     """
     where = getattr(f, "name", "the file") if hasattr(f, "read") else str(f)
     content = f.read() if hasattr(f, "read") else Path(f).read_bytes()
-    place = None if map_location is None else _placing(map_location)
+    place = _placing(map_location)
     if content.startswith(pickled.MARK):
         return pickled.loads(content, where, not weights_only, place)
     structure, tensors = _decode(content, where)
-    if place is not None:
-        tensors = {name: place(tensor) for name, tensor in tensors.items()}
-    return dict(tensors) if structure is None else _unpack(structure, tensors, where)
+    if structure is None:
+        return {name: place(tensor, "cpu") for name, tensor in tensors.items()}
+    return _unpack(structure, tensors, where, place)
 
 
-def _placing(map_location: Any) -> Callable[[Tensor], Tensor]:
-    """The function that puts a loaded tensor, which is in host memory, where `map_location` says."""
+def _placing(map_location: Any) -> Place:
+    """The function that puts a loaded tensor, which is in host memory and was on the device it is told, where
+    `map_location` says.
+    """
+    if map_location is None:
+        return _where_it_was
     if isinstance(map_location, dict):
-        return lambda tensor: tensor.to(map_location.get("cpu", "cpu"))
+        return lambda tensor, was: _where_it_was(tensor, map_location.get(was, was))
     if callable(map_location):
-        return lambda tensor: tensor if (mapped := map_location(tensor, "cpu")) is None else mapped
-    return lambda tensor: tensor.to(map_location)
+        return lambda tensor, was: (
+            _where_it_was(tensor, was) if (mapped := map_location(tensor, was)) is None else mapped
+        )
+    return lambda tensor, was: tensor.to(map_location)
+
+
+def _where_it_was(tensor: Tensor, was: Any) -> Tensor:
+    try:
+        return tensor if was == "cpu" else tensor.to(was)
+    except RuntimeError as cause:
+        raise RuntimeError(
+            f"load: a tensor was on {was} when it was saved, which is not there now; pass map_location='cpu' to keep "
+            f"it in host memory ({cause})"
+        ) from cause
 
 
 # --- the structure around the tensors ---------------------------------------------------------------------------------
@@ -123,7 +142,9 @@ def _pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         while name in tensors:
             name += "_"
         tensors[name] = value.detach().cpu()
-        return {"tensor": name, "stride": list(value.stride()), "requires_grad": value.requires_grad and value.is_leaf}
+        entry: dict[str, Any] = {"tensor": name, "stride": list(value.stride())}
+        entry["requires_grad"] = value.requires_grad and value.is_leaf
+        return entry if value.is_cpu else entry | {"device": str(value.device)}
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if isinstance(value, int | np.integer):
@@ -155,22 +176,23 @@ def _pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     raise _MoreThanDataError(f"{place or 'the object'} is a {type(value).__name__}")
 
 
-def _unpack(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
+def _unpack(value: Any, tensors: dict[str, Tensor], where: str, place: Place) -> Any:
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
         tensor = _in_strides(tensors[value["tensor"]], tuple(value["stride"]))
+        tensor = place(tensor, value.get("device", "cpu"))
         return tensor.requires_grad_() if value["requires_grad"] else tensor
     ((kind, content),) = value.items()
     if kind == "array":
-        return _unpack(content, tensors, where).numpy()
+        return _unpack(content, tensors, where, _where_it_was).numpy()
     if kind in ("dict", "ordered"):
         made: dict[Any, Any] = OrderedDict() if kind == "ordered" else {}
         for key, item in content:
-            made[_unpack(key, {}, where)] = _unpack(item, tensors, where)
+            made[_unpack(key, {}, where, place)] = _unpack(item, tensors, where, place)
         return made
     if kind in ("list", "tuple"):
-        items = [_unpack(item, tensors, where) for item in content]
+        items = [_unpack(item, tensors, where, place) for item in content]
         return items if kind == "list" else tuple(items)
     readers: dict[str, Any] = {
         "float": float.fromhex,

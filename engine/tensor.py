@@ -619,6 +619,7 @@ class Tensor:
                 self.dtype,
                 self._requires_grad,
                 self.__dict__,
+                str(self.device),
             ),
         )
 
@@ -692,13 +693,17 @@ def _rebuild(
     of: dtype,
     requires_grad: bool,
     extra: dict[str, Any],
+    where: str = "cpu",
 ) -> Tensor:
-    """Unpickles a tensor in the strides it had (row-major where those were not dense)."""
+    """Unpickles a tensor in the strides it had (row-major where those were not dense), on the device it was on."""
     from engine.spec import spec_of
 
     spec = spec_of(shape, layout.preserve_strides(tuple(shape), stride), of)
     memory = backend.empty(spec)
     memory[...] = array
+    if where != "cpu":
+        there = Tensor(memory, spec).to(where)
+        memory, spec = there._array, there._spec
     tensor = kind.__new__(kind)
     Tensor.__init__(tensor, memory, spec)
     tensor._requires_grad = requires_grad

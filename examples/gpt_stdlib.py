@@ -2,6 +2,7 @@
 
     python examples/gpt_stdlib.py                    # one process, no launcher
     ddprun -n 2 examples/gpt_stdlib.py               # two ranks on this machine
+    ddprun examples/gpt_stdlib.py --device cuda      # a rank for each GPU
     ddprun -n 2 examples/gpt_stdlib.py --resume      # go on from --out/gpt.ckpt, bit for bit
 
 The batch size is the global one, so every world size trains on the same batches. Validation loss is in bits per
@@ -81,7 +82,7 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if residual else 0.02)
 
     def forward(self, tokens: engine.Tensor) -> engine.Tensor:
-        x = self.token(tokens) + self.position(engine.arange(tokens.shape[1]))
+        x = self.token(tokens) + self.position(engine.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -110,15 +111,16 @@ def windows(text: np.ndarray, starts: np.ndarray, context: int) -> tuple[engine.
 
 
 def loss_of(net: nn.Module, inputs: engine.Tensor, targets: engine.Tensor) -> engine.Tensor:
-    """Mean cross-entropy in nats a byte."""
-    return F.cross_entropy(net(inputs).flatten(0, 1), targets)
+    """Mean cross-entropy in nats a byte, on the device of the model."""
+    device = next(net.parameters()).device
+    return F.cross_entropy(net(inputs.to(device)).flatten(0, 1), targets.to(device))
 
 
 def bits_per_byte(model: GPT, validation: np.ndarray) -> float:
     """Mean loss over the validation windows; each rank scores every world-size-th, none is scored twice."""
     starts = np.linspace(0, len(validation) - model.context - 1, VALIDATION_WINDOWS).astype(np.int64)
     mine = starts[ddp.get_rank() :: ddp.get_world_size()]
-    total = engine.zeros((), dtype=engine.float64)
+    total = engine.zeros((), dtype=engine.float64, device=next(model.parameters()).device)
     model.eval()
     with engine.no_grad():
         for first in range(0, len(mine), 8):
@@ -133,10 +135,11 @@ def generate(model: GPT, prompt: bytes, length: int) -> str:
     """The prompt and `length` more bytes, drawn one by one from the model at temperature 0.8."""
     generator = engine.Generator().manual_seed(0)
     tokens = engine.tensor([list(prompt)])
+    device = next(model.parameters()).device
     model.eval()
     with engine.no_grad():
         for _ in range(length):
-            logits = model(tokens[:, -model.context :])[:, -1]
+            logits = model(tokens[:, -model.context :].to(device))[:, -1].cpu()
             drawn = engine.multinomial(F.softmax(logits / 0.8, dim=-1), 1, generator=generator)
             tokens = engine.cat([tokens, drawn], dim=1)
     model.train()
@@ -182,6 +185,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=300, help="bytes to generate at the end")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--out", type=Path, default=Path("out/gpt_stdlib"), help="folder for the checkpoint")
+    parser.add_argument("--device", default="cpu", help='"cuda" trains on GPUs')
     args = parser.parse_args()
 
     ddp.init_process_group()
@@ -196,7 +200,7 @@ def main() -> None:
     train, validation = standard_library()
 
     engine.manual_seed(0)
-    model = GPT(args.layers, args.width, args.width // 32, args.context)
+    model = GPT(args.layers, args.width, args.width // 32, args.context).to(args.device)
     net = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = AdamW(decay_groups(model), lr=LEARNING_RATE, betas=(0.9, 0.95), fused=True)
     scheduler = LambdaLR(optimizer, lambda step: learning_rate_factor(step, args.steps))

@@ -25,6 +25,7 @@ from engine.autograd.modes import no_grad as no_grad
 from engine.autograd.modes import set_detect_anomaly as set_detect_anomaly
 from engine.autograd.modes import set_grad_enabled as set_grad_enabled
 from engine.autograd.modes import set_layout_contract as set_layout_contract
+from engine.autograd.modes import set_multithreading_enabled as set_multithreading_enabled
 from engine.autograd.task import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401 - PyTorch's private name
 from engine.autograd.variable import Variable as Variable
 

@@ -144,7 +144,8 @@ def _accumulate(variable: Tensor, meta: AutogradMeta, gradient: Any, unshared: b
                 f"AccumulateGrad: the gradient has shape {list(gradient.shape)} and the .grad that is there "
                 f"{list(total._spec.shape)} (was .data swapped?); set .grad to None first"
             )
-        np.add(total._array, gradient, out=total._array)
+        array = total._array
+        array += gradient
         total._bump_version("AccumulateGrad")
         return
     if (

@@ -9,6 +9,7 @@ from engine.autograd.executor import run_backward
 from engine.autograd.gradients import as_tensor
 from engine.autograd.graph import GradientEdge
 from engine.autograd.node import Edge
+from engine.guard import fill
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -170,7 +171,7 @@ def _root_gradient(position: int, output: Any, gradient: Any, create_graph: bool
             raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {spec.dtype}")
         one = backend.empty(spec)
         if one is not None:  # on "meta" there is no memory
-            one.fill(1)
+            fill(one, 1)
         return Tensor(one, spec)
     if not isinstance(gradient, Tensor):
         raise TypeError(f"gradients can be either Tensors or None, but got {type(gradient).__name__}")

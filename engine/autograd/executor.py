@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heappushpop
 from typing import Any
 
+from engine.autograd import places
 from engine.autograd.accumulate import AccumulateGrad
 from engine.autograd.gradients import add_into, fit
 from engine.autograd.hooks import check_nan, name_the_node, run_post_hooks, run_pre_hooks
@@ -45,11 +46,18 @@ def run_backward(
 def _on_fresh_thread(function: Callable[[], Any]) -> Any:
     """Runs `function` on a thread with an empty Python stack and this thread's modes and tasks."""
     outcome: dict[str, Any] = {}
+    adopt = None
+    if places.in_use:
+        from engine.autograd.workers import takeover
+
+        adopt = takeover()
     modes = state.__dict__ | {"tasks": list(state.tasks)}
 
     def body() -> None:
         state.__dict__.update(modes)
         try:
+            if adopt is not None:
+                adopt()
             outcome["value"] = function()
         except BaseException as error:  # noqa: BLE001 - handed to the waiting thread whatever it is
             outcome["error"] = error
@@ -88,7 +96,10 @@ def _run(
     state.grad_enabled = create_graph
     state.tasks.append(task)
     try:
-        _drain(task, buffers)
+        if places.in_use:
+            _drain_on_gpus(task, buffers)
+        else:
+            _drain(task, buffers)
         task.node = None
         for callback in task.callbacks:  # a callback may queue further ones
             callback()
@@ -106,10 +117,17 @@ def _run(
     return [task.captured.get(position) for position in range(len(inputs))]
 
 
+def _drain_on_gpus(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
+    """The same for a process that has recorded calls on a GPU; this graph may be without one."""
+    from engine.autograd.workers import drain, has_places
+
+    (drain if has_places(task) else _drain)(task, buffers)
+
+
 def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
     """Runs the roots and everything that becomes ready. Roots that other roots lead to wait like any other node."""
     dependencies, not_ready, recorded, release = task.dependencies, task.not_ready, task.recorded, not task.keep_graph
-    plain = task.needed is None and not state.anomaly  # else every node takes the long way through `_evaluate`
+    plain = task.needed is None and not state.anomaly  # else every node takes the long way through `evaluate`
     queue: list[tuple[int, Node, list[Any]]] = []  # sequence numbers differ, so nodes are never compared
     leaves: list[tuple[Node, list[Any]]] = []
     for node in task.roots:
@@ -132,9 +150,9 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
                 if plain and leaf.extras is None:
                     leaf.apply(buffer, recorded)
                     if leaf.extras is not None:
-                        _run_late_hooks(leaf, (), recorded)
+                        run_late_hooks(leaf, (), recorded)
                 else:
-                    _evaluate(task, leaf, buffer)
+                    evaluate(task, leaf, buffer)
             leaves.clear()
         if ready is not None:
             _, node, buffer = heappushpop(queue, ready) if queue else ready
@@ -147,11 +165,11 @@ def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
         if plain and node.extras is None:
             results = node.apply(buffer, recorded)
             if node.extras is not None:
-                results = _run_late_hooks(node, results, recorded)
+                results = run_late_hooks(node, results, recorded)
             if release:
                 node.release()
         else:
-            evaluated = _evaluate(task, node, buffer)
+            evaluated = evaluate(task, node, buffer)
             if evaluated is None:
                 continue
             results, evaluated = evaluated, None
@@ -203,7 +221,7 @@ def _position(node: Node, results: Sequence[Any], edge: Edge, gradient: Any) -> 
     )
 
 
-def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:
+def evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:
     """Runs a node where somebody registered hooks, asked for certain inputs only, or switched anomaly mode on. None: it
     need not run.
     """
@@ -233,7 +251,7 @@ def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] |
     return results
 
 
-def _run_late_hooks(node: Node, results: Sequence[Any], recorded: bool) -> Sequence[Any]:
+def run_late_hooks(node: Node, results: Sequence[Any], recorded: bool) -> Sequence[Any]:
     """Post-hooks that were registered while the node was running; what it was given is gone by now."""
     extras = node.extras
     return results if extras is None or not extras.post_hooks else run_post_hooks(extras, node, results, (), recorded)

@@ -9,6 +9,7 @@ from engine.autograd.gradients import as_tensor
 from engine.autograd.hooks import raw
 from engine.autograd.modes import set_grad_enabled
 from engine.autograd.node import Edge, Node
+from engine.autograd.places import current_place
 from engine.autograd.saved import FREED, SavedTensor
 from engine.tensor import Tensor
 
@@ -74,7 +75,7 @@ class FunctionCtx:
 class FunctionNode(Node):
     """The backward step of a Function. Attributes of its context can be read here, too."""
 
-    __slots__ = ("context", "function", "non_differentiable", "places", "released")
+    __slots__ = ("context", "function", "non_differentiable", "place", "places", "released")
 
     def __init__(
         self, function: "type[Function]", context: FunctionCtx, args: Sequence[Any], outputs: Sequence[Any]
@@ -88,6 +89,11 @@ class FunctionNode(Node):
         self.context = context
         self.non_differentiable: frozenset[int] = frozenset()
         self.released = False
+        self.place = None
+        for spec in out_specs:
+            if spec is not None and spec.device.index is not None:  # the first output on a GPU says where it ran
+                self.place = current_place(spec.device.index)
+                break
         context._node = weakref.ref(self)
 
     def name(self) -> str:

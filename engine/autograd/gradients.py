@@ -86,7 +86,7 @@ def add_into(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> Non
     memory.
     """
     held = buffer[slot]
-    if not recorded and type(held) is np.ndarray and sys.getrefcount(held) <= _UNSHARED and owns_memory(held):
+    if not recorded and type(held) is np.ndarray and sys.getrefcount(held) <= UNSHARED and owns_memory(held):
         np.add(held, gradient, out=held)
     else:
         buffer[slot] = held + gradient
@@ -95,13 +95,28 @@ def add_into(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> Non
 def owns_memory(array: Any) -> bool:
     """Whether no other array or tensor looks into the memory of `array`, which itself only its caller holds."""
     base = array.base
+    if type(array) is not np.ndarray:
+        return _owns_device_memory(array, base)
     if base is None:
-        # CuPy's views made from a pointer have no base and share the memory object; NumPy's own memory has one owner.
-        return type(array) is np.ndarray or sys.getrefcount(array.data.mem) <= _UNSHARED_MEMORY
+        return True
     if type(base) is not np.ndarray or base.base is not None or not array.flags.writeable:
         return False
     del base
     return _references_of_base(array) <= _UNSHARED_BASE
+
+
+def _owns_device_memory(array: Any, base: Any) -> bool:
+    """The same of CuPy's, each of which has a pointer of its own to the memory. A view made from a pointer has no base;
+    one that repeats elements may be written to there, and must not be.
+    """
+    if 0 in array.strides and any(
+        step == 0 and size > 1 for size, step in zip(array.shape, array.strides, strict=True)
+    ):
+        return False
+    if base is None:
+        return sys.getrefcount(array.data.mem) <= _UNSHARED_MEMORY
+    del base  # one more reference is the caller's
+    return sys.getrefcount(array.data.mem) <= _UNSHARED_MEMORY + 1 and _references_of_base(array) <= _UNSHARED_BASE + 1
 
 
 def _references_of_base(array: Any) -> int:
@@ -130,6 +145,7 @@ class _Pointer:
         self.mem = object()
 
 
-_UNSHARED = _references_of_held([np.empty(1)], 0, None, False)
+UNSHARED = _references_of_held([np.empty(1)], 0, None, False)
 _UNSHARED_BASE = _references_of_sole_base()
-_UNSHARED_MEMORY = sys.getrefcount(_Pointer().mem)
+_pointer = _Pointer()
+_UNSHARED_MEMORY = sys.getrefcount(_pointer.mem)

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from engine.autograd.modes import state
 from engine.autograd.node import Edge as Edge
@@ -89,21 +89,25 @@ class saved_tensors_hooks:
 class save_on_cpu(saved_tensors_hooks):
     """Context manager: saved tensors wait for backward in host memory, and return to their device when it needs them.
 
-    Raises: NotImplementedError for `pin_memory=True`.
+    pin_memory: in page-locked memory, so that the CPU waits for no copy. Tensors in host memory stay as they are.
     """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
-        if pin_memory:
-            raise NotImplementedError(
-                "save_on_cpu: page-locked memory is not supported, so pin_memory=True could not do what it says; leave "
-                "it out"
-            )
+        def pack(tensor: Tensor) -> tuple[device, Tensor, Any]:
+            where = tensor.device
+            if where.type != "cuda" or not pin_memory:
+                return where, tensor if where is CPU else tensor.cpu(), None
+            from engine.cuda.streams import current_stream
 
-        def pack(tensor: Tensor) -> tuple[device, Tensor]:
-            return tensor.device, tensor if tensor.device is CPU else tensor.cpu()
+            return where, tensor.to(CPU, non_blocking=True), current_stream(where).record_event()
 
-        def unpack(packed: tuple[device, Tensor]) -> Tensor:
-            return packed[1].to(packed[0])
+        def unpack(packed: tuple[device, Tensor, Any]) -> Tensor:
+            where, saved, copied = packed
+            if copied is not None:
+                from engine.cuda.streams import current_stream
+
+                current_stream(where).wait_event(copied)
+            return saved.to(where, non_blocking=copied is not None)
 
         super().__init__(pack, unpack)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import ContextDecorator
 from typing import Any, Self
 
+from engine.device import default as default_device
+
 
 class _State(threading.local):
     def __init__(self) -> None:
@@ -18,12 +20,33 @@ class _State(threading.local):
     inference = False
     anomaly = False
     check_nan = True
+    multithreading = True  # whether backward runs the nodes of each GPU on a thread of its own
     layout_contract = True  # whether AccumulateGrad stores first gradients by the gradient layout contract
     saved_tensor_hooks: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
     saved_tensor_hooks_disabled: str | None = None  # the error message while `disable_saved_tensors_hooks` is active
 
 
 state = _State()
+
+_carried: list[threading.local] = [state, default_device]
+
+
+def carry(local: threading.local) -> None:
+    """What a thread has in `local` is to be in force where backward runs nodes on other threads, too."""
+    _carried.append(local)
+
+
+class carried:
+    """The modes of this thread; `install` puts them in force on another."""
+
+    def __init__(self) -> None:
+        self._values = [(local, dict(local.__dict__)) for local in _carried]
+
+    def install(self) -> None:
+        """Puts them in force on this thread."""
+        for local, values in self._values:
+            local.__dict__.clear()
+            local.__dict__.update(values)
 
 
 class _InferenceBlocks:
@@ -160,6 +183,13 @@ class set_layout_contract(_Switch):
 
     def __init__(self, mode: bool) -> None:
         super().__init__(layout_contract=bool(mode))
+
+
+class set_multithreading_enabled(_Switch):
+    """Whether backward runs the nodes of each GPU on a thread of its own (the default), or all on the caller's."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(multithreading=bool(mode))
 
 
 def is_grad_enabled() -> bool:

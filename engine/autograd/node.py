@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from engine.autograd.modes import state
 
 if TYPE_CHECKING:
+    from engine.autograd.places import Place
     from engine.spec import Spec
 
 Edge = tuple["Node", int]  # (node that receives the gradient, which of its gradient slots)
@@ -38,6 +39,7 @@ class Node:
 
     __slots__ = ("__weakref__", "extras", "input_specs", "next_edges", "output_specs", "sequence", "topological")
     topological: int
+    place: "Place | None" = None  # the GPU and stream of the forward call; a slot of the nodes that have one
 
     def __init__(
         self, next_edges: Sequence[Edge | None], input_specs: "Sequence[Spec]", output_specs: "Sequence[Spec]"

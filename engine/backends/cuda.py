@@ -1,13 +1,6 @@
-"""Permissions for reduced precision on a GPU. They may be set; every product here is computed in full precision."""
-
-from types import SimpleNamespace
+"""Permissions for reduced precision in matrix products on a GPU."""
 
 from engine.cuda import is_available as is_built
-
-matmul = SimpleNamespace(
-    allow_tf32=False,
-    allow_fp16_reduced_precision_reduction=True,
-    allow_bf16_reduced_precision_reduction=True,
-)
+from engine.settings import matmul
 
 __all__ = ["is_built", "matmul"]

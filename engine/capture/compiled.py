@@ -7,11 +7,13 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
 
-from engine.autograd.modes import state
+from engine.amp.modes import modes, own_casts
+from engine.autograd.modes import set_multithreading_enabled, state
 from engine.callers import stack_level
 from engine.capture.arguments import alias_of, exchanged, signature, tensors_in, with_tensors
+from engine.capture.device import DeviceProgram, NotCapturedError
 from engine.capture.intercepts import listening
-from engine.capture.program import Program, Recording, disagreement, program, without_history
+from engine.capture.program import Program, Recording, check_leaks, disagreement, program, without_history
 from engine.capture.recorder import Recorder
 from engine.nn.module import Module
 from engine.tensor import Tensor
@@ -31,7 +33,7 @@ class _Entry:
     """What is known of calls with one signature."""
 
     def __init__(self) -> None:
-        self.programs: list[Program] = []
+        self.programs: list[Program | DeviceProgram] = []
         self.recorded_once: list[Recording] = []
 
 
@@ -46,6 +48,7 @@ class CompiledStep:
         self._called = False
         self._recordings = 0
         self._given_up = False
+        self._changing: set[int] = set()  # optimizers (by id) whose options change from call to call
         update_wrapper(self, step)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -61,12 +64,18 @@ class CompiledStep:
             )
         try:
             tensors: list[Tensor] = []
-            key = (signature(args, tensors), signature(kwargs, tensors) if kwargs else None, state.grad_enabled)
+            precision = modes.signature() if modes.active else None
+            named = signature(kwargs, tensors) if kwargs else None
+            key = (signature(args, tensors), named, state.grad_enabled, precision)
             entry = self._entries.get(key)
             if entry is not None and entry.programs and not trace._active:
                 for known in entry.programs:
                     if known.holds() and _usual_modes():
-                        return known.replay(*tensors)
+                        try:
+                            return known.replay(*tensors)
+                        except NotCapturedError as error:
+                            self._give_up(f"a CUDA graph cannot be made of it: {error.__cause__}")
+                            return self._step(*args, **kwargs)
             return self._unprepared(key, tensors, args, kwargs)
         finally:
             self._running.release()
@@ -99,8 +108,8 @@ class CompiledStep:
         if any(tensor.requires_grad for tensor in tensors):
             self._give_up("an argument requires grad, and a gradient has to go to one and the same tensor")
             return self._step(*args, **kwargs)
-        if any(tensor.device.type != "cpu" for tensor in tensors):
-            self._give_up("an argument is not in host memory, and only steps there are captured")
+        if any(tensor.is_meta for tensor in tensors):
+            self._give_up("an argument is on device 'meta', where there is nothing to compute")
             return self._step(*args, **kwargs)
         if not _recording.acquire(blocking=False):
             return self._step(*args, **kwargs)  # another thread is recording; next time
@@ -127,7 +136,7 @@ class CompiledStep:
         given = with_tensors(args, waiting), with_tensors(kwargs, waiting)
         _recorder = recorder
         try:
-            with listening(recorder):
+            with listening(recorder), own_casts(), set_multithreading_enabled(False):
                 result = self._step(*given[0], **given[1])
         except BaseException:
             recorder.close()
@@ -135,6 +144,7 @@ class CompiledStep:
         finally:
             _recorder = None
         recorder.check_options()
+        recorder.check_devices()
         if recorder.reason is None:
             _check_result(recorder, result)
         if recorder.reason is None:
@@ -148,7 +158,13 @@ class CompiledStep:
             else:
                 entry.recorded_once.remove(first)
                 result = without_history(recorder, result, aliases)
-                entry.programs.append(program(recorder, first, recording, result, aliases))
+                made: Any
+                if recorder.on_gpu:
+                    check_leaks(recorder, first, recording, result, aliases)
+                    made = DeviceProgram(first, self._step, given, self._changing)
+                else:
+                    made = program(recorder, first, recording, result, aliases)
+                entry.programs.append(made)
         recorder.close()
         if recorder.reason is not None:
             self._give_up(recorder.reason)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import dispatch, methods
+from engine import backend, dispatch, methods
 from engine.autograd import accumulate, api, executor, gradients, task
 from engine.autograd.modes import state
 from engine.autograd.node import Node
@@ -68,8 +68,12 @@ class _RecordedPlan:
         if recorder.depth or get_ident() != recorder.thread:
             return plan.run(*arrays)
         _check_modes(recorder)
-        if any(spec.device.type != "cpu" for spec in plan.outs):
-            recorder.refuse(f"{plan.operator.name} runs on {plan.outs[0].device}: only host memory is captured")
+        places = {spec.device for spec in (*plan.input_specs, *plan.outs) if spec is not None and spec.number is None}
+        recorder.devices |= places
+        if len(places) > 1:
+            recorder.check_devices()
+        if any(where.type == "meta" for where in places):
+            recorder.refuse(f"{plan.operator.name} runs on device 'meta', where there is nothing to compute")
             return plan.run(*arrays)
         arguments = [recorder.atom(array) for array in arrays]
         recorder.depth += 1
@@ -127,7 +131,7 @@ def _table() -> list[tuple[Any, Callable[..., Any]]]:
     table += [(getattr(random, name), _fill) for name in fills]
     table += [(getattr(clip_grad, name), _effect) for name in clips]
     table += [(function, _effect) for function in (*generators, Optimizer.zero_grad, Module.zero_grad, *EFFECTS)]
-    table += [(step, _effect) for kind in (Optimizer, LRScheduler) for step in _own_methods(kind, "step")]
+    table += [(step, _effect) for kind in (Optimizer, LRScheduler) for step in own_methods(kind, "step")]
     table += [
         (inplace.write, _write),
         (inplace._overwrite, _overwrite),
@@ -154,7 +158,8 @@ def _table() -> list[tuple[Any, Callable[..., Any]]]:
     return table
 
 
-def _own_methods(kind: type, name: str) -> list[Any]:
+def own_methods(kind: type, name: str) -> list[Any]:
+    """The functions that a class and those below it define under this name."""
     found, todo = [], [kind]
     while todo:
         each = todo.pop()
@@ -191,7 +196,10 @@ def _source(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **k
             return original(*args, **kwargs)
         recorder.refuse(f"{name}() reads the value of a tensor")
     made = _inside(recorder, original, *args, **kwargs)
-    if made._spec.device.type == "cpu":
+    recorder.devices.add(made._spec.device)
+    if made._spec.device.index is not None and name == "tensor":
+        recorder.refuse("tensor() copies Python data to the GPU, which a CUDA graph would not do; pass it as argument")
+    if made._spec.device.type != "meta":
         recorder.add("source", _function(original), [arguments], recorder.results([made._array]))
     return made
 
@@ -296,8 +304,9 @@ def _checked_indices(recorder: Recorder, original: Callable[..., Any], view: Ten
     for place, before, after in zip(places, wanted, given, strict=True):
         atom = recorder.atom(before._array)
         size = view.shape[place]
-        fresh = _inside(recorder, wrapped_index, before._array, size, place)
-        after._array = fresh if after is not before else after._array
+        if not backend.is_on_gpu(before._array):
+            fresh = _inside(recorder, wrapped_index, before._array, size, place)
+            after._array = fresh if after is not before else after._array
         recorder.add(
             "function", wrapped_index, [atom, Constant(size), Constant(place)], recorder.results([after._array])
         )

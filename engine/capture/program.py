@@ -61,10 +61,16 @@ def program(recorder: Recorder, first: Recording, second: Recording, result: Any
     """What is replayed of two recordings that agree. `result` has no history, so that what else is alive of the step is
     held by somebody who should not: then the recorder refuses.
     """
-    allowed = _lasting(second, result, aliases)
     events = settled(first.events, second.events)
     # A kernel may give its very first result in another layout than the later ones.
     layouts = [one if one == other else None for one, other in zip(first.layouts, second.layouts, strict=True)]
+    check_leaks(recorder, first, second, result, aliases)
+    return Program(first, Writer(events, second.result, layouts, len(aliases)).write())
+
+
+def check_leaks(recorder: Recorder, first: Recording, second: Recording, result: Any, aliases: list[Tensor]) -> None:
+    """Refuses a step that keeps what it made. The events, which hold some of it, are dropped."""
+    allowed = _lasting(second, result, aliases)
     first.events, second.events = [], []
     leaked = _leaked(recorder, allowed)
     if leaked is not None:
@@ -75,7 +81,6 @@ def program(recorder: Recorder, first: Recording, second: Recording, result: Any
             f"the step keeps a tensor of shape {leaked} beyond its end (in a list or an attribute, say), which a "
             "replay would not do again; return it instead"
         )
-    return Program(first, Writer(events, second.result, layouts, len(aliases)).write())
 
 
 def _lasting(recording: Recording, result: Any, aliases: list[Tensor]) -> set[int]:

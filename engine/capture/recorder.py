@@ -20,6 +20,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 import engine
+from engine import backend
 from engine.autograd.versions import VersionCounter
 from engine.capture.options import Options
 from engine.spec import Spec
@@ -126,6 +127,7 @@ class Recorder:
         self.leaves: dict[Any, None] = {}  # AccumulateGrad nodes that ran
         self.consumed: set[int] = set()  # nodes (by id) that a backward has run through
         self.in_backward = False
+        self.devices: set[Any] = set()  # that operators ran on
         self._slots: dict[int, Slot] = {}
         self._residuals: dict[int, Slot] = {}  # residuals that are no arrays: numbers, lists
         self._held: dict[int, Any] = {}  # those and NumPy's scalars, which cannot be held weakly
@@ -133,6 +135,22 @@ class Recorder:
         self.layouts: list[Layout | None] = []  # of each slot; None where it is no array
         self._memory: dict[int, tuple[int, int, int]] = {}  # owner (by id) -> number, first and last address
         self._memories = count()
+
+    def check_devices(self) -> None:
+        """Refuses a step that computes in host memory and on a GPU, or on several."""
+        kinds = {where.type for where in self.devices}
+        if len(kinds) > 1:
+            self.refuse(
+                "the step computes both in host memory and on a GPU: move its inputs to the GPU before it, and its "
+                "results back after it"
+            )
+        elif len(self.devices) > 1:
+            self.refuse("the step computes on several GPUs, and a CUDA graph belongs to one")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether operators ran on a GPU."""
+        return any(where.type == "cuda" for where in self.devices)
 
     def check_options(self) -> None:
         """Refuses a step that writes options of an optimizer itself."""
@@ -179,10 +197,11 @@ class Recorder:
         """The slot of an array that was made now."""
         slot = Slot(len(self.layouts))
         self.layouts.append(self.layout(array) if isinstance(array, np.ndarray) else None)
-        by_identity = self._slots if isinstance(array, np.ndarray | np.generic) else self._residuals
+        on_gpu = backend.is_on_gpu(array)
+        by_identity = self._slots if on_gpu or isinstance(array, np.ndarray | np.generic) else self._residuals
         assert by_identity is self._slots or residual
         by_identity[id(array)] = slot
-        if isinstance(array, np.ndarray):
+        if on_gpu or isinstance(array, np.ndarray):
             self._watch(array)
         else:
             self._held[id(array)] = array
@@ -215,7 +234,7 @@ class Recorder:
 
     def atom(self, value: Any, residual: bool = False) -> Any:
         """What an event says of a raw value that was given to a kernel."""
-        if isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.ndarray | np.generic) or backend.is_on_gpu(value):
             return self._slots.get(id(value)) or External(value)
         if residual and value is not None:
             found = self._residuals.get(id(value))
@@ -274,7 +293,7 @@ def memory_chain(array: np.ndarray) -> list[np.ndarray]:
     chain: list[np.ndarray] = []
     found: Any = array
     while found is not None:
-        if isinstance(found, np.ndarray):
+        if isinstance(found, np.ndarray) or backend.is_on_gpu(found):
             chain.append(found)
         # views made from an array interface (numpy's as_strided, engine.backend) name what they keep alive
         found = found.base if hasattr(found, "base") else getattr(found, "owner", None)

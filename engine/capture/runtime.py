@@ -43,7 +43,7 @@ def _references_of_local() -> int:
     return sys.getrefcount(local)
 
 
-def _begin(leaves: dict[Node, int]) -> tuple[GraphTask, bool]:
+def begin_backward(leaves: dict[Node, int]) -> tuple[GraphTask, bool]:
     """What hooks and listeners see of a backward: the task that runs, which leaves it reaches, and how often."""
     task = GraphTask((), False, False)
     task.dependencies = leaves
@@ -53,17 +53,20 @@ def _begin(leaves: dict[Node, int]) -> tuple[GraphTask, bool]:
     return task, before
 
 
-def _end(task: GraphTask) -> None:
+def end_backward(task: GraphTask) -> None:
+    """What was queued for the end of backward."""
     for callback in task.callbacks:
         callback()
 
 
-def _fail(task: GraphTask) -> None:
+def fail_backward(task: GraphTask) -> None:
+    """What was queued for a backward that fails."""
     for callback in task.on_error:
         callback()
 
 
-def _leave(before: bool) -> None:
+def leave_backward(before: bool) -> None:
+    """Undoes `begin_backward`; `before` is the grad mode it found."""
     state.grad_enabled = before
     state.tasks.pop()
 
@@ -93,10 +96,10 @@ def returned(array: Any, spec: Spec, node: CapturedStep | None) -> Tensor:
 NAMESPACE = {
     "state": state,
     "Tensor": Tensor,
-    "begin": _begin,
-    "end": _end,
-    "fail": _fail,
-    "leave": _leave,
+    "begin": begin_backward,
+    "end": end_backward,
+    "fail": fail_backward,
+    "leave": leave_backward,
     "fit": gradients.fit,
     "add_into": gradients.add_into,
     "offered": accumulate.offered,

@@ -7,7 +7,7 @@ are no trouble.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Self
 
 Handler = Callable[..., Any]  # handler(original, *args, **kwargs)
@@ -21,6 +21,23 @@ def _template(*args: Any, **kwargs: Any) -> Any:
 _PLACE = "the constant that becomes the stand-in"
 
 
+def stand_in(function: FunctionType, handler: Handler) -> CodeType:
+    """The code with which a call of `function` becomes `handler(original, *args, **kwargs)`."""
+    original = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    setattr(original, "__wrapped__", function)  # noqa: B010 - functions have no such attribute for mypy
+    handled = partial(handler, original)
+    code = _template.__code__
+    constants = tuple(handled if constant == _PLACE else constant for constant in code.co_consts)
+    return code.replace(co_consts=constants, co_freevars=function.__code__.co_freevars)
+
+
 class StandIns:
     """Within the `with` block a call of one of the functions becomes `handler(original, *args, **kwargs)`."""
 
@@ -30,19 +47,7 @@ class StandIns:
     def __enter__(self) -> Self:
         self._codes = [(function, function.__code__) for function, _ in self._handlers]
         for function, handler in self._handlers:
-            original = FunctionType(
-                function.__code__,
-                function.__globals__,
-                function.__name__,
-                function.__defaults__,
-                function.__closure__,
-            )
-            original.__kwdefaults__ = function.__kwdefaults__
-            setattr(original, "__wrapped__", function)  # noqa: B010 - functions have no such attribute for mypy
-            stand_in = partial(handler, original)
-            code = _template.__code__
-            constants = tuple(stand_in if constant == _PLACE else constant for constant in code.co_consts)
-            function.__code__ = code.replace(co_consts=constants, co_freevars=function.__code__.co_freevars)
+            function.__code__ = stand_in(function, handler)
         return self
 
     def __exit__(self, *_: object) -> None:

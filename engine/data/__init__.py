@@ -1,6 +1,6 @@
 """`engine.data`: datasets, samplers, collation and `DataLoader` under the names of `torch.utils.data`.
 
-Read in this order: dataset, sampler, collate, fetch, dataloader; then processes and worker.
+Read in this order: dataset, sampler, collate, fetch, dataloader; then processes and worker; pinning for GPUs.
 """
 
 from typing import Any
@@ -18,6 +18,7 @@ from engine.data.dataset import (
     TensorDataset,
     random_split,
 )
+from engine.data.pinning import DevicePrefetcher
 from engine.data.sampler import (
     BatchSampler,
     RandomSampler,
@@ -34,6 +35,7 @@ __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "DevicePrefetcher",
     "IterableDataset",
     "RandomSampler",
     "Sampler",

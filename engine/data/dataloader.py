@@ -5,9 +5,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from engine import backend
 from engine.data.collate import default_collate, default_convert
 from engine.data.dataset import IterableDataset
 from engine.data.fetch import Fetcher
+from engine.data.pinning import PinnedBatches
 from engine.data.processes import WorkerIterator
 from engine.data.sampler import BatchSampler, RandomSampler, SequentialSampler, new_seed
 
@@ -33,7 +35,8 @@ class DataLoader:
             worker_init_fn(worker id): called first in each; multiprocessing_context: how they start, see
             engine.data.processes; in_order: give out batches in the order of the sampler, or as they come.
         collate_fn: from a list of samples to a batch; default_collate if None.
-        pin_memory: page-locked memory for copies to a GPU; needs one, and warns without.
+        pin_memory: batches in page-locked memory, from which `to(device, non_blocking=True)` and `DevicePrefetcher`
+            copy to a GPU; needs one, and warns without. pin_memory_device: accepted, that memory serves all GPUs.
     Worker `i` is seeded with a seed of the epoch plus i (Python, NumPy and the engine).
     Raises: ValueError for arguments that contradict one another.
     """
@@ -87,12 +90,7 @@ class DataLoader:
                 sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
         if batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
-        if pin_memory:
-            warnings.warn(
-                "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
-                "be used.",
-                stacklevel=2,
-            )
+        self._pins = pin_memory and _finds_gpu()
         self.dataset = dataset
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -123,6 +121,10 @@ class DataLoader:
         return self.batch_sampler if self.batch_sampler is not None else self.sampler
 
     def __iter__(self) -> Iterator[Any]:
+        batches = self._batches()
+        return PinnedBatches(batches) if self._pins else batches
+
+    def _batches(self) -> Iterator[Any]:
         base_seed = new_seed(self.generator)  # drawn in every epoch, so that orders do not depend on the workers
         if self.num_workers == 0:
             return _OwnBatches(self)
@@ -157,6 +159,19 @@ class _OwnBatches(Iterator[Any]):
 
     def __len__(self) -> int:
         return len(self.loader)
+
+
+def _finds_gpu() -> bool:
+    try:
+        backend.require_cupy()
+    except RuntimeError:
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
+            "be used.",
+            stacklevel=3,
+        )
+        return False
+    return True
 
 
 def _check_workers(num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool) -> None:

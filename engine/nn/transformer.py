@@ -37,7 +37,7 @@ def _is_causal(mask: Tensor | None, is_causal: bool | None, size: int) -> bool:
     """The hint as given, else whether `mask` is exactly the causal one."""
     if is_causal is not None or mask is None:
         return bool(is_causal)
-    if tuple(mask.shape[-2:]) != (size, size):
+    if tuple(mask.shape[-2:]) != (size, size) or not mask.is_cpu:  # a GPU's mask is used as it is: asking would wait
         return False
     expected = _square_causal_mask(size, device=mask.device, dtype=mask.dtype)
     return mask.dim() == 2 and bool(mask.eq(expected).all())

@@ -18,6 +18,7 @@ from engine.kernels import activation as kernels
 from engine.kernels import piecewise
 from engine.kernels.piecewise import vectors
 from engine.ops.common import kept
+from engine.ops.gpu import alike, on_arrays, served
 from engine.ops.inplace import inplace
 from engine.ops.pointwise import where
 from engine.ops.precision import in_single_precision, require_real
@@ -48,7 +49,39 @@ def _activation(name: str, forward: Callable[..., Any], slope: Callable[..., Any
             return computed(xp, input, *given) if out is None else out
 
         operator.kernel("cpu")(run)
+    on_gpu(operator, name, slope)
     return operator
+
+
+def on_gpu(operator: Operator, name: str, slope: Callable[..., Any]) -> None:
+    """Gives an activation its kernels of engine.kernels.cuda.activation. `slope`: its rule, a function of g, nd, the
+    input (or the result) and numbers.
+    """
+
+    def run(xp: ModuleType, input: Any, *given: Any) -> Any:
+        if not served(input):
+            return operator.forward(xp, input, *given)
+        from engine.kernels.cuda import activation
+
+        called, numbers = _variant(name, given)
+        return activation.forward(called, *alike(xp, input), *numbers)
+
+    def run_backward(g: Any, nd: Any, input: Any, *given: Any) -> Any:
+        from engine.kernels.cuda import activation
+
+        called, numbers = _variant(name, given)
+        input, g = alike(nd.xp, input, g)
+        return activation.backward(called, g, input, *numbers)
+
+    operator.kernel("cuda")(run)
+    operator.derivative("cuda", (on_arrays(slope, run_backward),))
+
+
+def _variant(name: str, given: tuple[Any, ...]) -> tuple[str, tuple[float, ...]]:
+    """The name of the kernel and its numbers."""
+    if name == "gelu":
+        return ("gelu_tanh" if given[0] == "tanh" else "gelu"), ()
+    return name, given
 
 
 def _compiled_slope(name: str, slope: Callable[..., Any]) -> Callable[..., Any]:
@@ -306,12 +339,25 @@ SOFTPLUS = _activation(
     "beta threshold",
 )
 MISH = _activation("mish", lambda xp, input: input * xp.tanh(_softplus(xp, input)), _mish_slope)
+
+
+def _log_sigmoid_slope(g: Any, nd: Any, input: Any) -> Any:
+    return g * nd.sigmoid(-input)
+
+
 LOGSIGMOID = define(
     "logsigmoid",
     rule=_log_sigmoid_rule,
     forward=lambda xp, input: -_softplus(xp, -in_single_precision(input)).astype(input.dtype, copy=False),
-    backward=(lambda g, nd, input: g * nd.sigmoid(-input),),
+    backward=(_log_sigmoid_slope,),
 )
+on_gpu(LOGSIGMOID, "logsigmoid", _log_sigmoid_slope)
+
+
+for _name in ("relu", "sigmoid", "tanh"):  # whose slopes are functions of their results
+    (_bound,) = OPERATORS[_name].rules
+    assert _bound is not None
+    on_gpu(OPERATORS[_name], _name, _bound.rule)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:

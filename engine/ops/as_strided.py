@@ -10,6 +10,7 @@ from typing import Any
 from engine import backend, layout
 from engine.dispatch import apply, define
 from engine.ops.factories import shape_from
+from engine.ops.scattering import combine_at
 from engine.tensor import Tensor
 
 Ints = tuple[int, ...]
@@ -53,12 +54,12 @@ def scatter_strided(
         strided(memory, size, stride, offset - first)[...] = g
     else:
         places = strided(xp.arange(length), size, stride, offset - first)
-        xp.add.at(memory, places, g)
+        combine_at(xp, "add", memory, (places,), g)
     if (
         layout.internal_overlap(shape, input_stride) != "no"
     ):  # elements of the input that share memory share its gradient
         count = xp.zeros(length, g.dtype)
-        xp.add.at(count, strided(xp.arange(length), shape, input_stride, -first), xp.ones((), g.dtype))
+        combine_at(xp, "add", count, (strided(xp.arange(length), shape, input_stride, -first),), xp.ones((), g.dtype))
         memory = memory / xp.maximum(count, 1)
     return strided(memory, shape, input_stride, -first)
 

@@ -1,5 +1,5 @@
-"""scaled_dot_product_attention as one operator: products by BLAS on the operands as they lie, softmax in place on
-blocks that stay in cache.
+"""scaled_dot_product_attention as one operator: on the CPU by BLAS on the operands as they lie and softmax in place on
+blocks that stay in cache, on a GPU by fused kernels.
 
 Leading axes broadcast, so grouped queries and shared keys need no copies. Source of the semantics (causal mask from the
 top left, rows without a key give zeros, a boolean mask marks what may be attended):
@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from engine import layout
+from engine import backend, layout
 from engine.dispatch import apply, define
 from engine.dtypes import bool_
+from engine.kernels.cuda.attention import serves as fits_kernels
+from engine.ops import attention_cuda
 from engine.ops.attention_blocks import attention_by_blocks, fits_blocks, slopes_by_blocks
 from engine.ops.common import optional
 from engine.ops.dropout import keep_mask
@@ -192,6 +194,58 @@ def _attention_cpu(xp: ModuleType, query: Any, key: Any, value: Any, *masks_and_
     return run(query, key, value, *masks_and_attributes)
 
 
+@ATTENTION.kernel("cuda")
+def _attention_on_gpu(
+    xp: ModuleType,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    kept: Any,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+) -> Any:
+    if fits_kernels(query, key, value):
+        return attention_cuda.forward(query, key, value, mask, kept, causal, scale, kept_scale)
+    kept = attention_cuda.keep_mask(kept, query, key, value, kept_scale)
+    return _attention(xp, query, key, value, mask, kept, causal, scale, kept_scale)
+
+
+def _on(where: Any, array: Any) -> Tensor:
+    """A device array as a tensor."""
+    return Tensor(array, backend.spec_of_array(array, where))
+
+
+def _slopes_on_gpu(
+    g: Any,
+    nd: Any,
+    needs: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    kept: Any,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+    out: Any,
+    log_sums: Any,
+) -> list[Any]:
+    if nd.records:
+        whole = None
+        if kept is not None:
+            whole = _on(query.device, attention_cuda.keep_mask(kept._array, query, key, value, kept_scale))
+        return _recorded_slopes(g, query, key, value, mask, whole, causal, scale, kept_scale)
+    if not needs[3] and fits_kernels(query, key, value):
+        return attention_cuda.slopes(g, query, key, value, mask, kept, causal, scale, kept_scale, out, log_sums)
+    kept = attention_cuda.keep_mask(kept, query, key, value, kept_scale)
+    return _slopes(g, nd, needs, query, key, value, mask, kept, causal, scale, kept_scale, None, None)
+
+
+ATTENTION.derivative("cuda", _slopes_on_gpu)
+
+
 # --- public -----------------------------------------------------------------------------------------------------------
 
 
@@ -219,9 +273,12 @@ def scaled_dot_product_attention(
     if dropout_p:
         if not 0 <= dropout_p <= 1:
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
-        batch = layout.broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2]), tuple(value.shape[:-2]))
-        kept = keep_mask((*batch, query.shape[-2], key.shape[-2]), 1 - dropout_p, query.device)
         kept_scale = 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
+        if query.is_cuda:
+            kept = _on(query.device, attention_cuda.draws(query.device))
+        else:
+            batch = layout.broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2]), tuple(value.shape[:-2]))
+            kept = keep_mask((*batch, query.shape[-2], key.shape[-2]), 1 - dropout_p, query.device)
     return apply(
         ATTENTION, (query, key, value, optional(attn_mask), optional(kept)), (is_causal, float(scale), kept_scale)
     )

@@ -15,6 +15,7 @@ import numpy as np
 from engine.dispatch import apply, define
 from engine.layout import MemoryFormat, contiguous_format
 from engine.ops.common import require_floating
+from engine.ops.gpu import from_pool, served, to_pool
 from engine.ops.resample import AxisMap, separable, windowed_mean
 from engine.ops.windows import (
     Axes,
@@ -204,3 +205,56 @@ def avg_pool(
 def avg_pool_gradient(gradient: Tensor, size: Axes, *window: Any) -> Tensor:
     """The adjoint of `avg_pool`: (..., out...) to (..., size...), after the window's arguments the memory format."""
     return apply(AVG_POOL_GRADIENT, (gradient,), (size, *window))
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@AVG_POOL.kernel("cuda")
+def _avg_pool_cuda(
+    xp: ModuleType,
+    input: Array,
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    ceil_mode: bool,
+    count_padding: bool,
+    divisor: int | None,
+) -> Array:
+    if not input.size or not served(input):
+        return _avg_pool(xp, input, kernel, stride, padding, ceil_mode, count_padding, divisor)
+    from engine.kernels.cuda import pool
+
+    dims = len(kernel)
+    image = as_batch(input, dims)
+    out = pooled_shape(f"avg_pool{dims}d", input.shape, kernel, stride, padding, (1,) * dims, ceil_mode)
+    as_channels_last = lies_channels_last(image)
+    windows = pool.windows_of(input.shape[-dims:], out, kernel, stride, padding)
+    found = pool.avg_pool_forward(to_pool(xp, image, as_channels_last), windows, count_padding, divisor)
+    return from_pool(found, input.shape, as_channels_last)
+
+
+@AVG_POOL_GRADIENT.kernel("cuda")
+def _gradient_cuda(
+    xp: ModuleType,
+    gradient: Array,
+    size: Axes,
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    ceil_mode: bool,
+    count_padding: bool,
+    divisor: int | None,
+    memory_format: MemoryFormat,
+) -> Array:
+    if not gradient.size or not served(gradient):
+        window = (kernel, stride, padding, ceil_mode, count_padding, divisor)
+        return _gradient(xp, gradient, size, *window, memory_format)
+    from engine.kernels.cuda import pool
+
+    dims = len(kernel)
+    as_channels_last = memory_format is not contiguous_format
+    windows = pool.windows_of(size, gradient.shape[-dims:], kernel, stride, padding)
+    slope = to_pool(xp, as_batch(gradient, dims), as_channels_last)
+    found = pool.avg_pool_backward(slope, windows, count_padding, divisor)
+    return from_pool(found, gradient.shape, as_channels_last)

@@ -13,6 +13,7 @@ from engine.dispatch import apply, define
 from engine.layout import contiguous_format
 from engine.operands import Scalar
 from engine.ops.common import optional, require_floating
+from engine.ops.gpu import flattened, on_arrays, served
 from engine.ops.windows import channels_first, channels_last, compiled, formatted, suggested_format
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -302,3 +303,71 @@ def batch_norm(
         if statistics is not None:
             statistics._bump_version("batch_norm")
     return out
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def statistics_dtype(xp: ModuleType, array: Array) -> Any:
+    """In which the kernels of engine.kernels.cuda.batch_norm keep statistics, weight and bias."""
+    return xp.float32 if array.dtype.itemsize == 2 else array.dtype
+
+
+@BATCH_NORM.kernel("cuda")
+def _batch_norm_cuda(
+    xp: ModuleType,
+    input: Array,
+    weight: Array,
+    bias: Array,
+    running_mean: Array,
+    running_var: Array,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    if not served(input, weight, bias, running_mean, running_var):
+        return _batch_norm(xp, input, weight, bias, running_mean, running_var, momentum, eps)
+    from engine.kernels.cuda import batch_norm
+
+    kind = statistics_dtype(xp, input)
+    running = [running_mean, running_var]
+    moving = [flattened(xp, each, kind) for each in running]
+    weight, bias = flattened(xp, weight, kind), flattened(xp, bias, kind)
+    out, mean, rstd = batch_norm.batch_norm_forward(
+        _as_rows(xp, input), weight, bias, moving[0], moving[1], float(momentum), eps
+    )
+    for own, moved in zip(running, moving, strict=True):
+        if moved is not own and own is not None:
+            own[...] = moved
+    return _back(out, input.shape), mean, rstd
+
+
+def _batch_norm_backward_cuda(
+    g: Any, nd: Any, needs: Any, input: Any, weight: Any, mean: Any, rstd: Any, eps: float
+) -> tuple[Any, ...]:
+    from engine.kernels.cuda import batch_norm
+
+    rows = _as_rows(nd.xp, input)
+    gradient = _like_rows(nd.xp, g.astype(input.dtype, copy=False), rows)
+    weight = flattened(nd.xp, weight, mean.dtype)
+    to_input, to_weight, to_bias = batch_norm.batch_norm_backward(gradient, rows, mean, rstd, weight, needs[0])
+    if to_input is not None:
+        to_input = _back(to_input, input.shape)
+    return to_input, to_weight if needs[1] else None, to_bias if needs[2] else None, None, None, None
+
+
+BATCH_NORM.derivative("cuda", on_arrays(_batch_norm_backward, _batch_norm_backward_cuda))
+
+
+@BATCH_NORM_INFERENCE.kernel("cuda")
+def _inference_cuda(
+    xp: ModuleType, input: Array, weight: Array, bias: Array, running_mean: Array, running_var: Array, eps: float
+) -> Array:
+    if not served(input, weight, bias, running_mean, running_var):
+        return _inference(xp, input, weight, bias, running_mean, running_var, eps)
+    from engine.kernels.cuda import batch_norm
+
+    kind = statistics_dtype(xp, input)
+    weight, bias, mean, variance = (flattened(xp, each, kind) for each in (weight, bias, running_mean, running_var))
+    rows = _as_rows(xp, input)
+    out = batch_norm.normalised(rows, mean, batch_norm.rstd_of(variance, eps), weight, bias)
+    return _back(out, input.shape)

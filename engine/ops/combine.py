@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import layout
+from engine import backend, layout
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
 from engine.ops.common import common_dtype, in_single_precision, with_common_dtype
@@ -249,12 +249,14 @@ def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Te
         input, dim = input.reshape(-1), 0
     dim = wrap_dim(dim, input.ndim, "repeat_interleave")
     if isinstance(repeats, Tensor):
-        from engine.ops.factories import arange
-
-        index = arange(input.shape[dim])._array.repeat(repeats._array)
         from engine.ops.index import index_select, wrap_device_array
 
-        return index_select(input, dim, wrap_device_array(index, input))
+        xp = backend.array_module(repeats.device)
+        counts = xp.broadcast_to(repeats.detach()._array, (input.shape[dim],))
+        ends = counts.cumsum()
+        total = int(ends[-1]) if ends.size else 0  # the size of the result: a GPU is waited for
+        index = xp.searchsorted(ends, xp.arange(total), side="right")
+        return index_select(input, dim, wrap_device_array(index, repeats))
     grown = input.unsqueeze(dim + 1)
     expanded = grown.expand(tuple(repeats if axis == dim + 1 else n for axis, n in enumerate(grown.shape)))
     return _reshaped_copy(expanded, tuple(n * repeats if axis == dim else n for axis, n in enumerate(input.shape)))

@@ -106,6 +106,25 @@ def in_single_precision(array: Any) -> Any:
     return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
+def running(xp: Any, combine: Any, array: Any, dim: int) -> Any:
+    """`combine.accumulate(array, dim)` for an associative ufunc; CuPy's accumulates sums and products only, the others
+    are combined with ever farther neighbours: as many passes as the axis' size has bits.
+    """
+    if xp is np:
+        return combine.accumulate(array, axis=dim)
+    front, distance = (slice(None),) * dim, 1
+    while distance < array.shape[dim]:
+        later = combine(array[(*front, slice(distance, None))], array[(*front, slice(None, -distance))])
+        array = xp.concatenate([array[(*front, slice(None, distance))], later], axis=dim)
+        distance *= 2
+    return array
+
+
+def in_host_memory(value: Any) -> bool:
+    """Whether a raw array or a Tensor can be looked at without waiting for a GPU."""
+    return value.is_cpu if isinstance(value, Tensor) else isinstance(value, np.ndarray | np.generic)
+
+
 def with_common_dtype(arrays: Sequence[Any]) -> Sequence[Any]:
     """bfloat16 arrays beside others as float32: NumPy knows no dtype that bfloat16 and others meet in."""
     if len({array.dtype for array in arrays}) > 1 and any(array.dtype.kind == "V" for array in arrays):

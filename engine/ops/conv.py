@@ -20,7 +20,7 @@ import numpy as np
 from engine import backend, layout
 from engine.dispatch import apply, define
 from engine.layout import MemoryFormat, contiguous_format
-from engine.ops import conv_arrays, conv_cpu, conv_direct
+from engine.ops import conv_arrays, conv_cpu, conv_cuda, conv_direct
 from engine.ops.common import optional
 from engine.ops.windows import Axes, ConvWindow, channels_last, formatted, suggested_format
 from engine.spec import Spec
@@ -123,7 +123,7 @@ def _conv_backward(
     memory_format: MemoryFormat,
 ) -> tuple[Any, ...]:
     to_input = to_weight = None
-    if needs[0] and needs[1] and g.ndim == 4 and not nd.records and nd.xp is np:
+    if needs[0] and needs[1] and g.ndim == 4 and not nd.records and nd.xp is np and g.dtype.char in "fd":
         kernel = weight_spec.shape[2:]
         if not conv_direct.serves(window, kernel, weight_spec.shape[1]):
             g = conv_cpu.in_one_layout(g, input, kernel, window)
@@ -196,6 +196,10 @@ def _first(result: Any, spec: Spec) -> Any:
 
 def _channel_sums(nd: Any, g: Any) -> Any:
     """Sums (C,) of a gradient (N, C, d...) over all but the channels."""
+    if not nd.records and nd.xp is not np:
+        return conv_cuda.channel_sums(nd.xp, g)
+    if not nd.records and g.dtype.itemsize == 2:
+        return g.sum((0, *range(2, g.ndim)), dtype=np.float32).astype(g.dtype)
     if not nd.records and g.dtype.kind == "f":
         rows = channels_last(g)
         if rows.flags.c_contiguous:
@@ -307,6 +311,31 @@ def _weight_gradient_cpu(
     shape = size if len(size) == 4 else (*size[:2], 1, size[2])
     result = conv_cpu.weight_gradient(_flat(gradient), _flat(input), window.in_two_dimensions(), shape)
     return result if len(size) == 4 else result[:, :, 0]
+
+
+# --- GPU --------------------------------------------------------------------------------------------------------------
+
+
+def _conv_backward_on_gpu(
+    g: Any,
+    nd: Any,
+    needs: Any,
+    input: Any,
+    weight: Any,
+    input_spec: Spec,
+    weight_spec: Spec,
+    window: ConvWindow,
+    memory_format: MemoryFormat,
+) -> tuple[Any, ...]:
+    if needs[0] and needs[1] and not nd.records:
+        g = conv_cuda.in_one_layout(g, tuple(weight_spec.shape), window.groups)
+    return _conv_backward(g, nd, needs, input, weight, input_spec, weight_spec, window, memory_format)
+
+
+CONV.kernel("cuda")(conv_cuda.convolve)
+CONV_TRANSPOSED.kernel("cuda")(conv_cuda.convolve_transposed)
+CONV_WEIGHT_GRADIENT.kernel("cuda")(conv_cuda.weight_gradient)
+CONV.derivative("cuda", _conv_backward_on_gpu)
 
 
 # --- canonical calls --------------------------------------------------------------------------------------------------

@@ -3,16 +3,18 @@
 from types import ModuleType
 from typing import Any
 
-from engine import backend, layout
+from engine import backend, layout, transfer
 from engine.device import CPU, device
 from engine.dispatch import apply, define
-from engine.dtypes import dtype
+from engine.dtypes import dtype, of_numpy
+from engine.guard import copy_to_peer
+from engine.kernels.cuda import copy as strided
 from engine.layout import MemoryFormat, contiguous_format, preserve_format
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
 
-def _rule(input: Spec, stride: tuple[int, ...], kind: dtype, where: device) -> Spec:
+def _rule(input: Spec, stride: tuple[int, ...], kind: dtype, where: device, non_blocking: bool) -> Spec:
     if input.device.type == "meta" and where.type != "meta":
         raise NotImplementedError(
             f"Cannot copy out of meta tensor; no data! Make one on {where} with engine.empty_like(x, "
@@ -21,23 +23,67 @@ def _rule(input: Spec, stride: tuple[int, ...], kind: dtype, where: device) -> S
     return spec_of(input.shape, stride, kind, where)
 
 
-def _forward(xp: ModuleType, input: Any, stride: tuple[int, ...], kind: dtype, where: device) -> Any:
+def _forward(
+    xp: ModuleType, input: Any, stride: tuple[int, ...], kind: dtype, where: device, non_blocking: bool
+) -> Any:
     if not isinstance(input, xp.ndarray):  # a NumPy scalar that a rule was given
         input = xp.asarray(input)
-    copy = backend.empty(spec_of(input.shape, stride, kind, where))
+    spec = spec_of(input.shape, stride, kind, where)
+    if where.type != "meta" and (where is CPU) != (xp is backend.np):
+        return _between_devices(xp, input, spec, non_blocking)
+    if backend.several_gpus and where.index is not None and input.device.id != where.index:
+        return copy_to_peer(_real_if(kind, input), spec)
+    copy = backend.empty(spec)
     if copy is None:  # meta
         return None
-    if where is CPU and xp is not backend.np:
-        input = input.get()
-    elif where is not CPU and xp is backend.np:
-        copy.set(input) if copy.flags.c_contiguous and input.flags.c_contiguous else copy.__setitem__(
-            ..., backend.array_module(where).asarray(input)
-        )
-        return copy
-    if kind.category < 3 and input.dtype.kind == "c":
-        input = input.real
-    copy[...] = input
+    copy[...] = _real_if(kind, input)
     return copy
+
+
+def _real_if(kind: dtype, array: Any) -> Any:
+    """The real part of complex numbers that become real ones; others as they are."""
+    return array.real if kind.category < 3 and array.dtype.kind == "c" else array
+
+
+def _between_devices(xp: ModuleType, input: Any, spec: Spec, non_blocking: bool) -> Any:
+    """A copy in memory of the other side, laid out as `spec` says, as one block of bytes: the elements are brought into
+    their order where they are, and converted on the GPU. With `non_blocking` the CPU does not wait where the host
+    memory is page-locked, which that of a result is.
+    """
+    if xp is backend.np:
+        kind, source, target = of_numpy(input.dtype), CPU, backend.array_module(spec.device)
+    else:
+        kind, source, target = spec.dtype, spec_device(input), backend.np
+    laid = spec_of(spec.shape, spec.stride, kind, source)
+    if input.dtype != kind.numpy or tuple(input.strides) != laid.byte_strides:
+        pinned = non_blocking and xp is backend.np and transfer.is_pinned(input)
+        ordered = transfer.empty_pinned(laid) if pinned else backend.empty(laid)
+        ordered[...] = _real_if(kind, input)
+        input = ordered
+    sizes, axes = laid.allocation
+    block = input if axes is None else input.transpose(tuple(axes.index(axis) for axis in range(spec.ndim)))
+    memory: Any = target.empty(sizes, kind.numpy)
+    if xp is not backend.np:
+        if non_blocking:
+            memory = transfer.empty_pinned(spec_of(sizes, None, kind))
+            transfer.copy_block(block, memory, wait=False)
+        else:
+            block.get(out=memory)
+    elif transfer.is_pinned(block):
+        transfer.copy_block(block, memory, wait=not non_blocking)
+    else:
+        memory.set(block)
+    copy = memory if axes is None else memory.transpose(axes)
+    if kind is spec.dtype:
+        return copy
+    converted = backend.empty(spec)
+    converted[...] = _real_if(spec.dtype, copy)
+    return converted
+
+
+def spec_device(array: Any) -> device:
+    """Where a raw array's memory is."""
+    return CPU if isinstance(array, backend.np.ndarray) else device("cuda", int(array.device.id))
 
 
 LAY_OUT = define(
@@ -45,8 +91,20 @@ LAY_OUT = define(
     rule=_rule,
     forward=_forward,
     backward=(lambda g, nd, input_spec: _back(g, nd, input_spec),),
-    attributes="laid_stride laid_dtype laid_device",
+    attributes="laid_stride laid_dtype laid_device laid_without_waiting",
 )
+
+
+@LAY_OUT.kernel("cuda")
+def _forward_on_gpu(
+    xp: ModuleType, input: Any, stride: tuple[int, ...], kind: dtype, where: device, non_blocking: bool = False
+) -> Any:
+    """Within one GPU by kernels that read and write along memory, whatever the two layouts are."""
+    if where.type != "cuda" or where.index not in (None, input.device.id):
+        return _forward(xp, input, stride, kind, where, non_blocking)
+    copy = backend.empty(spec_of(input.shape, stride, kind, where))
+    strided.copy(copy, _real_if(kind, input))
+    return copy
 
 
 def _back(g: Any, nd: Any, source: Spec) -> Any:
@@ -55,14 +113,26 @@ def _back(g: Any, nd: Any, source: Spec) -> Any:
         return g if g.device is source.device else g.to(source.device)
     on_cpu = isinstance(g, backend.np.ndarray | backend.SCALAR)
     if on_cpu == (source.device is CPU):
+        if backend.several_gpus and not on_cpu and g.device.id != source.device.index:
+            return copy_to_peer(g, spec_of(g.shape, None, of_numpy(g.dtype), source.device))
         return g
-    return g.get() if source.device is CPU else backend.array_module(source.device).asarray(g)
+    if source.device is CPU:
+        return g.get()
+    xp = backend.array_module(source.device)
+    with xp.cuda.Device(source.device.index):
+        return xp.asarray(g)
 
 
-def lay_out(input: Tensor, stride: tuple[int, ...], kind: dtype | None = None, where: device | None = None) -> Tensor:
+def lay_out(
+    input: Tensor,
+    stride: tuple[int, ...],
+    kind: dtype | None = None,
+    where: device | None = None,
+    non_blocking: bool = False,
+) -> Tensor:
     """A copy of `input` with the given strides (elements, dense), dtype and device; recorded."""
     spec = input._spec
-    return apply(LAY_OUT, (input,), (stride, kind or spec.dtype, where or spec.device))
+    return apply(LAY_OUT, (input,), (stride, kind or spec.dtype, where or spec.device, non_blocking))
 
 
 def strides_in_format(spec: Spec, memory_format: MemoryFormat) -> tuple[int, ...]:
@@ -92,9 +162,11 @@ def to(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
     """Converts dtype, device and memory format: `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`,
     `to(memory_format=...)`.
 
-    Returns `input` itself when nothing changes and `copy` is false. `non_blocking` is accepted.
+    Returns `input` itself when nothing changes and `copy` is false. `non_blocking`: copies between a GPU and
+    page-locked host memory run on the current stream while the CPU goes on; one to the CPU may be read after
+    `engine.cuda.synchronize()` or the like.
     """
-    kind, where, wanted_format, copy = _parse_to(input, arguments, dict(keywords))
+    kind, where, wanted_format, copy, non_blocking = _parse_to(input, arguments, dict(keywords))
     spec = input._spec
     kind, where = kind or spec.dtype, where or spec.device
     if wanted_format is None or wanted_format is preserve_format:
@@ -108,7 +180,7 @@ def to(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
         same = _suggested(spec) is wanted_format or (stride == spec.stride)
         if kind is spec.dtype and where is spec.device and not copy and same:
             return input
-    return lay_out(input, stride, kind, where)
+    return lay_out(input, stride, kind, where, non_blocking)
 
 
 def _suggested(spec: Spec) -> MemoryFormat:
@@ -117,10 +189,10 @@ def _suggested(spec: Spec) -> MemoryFormat:
 
 def _parse_to(
     input: Tensor, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[dtype | None, device | None, MemoryFormat | None, bool]:
+) -> tuple[dtype | None, device | None, MemoryFormat | None, bool, bool]:
     kind, where = keywords.pop("dtype", None), keywords.pop("device", None)
     wanted_format, copy = keywords.pop("memory_format", None), keywords.pop("copy", False)
-    keywords.pop("non_blocking", False)
+    non_blocking = keywords.pop("non_blocking", False)
     if keywords:
         raise TypeError(f"to() got an unexpected keyword argument {min(keywords)!r}")
     flags = []
@@ -141,4 +213,6 @@ def _parse_to(
         from engine.dtypes import require_dtype
 
         kind = require_dtype(kind)
-    return kind, None if where is None else device(where), wanted_format, bool(copy or (len(flags) > 1 and flags[1]))
+    copy = copy or (len(flags) > 1 and flags[1])
+    non_blocking = non_blocking or (len(flags) > 0 and flags[0])
+    return kind, None if where is None else device(where), wanted_format, bool(copy), bool(non_blocking)

@@ -7,7 +7,7 @@ from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
 from engine.ops.combine import cat
-from engine.ops.common import in_single_precision, refuse_complex
+from engine.ops.common import in_single_precision, refuse_complex, running
 from engine.ops.precision import require_real
 from engine.ops.reduce import values_indices
 from engine.spec import Spec
@@ -20,10 +20,10 @@ def _running_extremum(name: str, accumulate: str) -> Operator:
         return input.like(shape=input.shape), input.like(shape=input.shape, dtype=int64)
 
     def forward(xp: ModuleType, input: Any, dim: int) -> tuple[Any, Any]:
-        values = getattr(xp, accumulate).accumulate(input, axis=dim)
+        values = running(xp, getattr(xp, accumulate), input, dim)
         attained = (input == values) | (input != input)
         places = xp.arange(input.shape[dim]).reshape((-1,) + (1,) * (input.ndim - 1 - dim))
-        return values, xp.maximum.accumulate(xp.where(attained, places, 0), axis=dim)
+        return values, running(xp, xp.maximum, xp.where(attained, places, 0), dim)
 
     def slope(g: Any, nd: Any, out: Any, input_spec: Spec, dim: int) -> Any:
         return (None if g[0] is None else nd.scatter_add_zeros(g[0], out[1], tuple(input_spec.shape), dim),)
@@ -59,7 +59,7 @@ def _logcumsumexp_rule(input: Spec, dim: int) -> Spec:
 
 def _backward_sums(xp: ModuleType, logarithms: Any, dim: int) -> Any:
     """Log-sums from the end."""
-    return xp.flip(xp.logaddexp.accumulate(xp.flip(logarithms, dim), axis=dim), dim)
+    return xp.flip(running(xp, xp.logaddexp, xp.flip(logarithms, dim), dim), dim)
 
 
 def _logcumsumexp_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
@@ -79,7 +79,7 @@ def _logcumsumexp_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
 LOGCUMSUMEXP = define(
     "logcumsumexp",
     rule=_logcumsumexp_rule,
-    forward=lambda xp, input, dim: xp.logaddexp.accumulate(in_single_precision(input), axis=dim).astype(
+    forward=lambda xp, input, dim: running(xp, xp.logaddexp, in_single_precision(input), dim).astype(
         input.dtype, copy=False
     ),
     backward=(_logcumsumexp_slope,),

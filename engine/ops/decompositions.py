@@ -8,20 +8,20 @@ of non-square matrices J. Townsend (2016) and H.-J. Liao et al. (2019); for pinv
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from engine.dispatch import define
 from engine.dtypes import complex64, complex128, float32
 from engine.ops.combine import cat
 from engine.ops.common import conjugate
+from engine.ops.factories import eye
 from engine.ops.solving import adjoint, check_matrix, column_major, guarded
 from engine.spec import Spec
 
 
 def _eye(nd: Any, like: Any) -> Any:
     """The identity of the size of a last axis."""
-    eye = np.eye(like.shape[-1])
-    return like.new_tensor(eye) if nd.records else nd.xp.asarray(eye, like.dtype)
+    if nd.records:
+        return eye(like.shape[-1], dtype=like.dtype, device=like.device)
+    return nd.xp.eye(like.shape[-1], dtype=like.dtype)
 
 
 # --- qr ---------------------------------------------------------------------------------------------------------------

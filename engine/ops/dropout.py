@@ -11,8 +11,10 @@ from engine import iterator
 from engine.device import CPU
 from engine.dispatch import apply, define
 from engine.dtypes import bool_
-from engine.ops.factories import wrap_array
+from engine.ops.factories import empty, wrap_array
+from engine.ops.gpu import alike, served
 from engine.ops.pointwise import converted_operand
+from engine.ops.random import bernoulli_
 from engine.random import Generator, default_generator
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -46,6 +48,16 @@ MASKED_SCALE = define(
 )
 
 
+@MASKED_SCALE.kernel("cuda")
+def _masked_scale_cuda(xp: ModuleType, input: Any, mask: Any, scale: float) -> Any:
+    if not served(input) or mask.shape != input.shape:
+        return _masked_scale(xp, input, mask, scale)
+    from engine.kernels.cuda import dropout
+
+    input, mask = alike(xp, input, mask)
+    return dropout.masked_scale(input, mask, scale)
+
+
 def masked_scale(input: Tensor, mask: Tensor, scale: float) -> Tensor:
     """input * mask * scale for a bool mask that broadcasts to the input."""
     return apply(MASKED_SCALE, (input, mask), (float(scale),))
@@ -55,6 +67,8 @@ def keep_mask(shape: tuple[int, ...], keep: float, device: Any = CPU, generator:
     """A bool mask, true with probability `keep`, drawn in row-major order so that the layout of the data does not
     change it.
     """
+    if device is not CPU and device.type == "cuda":
+        return bernoulli_(empty(shape, dtype=bool_, device=device), keep, generator=generator)
     draws = (generator or default_generator).numpy.random(shape, dtype=np.float32)
     return wrap_array(np.asarray(draws < keep), device)
 

@@ -145,7 +145,8 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     """input + value * tensor1 * tensor2."""
     if out is not None:
         return deliver(out, addcmul, input, tensor1, tensor2, value=value, same_dtype=False, overlap="partial")
-    if input.dtype.itemsize == 2 and input.is_floating_point():  # rounded once
+    if input.dtype is tensor1.dtype is tensor2.dtype and input.dtype.itemsize == 2 and input.is_floating_point():
+        # rounded once
         return addcmul(input.float(), tensor1.float(), tensor2.float(), value=value).to(input.dtype)
     product = tensor1 * tensor2
     return input + (product if value == 1 else product * value)
@@ -157,7 +158,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
         return deliver(out, addcdiv, input, tensor1, tensor2, value=value, same_dtype=False, overlap="partial")
     if all(tensor.dtype.category < FLOATING_CATEGORY for tensor in (tensor1, tensor2)):
         raise RuntimeError("Integer division with addcdiv is no longer supported; convert the operands with .float()")
-    if input.dtype.itemsize == 2 and input.is_floating_point():  # rounded once
+    if input.dtype is tensor1.dtype is tensor2.dtype and input.dtype.itemsize == 2 and input.is_floating_point():
+        # rounded once
         return addcdiv(input.float(), tensor1.float(), tensor2.float(), value=value).to(input.dtype)
     quotient = tensor1 / tensor2
     return input + (quotient if value == 1 else quotient * value)
@@ -292,7 +294,8 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     if mask.dtype is not bool_:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
     mask = mask.detach().expand(input.shape)
-    count = int(mask.sum().item())
+    # How many are asked for is not waited for on a GPU.
+    count = int(mask.sum().item()) if mask.is_cpu else min(mask.numel(), source.numel())
     if count > source.numel():
         raise RuntimeError(
             f"masked_scatter: expected self and source to have the same number of elements where the mask is true: "
@@ -300,7 +303,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         )
     if not count:
         return input.clone()
-    order = (mask.reshape(-1).cumsum(0) - 1).clamp(min=0).reshape(input.shape)
+    order = (mask.reshape(-1).cumsum(0) - 1).clamp(0, source.numel() - 1).reshape(input.shape)
     return where(mask, source.reshape(-1)[order], input)
 
 

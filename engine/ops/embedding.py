@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from engine.backend import array_module
 from engine.dispatch import apply, define
 from engine.kernels import embedding as kernels
+from engine.ops.gpu import flattened, served
+from engine.ops.scattering import combine_at
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -24,7 +27,7 @@ def _rule(input: Spec, weight: Spec, padding_idx: int, scale_grad_by_freq: bool)
 
 def _check_range(xp: ModuleType, index: Any, size: int) -> None:
     """Raises IndexError unless every index is in 0 ... size-1."""
-    if not index.size:
+    if not index.size or xp is not np:  # a GPU's are not waited for
         return
     # As unsigned numbers negative indices are huge, so one pass checks both ends.
     unsigned = index.view("u8" if index.dtype.itemsize == 8 else "u4")
@@ -59,9 +62,16 @@ def _row_factors(xp: ModuleType, index: Any, count: int, padding_idx: int, scale
     """
     factors = xp.ones(index.shape, kind)
     if scale_grad_by_freq:
-        factors /= xp.bincount(index, minlength=count)[index]
-    factors[index == padding_idx] = 0
-    return factors
+        factors /= _occurrences(xp, index, count)[index]
+    return xp.where(index == padding_idx, 0, factors)
+
+
+def _occurrences(xp: ModuleType, index: Any, count: int) -> Any:
+    if xp is np:
+        return np.bincount(index, minlength=count)
+    found = xp.zeros(count, np.int64)  # CuPy's bincount looks for the largest index, and waits for it
+    combine_at(xp, "add", found, (index,), xp.ones((), np.int64))
+    return found
 
 
 def _embedding_backward(
@@ -72,7 +82,7 @@ def _embedding_backward(
     if padding_idx >= 0 or scale_grad_by_freq:
         rows = rows * _row_factors(xp, flat, count, padding_idx, scale_grad_by_freq, rows.dtype)[:, None]
     table = xp.zeros((count, gradient.shape[-1]), gradient.dtype)
-    xp.add.at(table, flat, rows)
+    combine_at(xp, "add", table, (flat,), rows)
     return table
 
 
@@ -81,7 +91,7 @@ def _again(g: Any, nd: Any, index: Any, count: int, padding_idx: int, scale_grad
     if padding_idx < 0 and not scale_grad_by_freq:
         return looked_up
     raw = index._array if nd.records else index
-    xp = np if isinstance(raw, np.ndarray) else nd.xp
+    xp = array_module(index.device) if nd.records else nd.xp
     factors = _row_factors(
         xp,
         raw.reshape(-1),
@@ -122,14 +132,36 @@ def _embedding_backward_cpu(
     return kernels.embedding_backward(rows, flat, count, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq)
 
 
+@EMBEDDING.kernel("cuda")
+def _embedding_cuda(xp: ModuleType, input: Any, weight: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+    if not served(weight):
+        return _embedding(xp, input, weight, padding_idx, scale_grad_by_freq)
+    from engine.kernels.cuda import embedding as fused
+
+    rows = fused.look_up(xp.ascontiguousarray(weight), flattened(xp, input, np.int64))
+    return rows.reshape(*input.shape, weight.shape[1])
+
+
+@EMBEDDING_BACKWARD.kernel("cuda")
+def _embedding_backward_cuda(
+    xp: ModuleType, gradient: Any, index: Any, count: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Any:
+    if not served(gradient):
+        return _embedding_backward(xp, gradient, index, count, padding_idx, scale_grad_by_freq)
+    from engine.kernels.cuda import embedding as fused
+
+    rows = flattened(xp, gradient, gradient.dtype).reshape(index.size, gradient.shape[-1])
+    return fused.add_rows(rows, flattened(xp, index, np.int64), count, padding_idx, scale_grad_by_freq)
+
+
 def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, scale_grad_by_freq: bool = False
 ) -> Tensor:
     """Rows of `weight` (V, D) at the indices `input` (int64 or int32, any shape): (..., D). The row `padding_idx` gets
     no gradient.
 
-    Raises: IndexError for an index outside the table; RuntimeError for other dtypes of indices or a table that is not
-    2-D.
+    Raises: IndexError for an index outside the table (a GPU gives NaN for it, as nothing waits there); RuntimeError for
+    other dtypes of indices or a table that is not 2-D.
     """
     return apply(
         EMBEDDING, (input, weight), (-1 if padding_idx is None else int(padding_idx), bool(scale_grad_by_freq))

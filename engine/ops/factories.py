@@ -1,12 +1,13 @@
 """Tensors from nothing: empty, zeros, full, arange, from data, from NumPy. Random ones are in `engine.ops.random`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from engine import backend, layout
+from engine import backend, layout, transfer
 from engine.autograd.modes import state
 from engine.device import CPU, default, device
 from engine.dtypes import (
@@ -22,6 +23,7 @@ from engine.dtypes import (
     of_numpy,
     require_dtype,
 )
+from engine.guard import fill
 from engine.layout import MemoryFormat, contiguous_format, preserve_format
 from engine.ops.copy import strides_in_format
 from engine.ops.scalars import checked
@@ -70,9 +72,23 @@ def empty(
     memory_format: MemoryFormat = contiguous_format,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Uninitialised. `pin_memory` has a meaning on GPUs only."""
+    """Uninitialised. `pin_memory`: in page-locked host memory.
+
+    Raises: RuntimeError for pinned memory elsewhere, or without a GPU.
+    """
     shape = shape_from(sizes if size is None else (size,), "empty")
-    return _new(_spec(shape, dtype, device, memory_format), requires_grad)
+    spec = _spec(shape, dtype, device, memory_format)
+    return _pinned(spec, requires_grad) if pin_memory else _new(spec, requires_grad)
+
+
+def _pinned(spec: Spec, requires_grad: bool) -> Tensor:
+    if spec.device is not CPU:
+        raise RuntimeError(f"Only dense CPU tensors can be pinned, got pin_memory=True on {spec.device}")
+    try:
+        backend.require_cupy()
+    except RuntimeError as cause:
+        raise RuntimeError(f"pin_memory=True requires a CUDA or other accelerator backend; {cause}") from cause
+    return Tensor(transfer.empty_pinned(spec), spec).requires_grad_(requires_grad)
 
 
 def empty_strided(
@@ -121,9 +137,8 @@ def full(
             dtype = complex128 if get_default_dtype() is float64 else complex64
     made = empty(size, dtype=dtype, device=device)
     if made._array is not None:
-        made._array.fill(
-            checked("full", fill_value.item() if isinstance(fill_value, Tensor) else fill_value, made.dtype)
-        )
+        value = checked("full", fill_value.item() if isinstance(fill_value, Tensor) else fill_value, made.dtype)
+        fill(made._array, value)
     return made.requires_grad_() if requires_grad else made
 
 
@@ -182,9 +197,8 @@ def full_like(input: Tensor, fill_value: Any, **options: Any) -> Tensor:
     requires_grad = options.pop("requires_grad", False)
     made = empty_like(input, **options)
     if made._array is not None:
-        made._array.fill(
-            checked("full_like", fill_value.item() if isinstance(fill_value, Tensor) else fill_value, made.dtype)
-        )
+        value = checked("full_like", fill_value.item() if isinstance(fill_value, Tensor) else fill_value, made.dtype)
+        fill(made._array, value)
     return made.requires_grad_() if requires_grad else made
 
 
@@ -222,9 +236,9 @@ def arange(
         )
     if dtype is None:
         dtype = int64 if all(isinstance(value, int) for value in (start, end, step)) else get_default_dtype()
-    count = ceil((end - start) / step)
-    return wrap_array(
-        np.asarray(start + step * np.arange(count)).astype(require_dtype(dtype).numpy), device, requires_grad
+    count, kind = ceil((end - start) / step), require_dtype(dtype).numpy
+    return _built(
+        lambda xp: xp.asarray(start + step * xp.arange(count)).astype(kind, copy=False), device, requires_grad
     )
 
 
@@ -244,19 +258,19 @@ def linspace(
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
     if steps < 0:
         raise RuntimeError(f"linspace: number of steps must be non-negative, got {steps}")
-    return wrap_array(_evenly_spaced(start, end, steps, kind), device, requires_grad)
+    return _built(lambda xp: _evenly_spaced(xp, start, end, steps, kind), device, requires_grad)
 
 
-def _evenly_spaced(start: float, end: float, steps: int, kind: dtype) -> np.ndarray:
+def _evenly_spaced(xp: ModuleType, start: float, end: float, steps: int, kind: dtype) -> Any:
     """Counted from both ends in the precision of the dtype, as PyTorch's kernel does."""
     if kind.category < FLOATING_CATEGORY or kind.itemsize < 4:
-        return np.linspace(start, end, steps).astype(kind.numpy)
-    places = np.arange(steps).astype(kind.numpy)
+        return xp.linspace(start, end, steps).astype(kind.numpy)
+    places = xp.arange(steps).astype(kind.numpy)
     step = (kind.numpy.type(end) - kind.numpy.type(start)) / kind.numpy.type(max(steps - 1, 1))
     from_end = end - step * (steps - 1 - places)
     if steps == 1:
         from_end = places + start
-    return np.where(np.arange(steps) < steps // 2, start + step * places, from_end).astype(kind.numpy)
+    return xp.where(xp.arange(steps) < steps // 2, start + step * places, from_end).astype(kind.numpy)
 
 
 def logspace(
@@ -271,7 +285,7 @@ def logspace(
 ) -> Tensor:
     """base**start ... base**end, evenly spaced exponents."""
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
-    return wrap_array(np.logspace(start, end, steps, base=base).astype(kind.numpy), device, requires_grad)
+    return _built(lambda xp: xp.logspace(start, end, steps, base=base).astype(kind.numpy), device, requires_grad)
 
 
 def eye(
@@ -289,14 +303,29 @@ def eye(
     if out is not None:
         return _into(out, eye, n, m, dtype=dtype)
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
-    return wrap_array(np.eye(n, m, dtype=kind.numpy), device, requires_grad)
+    return _built(lambda xp: xp.eye(n, m, dtype=kind.numpy), device, requires_grad)
+
+
+def _built(build: Callable[[Any], Any], where: Any, requires_grad: bool) -> Tensor:
+    """`build(xp)`, a fresh array from the functions of a device's array module, as a Tensor there."""
+    target = default.device if where is None else device(where)
+    if target.type != "cuda":
+        return wrap_array(build(np), target, requires_grad)
+    array = build(backend.array_module(target))
+    made = Tensor(array, backend.spec_of_array(array, target) if array.size else _empty_spec(array, target))
+    if state.inference:
+        made._mark_inference()
+    return made.requires_grad_() if requires_grad else made
+
+
+def _empty_spec(array: Any, where: device = CPU) -> Spec:
+    """Row-major: NumPy's and CuPy's strides of empty arrays mean nothing."""
+    return spec_of(array.shape, None, of_numpy(array.dtype), where)
 
 
 def wrap_array(array: np.ndarray, where: Any = None, requires_grad: bool = False) -> Tensor:
     """A fresh host array as a Tensor on `where`."""
-    # NumPy's strides of empty arrays mean nothing.
-    spec = backend.spec_of_array(array) if array.size else spec_of(array.shape, None, of_numpy(array.dtype))
-    made = Tensor(array, spec)
+    made = Tensor(array, backend.spec_of_array(array) if array.size else _empty_spec(array))
     if state.inference:
         made._mark_inference()
     target = default.device if where is None else device(where)
@@ -338,6 +367,9 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         )
         return made.requires_grad_() if requires_grad else made
     kind = None if dtype is None else require_dtype(dtype)
+    if hasattr(data, "__cuda_array_interface__"):
+        made = _on_its_gpu(data).to(device=device, dtype=kind, copy=True)
+        return made.requires_grad_() if requires_grad else made
     if isinstance(data, np.ndarray | np.generic):
         array = np.array(data, dtype=None if kind is None else kind.numpy)
         of_numpy(array.dtype)
@@ -403,16 +435,32 @@ def _without_tensors(data: Any) -> Any:
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` itself, shared memory with a NumPy array, or a copy: whichever is cheapest."""
+    """`data` itself, shared memory with a NumPy array (or one of CUDA's array interface), or a copy: whichever is
+    cheapest.
+    """
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
+    if hasattr(data, "__cuda_array_interface__"):
+        return _on_its_gpu(data).to(device=device, dtype=dtype)
     if isinstance(data, np.ndarray) and not any(step < 0 for step in data.strides):
         return from_numpy(data).to(device=device, dtype=dtype)
     return tensor(data, dtype=dtype, device=device)
 
 
+def _on_its_gpu(data: Any) -> Tensor:
+    """A Tensor on the memory of an object with CUDA's array interface."""
+    array = backend.require_cupy().asarray(data)
+    where = device_of(f"cuda:{int(array.device.id)}")
+    return Tensor(array, backend.spec_of_array(array, where) if array.size else _empty_spec(array, where))
+
+
+_DLPACK_GPU = 2  # kDLCUDA
+
+
 def from_dlpack(source: Any) -> Tensor:
     """A Tensor on memory exported through DLPack."""
+    if source.__dlpack_device__()[0] == _DLPACK_GPU:
+        return _on_its_gpu(backend.require_cupy().from_dlpack(source))
     return Tensor(array := np.from_dlpack(source), backend.spec_of_array(array))
 
 

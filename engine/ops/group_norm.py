@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from engine.dispatch import apply, define
-from engine.ops.batch_norm import work_dtype
+from engine.ops.batch_norm import statistics_dtype, work_dtype
 from engine.ops.common import optional, require_floating
+from engine.ops.gpu import flattened, on_arrays, served
 from engine.ops.windows import channels_first, channels_last, compiled, formatted, lies_channels_last, suggested_format
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -228,3 +229,48 @@ def group_norm(
     Raises: RuntimeError if the groups do not divide the channels.
     """
     return apply(GROUP_NORM, (input, optional(weight), optional(bias)), (num_groups, eps))
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def _parts(xp: ModuleType, array: Array, as_channels_last: bool, kind: Any) -> Array:
+    """(N, C, d...) as rows (N d..., C) or planes (N, C, L), row-major."""
+    if as_channels_last:
+        return xp.ascontiguousarray(channels_last(array), dtype=kind).reshape(-1, array.shape[1])
+    return xp.ascontiguousarray(array, dtype=kind).reshape(*array.shape[:2], -1)
+
+
+@GROUP_NORM.kernel("cuda")
+def _group_norm_cuda(
+    xp: ModuleType, input: Array, weight: Array, bias: Array, groups: int, eps: float
+) -> tuple[Array, Array, Array]:
+    if not input.size or not served(input, weight, bias):
+        return _group_norm(xp, input, weight, bias, groups, eps)
+    from engine.kernels.cuda import batch_norm
+
+    as_channels_last = lies_channels_last(input)
+    kind = statistics_dtype(xp, input)
+    image = _parts(xp, input, as_channels_last, input.dtype)
+    weight, bias = flattened(xp, weight, kind), flattened(xp, bias, kind)
+    out, mean, rstd = batch_norm.group_norm_forward(image, input.shape[0], weight, bias, groups, eps)
+    return _image(out, input.shape, as_channels_last), mean, rstd
+
+
+def _backward_cuda(
+    g: Any, nd: Any, needs: Any, input: Any, weight: Any, mean: Any, rstd: Any, groups: int, eps: float
+) -> tuple[Any, ...]:
+    if not input.size:
+        return _backward(g, nd, needs, input, weight, mean, rstd, groups, eps)
+    from engine.kernels.cuda import batch_norm
+
+    as_channels_last = lies_channels_last(input)
+    image, gradient = (_parts(nd.xp, array, as_channels_last, input.dtype) for array in (input, g))
+    weight = flattened(nd.xp, weight, mean.dtype)
+    to_input, to_weight, to_bias = batch_norm.group_norm_backward(gradient, image, mean, rstd, weight, needs)
+    if to_input is not None:
+        to_input = _image(to_input, input.shape, as_channels_last)
+    return to_input, to_weight, to_bias
+
+
+GROUP_NORM.derivative("cuda", on_arrays(_backward, _backward_cuda))

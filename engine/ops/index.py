@@ -16,6 +16,7 @@ from engine.ops.factories import tensor as make_tensor
 from engine.ops.inplace import check_writable, copy_
 from engine.ops.out import deliver
 from engine.ops.scalars import assigned, checked
+from engine.ops.scattering import combine_at
 from engine.ops.view_history import adopt_history, mark_written
 from engine.ops.views import select, slice_along, unsqueeze
 from engine.spec import Spec, spec_of
@@ -209,7 +210,7 @@ def _put_back(xp: ModuleType, g: Any, *rest: Any) -> Any:
     key = _full_key(len(shape), places, tuple(indices))
     if len(indices) == 1 and xp is np and places == (0,):
         return add_rows(zeros, indices[0], g)
-    xp.add.at(zeros, key, g)
+    combine_at(xp, "add", zeros, key, g)
     return zeros
 
 
@@ -280,7 +281,7 @@ def _checked_indices(view: Tensor, indices: list[Any]) -> tuple[tuple[int, ...],
     for place in places:
         index, size = indices[place], view.shape[place]
         array = index._array
-        if array is not None and array.size:
+        if index.is_cpu and array.size:  # a GPU's are not waited for: there an index is taken modulo the size
             low, high = int(array.min()), int(array.max())
             if low < -size or high >= size:
                 raise IndexError(
@@ -288,7 +289,7 @@ def _checked_indices(view: Tensor, indices: list[Any]) -> tuple[tuple[int, ...],
                 )
             if low < 0:
                 index = wrap_device_array(array % size, index)
-        given.append(index)
+        given.append(_beside(view, index))
     try:
         layout.broadcast_shapes(*(tuple(index.shape) for index in given))
     except RuntimeError:
@@ -297,6 +298,21 @@ def _checked_indices(view: Tensor, indices: list[Any]) -> tuple[tuple[int, ...],
             f"shape mismatch: indexing tensors could not be broadcast together with shapes {listed}"
         ) from None
     return places, tuple(given)
+
+
+def _beside(view: Tensor, index: Tensor) -> Tensor:
+    """An index tensor on the device of what it indexes, where host memory may be left for a GPU (or for "meta").
+
+    Raises: RuntimeError for any other pair of devices.
+    """
+    if index.device is view.device:
+        return index
+    if not index.is_cpu:
+        raise RuntimeError(
+            f"indices should be either on cpu or on the same device as the indexed tensor ({view.device}), but got "
+            f"one on {index.device}; move it with .to()"
+        )
+    return index.to(view.device)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -364,7 +380,7 @@ def index_put_(
 
 def _write_at(view: Tensor, key: tuple[Any, ...], value: Tensor, accumulate: bool) -> None:
     if accumulate:
-        backend.array_module(view.device).add.at(view._array, key, value._array)
+        combine_at(backend.array_module(view.device), "add", view._array, key, value._array)
     else:
         view._array[key] = value._array
 
@@ -376,7 +392,7 @@ def check_index(name: str, index: Tensor, size: int, error: type[Exception] = Ru
     """Raises for an index tensor that is no integer (RuntimeError) or out of range (`error`)."""
     if index.dtype is not int64 and index.dtype.name != "int32":
         raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index, got {index.dtype}")
-    if index._array is not None and index._array.size:
+    if index.is_cpu and index._array.size:  # a GPU's are not waited for: there an index is taken modulo the size
         low, high = int(index._array.min()), int(index._array.max())
         if low < 0 or high >= size:
             raise error(
@@ -412,9 +428,11 @@ def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None =
 
 def places_along(index: Any, dim: int, shape: tuple[int, ...], xp: ModuleType) -> tuple[Any, ...]:
     """A full index key for gather and scatter: every axis counts up, `dim` is indexed."""
-    grids = list(xp.ogrid[tuple(slice(0, size) for size in index.shape)]) if index.ndim else []
-    grids[dim] = index
-    return tuple(grids)
+    last = index.ndim - 1
+    return tuple(
+        index if axis == dim else xp.arange(size).reshape((-1,) + (1,) * (last - axis))
+        for axis, size in enumerate(index.shape)
+    )
 
 
 GATHER = define(
@@ -429,7 +447,8 @@ GATHER = define(
 
 def _scatter_add_zeros(xp: ModuleType, source: Any, index: Any, size: tuple[int, ...], dim: int) -> Any:
     zeros = xp.zeros(size, source.dtype)
-    xp.add.at(zeros, places_along(index, dim, size, xp), source[tuple(slice(0, n) for n in index.shape)])
+    rows = source[tuple(slice(0, n) for n in index.shape)]
+    combine_at(xp, "add", zeros, places_along(index, dim, size, xp), rows)
     return zeros
 
 

@@ -6,18 +6,20 @@ base's history is rewritten as `base = scatter_view(base, view)` (PyTorch calls 
 of that base takes its history from the base anew.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from engine import backend, iterator, layout, promotion
+from engine import backend, iterator, layout, promotion, transfer
 from engine.autograd.modes import state
 from engine.dispatch import OPERATORS, Operator, Plan, _record, define
+from engine.guard import on_gpu_of
 from engine.operands import Scalar
 from engine.ops.common import operand
 from engine.ops.scalars import checked
 from engine.ops.view_history import adopt_history, check_history, mark_written
-from engine.spec import Spec
+from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
 
@@ -96,7 +98,7 @@ def inplace(operator: Operator, target: Tensor, others: tuple[Any, ...], attribu
         target._bump_version(name)
         return target
     # What the derivative needs of the memory that is about to be overwritten is kept as a copy.
-    kept, _ = operator.keeps(sum(1 << i for i, value in enumerate(inputs) if value.requires_grad))
+    kept, _ = plan.operator.keeps(sum(1 << i for i, value in enumerate(inputs) if value.requires_grad))
     sources = tuple(
         value.clone() if keep and isinstance(value, Tensor) and value._version_counter() is target._counter else value
         for keep, value in zip(kept, inputs, strict=False)
@@ -114,6 +116,11 @@ def write(plan: Plan, target: Tensor, arrays: list[Any]) -> None:
     run = plan.run
     if type(run) is np.ufunc and target._spec.dtype is plan.outs[0].dtype:
         run(*arrays, target._array)
+    elif target.is_cuda and target._spec.dtype is plan.outs[0].dtype and isinstance(run, plan.nd.xp.ufunc):
+        run(*arrays, target._array)
+    elif backend.several_gpus:
+        with on_gpu_of(target._array):
+            target._array[...] = run(*arrays)
     else:
         target._array[...] = run(*arrays)
 
@@ -129,7 +136,10 @@ def _rebase(operator: Operator, plan: Plan, target: Tensor, sources: tuple[Any, 
 def become(target: Tensor, written: Tensor, name: str) -> Tensor:
     """`target` gets the values and the history of `written`, which was computed out of place; returns it."""
     check_writable(target, name, written)
-    if target._array is not None:
+    if backend.several_gpus and target._array is not None:
+        with on_gpu_of(target._array):
+            target._array[...] = written._array
+    elif target._array is not None:
         target._array[...] = written._array
     recorded = state.grad_enabled and (target.requires_grad or written.requires_grad)
     mark_written(target, name, recorded)
@@ -161,12 +171,14 @@ COPY = define(
 
 
 def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
-    """Writes `source`, broadcast and cast, into this tensor's memory; recorded."""
+    """Writes `source`, broadcast and cast, into this tensor's memory; recorded. `non_blocking`: see `to`."""
     value = operand(source, "copy_")
     check_writable(self, "copy_", value)
     if isinstance(value, Tensor):
         if value.device is not self.device:
-            value = value.to(self.device)
+            if _transferred(self, value, non_blocking):
+                return _written(self, "copy_", Scalar(0))
+            value = value.to(self.device, non_blocking=non_blocking and self.is_cuda)
         if not _expands_to(value.shape, self.shape):
             raise RuntimeError(
                 f"copy_: the source's shape {list(value.shape)} does not broadcast to {list(self.shape)}"
@@ -176,6 +188,30 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     if self.dtype.category < 3 and value._spec.dtype.category == 3:
         array = array.real
     return _overwrite(self, array, "copy_", value)
+
+
+def _transferred(target: Tensor, source: Tensor, non_blocking: bool) -> bool:
+    """Whether this was a copy between a GPU and page-locked memory of the same dtype and layout, and it is under way or
+    done; one that autograd records is none.
+    """
+    if target._array is None or source._array is None or target.is_cuda == source.is_cuda:
+        return False
+    if state.grad_enabled and (target.requires_grad or source.requires_grad):
+        return False
+    if not transfer.is_pinned(target._array if source.is_cuda else source._array):
+        return False
+    if target._spec.shape != source._spec.shape or not target._spec.dense:
+        return False
+    if not transfer.same_block(source._spec, target._spec):
+        if not source.is_cuda or source.is_complex() != target.is_complex():
+            return False
+        spec = target._spec
+        laid = backend.empty(spec_of(spec.shape, spec.stride, spec.dtype, source.device))  # converted on the GPU
+        laid[...] = source._array
+        transfer.copy_block(laid, target._array, wait=not non_blocking)
+    else:
+        transfer.copy_block(source._array, target._array, wait=not non_blocking)
+    return True
 
 
 def _expands_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -190,9 +226,24 @@ def overwrite(target: Tensor, array: Any, name: str) -> Tensor:
 
 
 def _overwrite(target: Tensor, array: Any, name: str, source: Any) -> Tensor:
-    recorded = state.grad_enabled and (target.requires_grad or source.requires_grad)
-    if target._array is not None:
+    if backend.several_gpus and target._array is not None:
+        with on_gpu_of(target._array):
+            target._array[...] = array
+    elif target._array is not None:
         target._array[...] = array
+    return _written(target, name, source)
+
+
+def fill_by(target: Tensor, name: str, write: Callable[[Any], None]) -> Tensor:
+    """`write(array)` puts values that depend on nothing into the raw array of `target`, whose history ends there."""
+    check_writable(target, name)
+    if target._array is not None:
+        write(target._array)
+    return _written(target, name, Scalar(0))
+
+
+def _written(target: Tensor, name: str, source: Any) -> Tensor:
+    recorded = state.grad_enabled and (target.requires_grad or source.requires_grad)
     mark_written(target, name, recorded)
     if recorded:
         key = ((), target._spec, source._spec)

@@ -1,4 +1,5 @@
-"""Layer normalisation and its relative without a mean, forward and backward, by compiled kernels on the CPU.
+"""Layer normalisation and its relative without a mean, forward and backward, by compiled kernels on the CPU and fused
+ones on a GPU.
 
 Rows are what is normalised together, (M, N). Statistics of half precision inputs are taken in float32.
 Source: torch.nn.functional.layer_norm, rms_norm; aten/src/ATen/native/layer_norm.cpp; Ba et al. (2016), Zhang and
@@ -13,6 +14,7 @@ from engine.dispatch import apply, define
 from engine.dtypes import finfo
 from engine.ops.batch_norm import work_dtype
 from engine.ops.common import optional, require_floating
+from engine.ops.gpu import flattened, on_arrays, served
 from engine.ops.windows import compiled, formatted, suggested_format
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -205,3 +207,79 @@ def rms_norm(
     if eps is None:
         eps = finfo(input.dtype).eps
     return apply(RMS_NORM, (input, optional(weight)), (tuple(normalized_shape), eps))
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(xp: ModuleType, array: Array, shape: tuple[int, ...], kind: Any) -> Array:
+    """(M, N) row-major in the dtype `kind`, N the size of `shape`."""
+    return flattened(xp, array, kind).reshape(_leading(array, shape), prod(shape))
+
+
+def _vectors(xp: ModuleType, like: Array, *vectors: Array) -> list[Array]:
+    """Weight and bias (N,) in one dtype, which the kernels ask for: the rows', or float32 beside half precision."""
+    single = like.dtype.itemsize == 2 and any(one is not None and one.dtype.itemsize > 2 for one in vectors)
+    return [flattened(xp, one, xp.float32 if single else like.dtype) for one in vectors]
+
+
+def _shaped(gradients: tuple[Array, ...], input: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Gradients of rows and vectors in the shapes of input and parameters."""
+    shapes = (input.shape, shape, shape)
+    return tuple(None if each is None else each.reshape(its) for each, its in zip(gradients, shapes, strict=False))
+
+
+@LAYER_NORM.kernel("cuda")
+def _layer_norm_cuda(
+    xp: ModuleType, input: Array, weight: Array, bias: Array, shape: tuple[int, ...], eps: float
+) -> tuple[Array, Array, Array]:
+    if not served(input, weight, bias):
+        return _layer_norm(xp, input, weight, bias, shape, eps)
+    from engine.kernels.cuda import norm
+
+    rows = _rows(xp, input, shape, input.dtype)
+    weight, bias = _vectors(xp, input, weight, bias)
+    out, mean, rstd = norm.layer_norm_forward(rows, weight, bias, eps)
+    return out.reshape(input.shape), mean, rstd
+
+
+def _layer_norm_backward_cuda(
+    g: Any, nd: Any, needs: Any, input: Any, weight: Any, mean: Any, rstd: Any, shape: tuple[int, ...], eps: float
+) -> tuple[Any, ...]:
+    from engine.kernels.cuda import norm
+
+    rows, gradient = (_rows(nd.xp, array, shape, input.dtype) for array in (input, g))
+    (weight,) = _vectors(nd.xp, input, weight)
+    found = norm.layer_norm_backward(gradient, rows, mean, rstd, weight, needs)
+    return _shaped(found, input, shape)
+
+
+LAYER_NORM.derivative("cuda", on_arrays(_layer_norm_backward, _layer_norm_backward_cuda))
+
+
+@RMS_NORM.kernel("cuda")
+def _rms_norm_cuda(
+    xp: ModuleType, input: Array, weight: Array, shape: tuple[int, ...], eps: float
+) -> tuple[Array, Array]:
+    if not served(input, weight):
+        return _rms_norm(xp, input, weight, shape, eps)
+    from engine.kernels.cuda import norm
+
+    rows = _rows(xp, input, shape, input.dtype)
+    (weight,) = _vectors(xp, input, weight)
+    out, rstd = norm.rms_norm_forward(rows, weight, eps)
+    return out.reshape(input.shape), rstd
+
+
+def _rms_norm_backward_cuda(
+    g: Any, nd: Any, needs: Any, input: Any, weight: Any, rstd: Any, shape: tuple[int, ...], eps: float
+) -> tuple[Any, ...]:
+    from engine.kernels.cuda import norm
+
+    rows, gradient = (_rows(nd.xp, array, shape, input.dtype) for array in (input, g))
+    (weight,) = _vectors(nd.xp, input, weight)
+    found = norm.rms_norm_backward(gradient, rows, rstd, weight, needs)
+    return _shaped(found, input, shape)
+
+
+RMS_NORM.derivative("cuda", on_arrays(_rms_norm_backward, _rms_norm_backward_cuda))

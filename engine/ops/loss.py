@@ -15,8 +15,10 @@ from engine.dispatch import apply, define, raw_namespace
 from engine.dtypes import int64, uint8
 from engine.kernels import loss as kernels
 from engine.ops.common import optional
+from engine.ops.gpu import flattened, on_arrays
 from engine.ops.precision import in_single_precision, require_real
 from engine.ops.softmax import log_softmax, softmax
+from engine.ops.windows import channels_first, channels_last, lies_channels_last
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -231,12 +233,10 @@ def _recorded_slope(
     position = (
         g.reshape(target.shape).unsqueeze(class_dim)
         if reduction == "none"
-        else g / float(weights.sum())
+        else g / input.new_tensor(xp.where((total := weights.sum()) == 0, 1, total))  # where all are ignored: 0
         if reduction == "mean"
         else g
     )
-    if reduction == "mean" and not weights.any():
-        return input * 0
     return position * (softmax(input, class_dim) * wanted.sum(class_dim, True) - wanted)
 
 
@@ -291,6 +291,9 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """-log softmax(input)[target], softmax, logarithm and loss in one operator.
+
+    On a GPU, where an error would have to wait for the device, a class out of range gives NaN in its row's loss and
+    gradient.
 
     Shapes: input (C), (N, C) or (N, C, d...); target of class indices (int64) without the class axis, or of
     probabilities like input. Raises: ValueError for batch sizes that differ or an unknown reduction; IndexError for a
@@ -380,3 +383,88 @@ def nll_loss(
     weights.
     """
     return apply(NLL_LOSS, (input, target, optional(weight)), (ignore_index, reduction))
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def _planes(xp: ModuleType, array: Any) -> Any:
+    """(C), (N, C) or (N, C, d...) as row-major (outer, C, inner); channels-last as (N d..., C, 1), without a copy."""
+    if array.ndim > 2 and lies_channels_last(array):
+        return channels_last(array).reshape(-1, array.shape[1], 1)
+    outer = array.shape[0] if array.ndim > 1 else 1
+    shape = (outer, array.shape[min(1, array.ndim - 1)], int(np.prod(array.shape[2:])))
+    return flattened(xp, array, array.dtype).reshape(shape)
+
+
+def _from_planes(planes: Any, like: Any) -> Any:
+    """The inverse of `_planes`."""
+    if like.ndim > 2 and lies_channels_last(like):
+        return channels_first(planes.reshape(like.shape[0], *like.shape[2:], like.shape[1]))
+    return planes.reshape(like.shape)
+
+
+def _targets(xp: ModuleType, target: Any, weight: Any, kind: Any) -> tuple[Any, Any]:
+    return flattened(xp, target, np.int64), flattened(xp, weight, kind)
+
+
+@CROSS_ENTROPY.kernel("cuda")
+def _cross_entropy_cuda(
+    xp: ModuleType, input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
+) -> Any:
+    from engine.kernels.cuda import loss as kernels
+
+    targets = _targets(xp, target, weight, input.dtype)
+    loss, log_sums, total = kernels.cross_entropy_forward(
+        _planes(xp, input), *targets, ignore_index, reduction, label_smoothing
+    )
+    return loss.reshape(target.shape if reduction == "none" else ()), log_sums, total
+
+
+def _cross_entropy_slope_cuda(
+    g: Any,
+    nd: Any,
+    input: Any,
+    target: Any,
+    weight: Any,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    log_sums: Any,
+    total: Any,
+) -> Any:
+    from engine.kernels.cuda import loss as kernels
+
+    xp = nd.xp
+    targets = _targets(xp, target, weight, input.dtype)
+    divisor = total if reduction == "mean" else None
+    slope = kernels.cross_entropy_backward(
+        flattened(xp, g, input.dtype), _planes(xp, input), *targets, log_sums, divisor, ignore_index, label_smoothing
+    )
+    return _from_planes(slope, input)
+
+
+CROSS_ENTROPY.derivative("cuda", (on_arrays(_cross_entropy_slope, _cross_entropy_slope_cuda), None, None))
+
+
+@NLL_LOSS.kernel("cuda")
+def _nll_loss_cuda(xp: ModuleType, input: Any, target: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
+    from engine.kernels.cuda import loss as kernels
+
+    targets = _targets(xp, target, weight, input.dtype)
+    loss = kernels.nll_forward(_planes(xp, input), *targets, ignore_index, reduction)
+    return loss.reshape(target.shape if reduction == "none" else ())
+
+
+def _nll_slope_cuda(
+    g: Any, nd: Any, input_spec: Spec, target: Any, weight: Any, ignore_index: int, reduction: str
+) -> Any:
+    from engine.kernels.cuda import loss as kernels
+
+    slope = nd.xp.empty(tuple(input_spec.shape), input_spec.dtype.numpy)
+    targets = _targets(nd.xp, target, weight, slope.dtype)
+    gradient = flattened(nd.xp, g, slope.dtype)
+    return kernels.nll_backward(gradient, _planes(nd.xp, slope), *targets, ignore_index, reduction).reshape(slope.shape)
+
+
+NLL_LOSS.derivative("cuda", (on_arrays(_nll_slope, _nll_slope_cuda), None, None))

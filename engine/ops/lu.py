@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from engine import backend
 from engine.dispatch import apply, define
 from engine.dtypes import int32, int64
+from engine.ops.factories import eye
 from engine.ops.solving import LinAlgError, adjoint, check_matrix, column_major
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -23,6 +25,8 @@ def _rule(input: Spec) -> tuple[Spec, Spec]:
 
 
 def _forward(xp: ModuleType, input: Any) -> tuple[Any, Any]:
+    if xp is not np:
+        return _all_at_once(xp, input)
     a = input.copy()
     *batch, rows, columns = a.shape
     pivots = xp.zeros((*batch, min(rows, columns)), np.int32)
@@ -39,14 +43,35 @@ def _forward(xp: ModuleType, input: Any) -> tuple[Any, Any]:
     return a, pivots
 
 
-def permutation(pivots: np.ndarray, rows: int) -> np.ndarray:
+def _all_at_once(xp: ModuleType, input: Any) -> tuple[Any, Any]:
+    """The same, a step for all matrices, without looking at any element."""
+    a = input.copy()
+    *batch, rows, columns = a.shape
+    pivots = xp.empty((*batch, min(rows, columns)), np.int32)
+    for k in range(min(rows, columns)):
+        best = k + xp.abs(a[..., k:, k]).argmax(axis=-1)[..., None]
+        pivots[..., k : k + 1] = best + 1
+        order = _exchanged(xp, xp.broadcast_to(xp.arange(rows), (*batch, rows)), k, best)
+        a = xp.take_along_axis(a, order[..., None], -2)
+        pivot = a[..., k, k, None]
+        a[..., k + 1 :, k] /= xp.where(pivot == 0, 1, pivot)  # below a pivot of 0 there is nothing but 0
+        a[..., k + 1 :, k + 1 :] -= a[..., k + 1 :, k, None] * a[..., k, None, k + 1 :]
+    return a, pivots
+
+
+def _exchanged(xp: ModuleType, order: Any, k: int, other: Any) -> Any:
+    """`order` (..., rows) with the entries at k and at `other` (..., 1) exchanged."""
+    places = xp.arange(order.shape[-1])
+    there = xp.take_along_axis(order, other, -1)
+    return xp.where(places == k, there, xp.where(places == other, order[..., k, None], order))
+
+
+def permutation(xp: ModuleType, pivots: Any, rows: int) -> Any:
     """The order of the rows after the exchanges: (PᵀA)[i] = A[order[i]]."""
-    orders = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
-    for index in np.ndindex(*pivots.shape[:-1]):
-        order = orders[index]
-        for k, other in enumerate(pivots[index]):
-            order[[k, other - 1]] = order[[other - 1, k]]
-    return orders
+    order = xp.broadcast_to(xp.arange(rows), (*pivots.shape[:-1], rows))
+    for k in range(pivots.shape[-1]):
+        order = _exchanged(xp, order, k, pivots[..., k, None] - 1)
+    return order
 
 
 def _slope(g: Any, nd: Any, out: Any, input_spec: Spec) -> tuple[Any]:
@@ -59,17 +84,18 @@ def _slope(g: Any, nd: Any, out: Any, input_spec: Spec) -> tuple[Any]:
         )
     compact, pivots = out
     size = input_spec.shape[-1]
-    eye = compact.new_tensor(np.eye(size)) if nd.records else nd.xp.eye(size, dtype=compact.dtype)
-    lower, upper = nd.tril(compact, -1) + eye, nd.triu(compact, 0)
+    xp = backend.array_module(compact.device) if nd.records else nd.xp
+    unit = eye(size, dtype=compact.dtype, device=compact.device) if nd.records else xp.eye(size, dtype=compact.dtype)
+    lower, upper = nd.tril(compact, -1) + unit, nd.triu(compact, 0)
     inner = nd.tril(nd.matmul(adjoint(nd, lower), nd.tril(g[0], -1)), -1)
     inner = inner + nd.triu(nd.matmul(nd.triu(g[0], 0), adjoint(nd, upper)), 0)
     left = nd.linalg_solve(adjoint(nd, lower), inner)  # L⁻ᴴ inner
     both = adjoint(nd, nd.linalg_solve(upper, adjoint(nd, left)))  # ... U⁻ᴴ
-    order = permutation(np.asarray(pivots.detach()._array if nd.records else pivots), size)
-    places = np.argsort(order, -1)[..., None] + np.zeros(size, np.int64)
+    order = permutation(xp, pivots._array if nd.records else pivots, size)
+    places = xp.argsort(order, -1)[..., None] + xp.zeros(size, np.int64)
     if nd.records:
         return (nd.gather(both, both.ndim - 2, both.new_tensor(places, dtype=int64)),)
-    return (nd.xp.take_along_axis(both, nd.xp.asarray(places), -2),)
+    return (xp.take_along_axis(both, places, -2),)
 
 
 LU_FACTOR = define("linalg_lu_factor", rule=_rule, forward=_forward, backward=_slope, outputs=2)

@@ -15,7 +15,9 @@ from engine.dispatch import Plan, apply, apply_ternary, define
 from engine.dtypes import bool_
 from engine.kernels import linear as kernels
 from engine.kernels import product
+from engine.ops import matmul_cuda
 from engine.ops.common import common_dtype
+from engine.ops.gpu import bias_slope, on_arrays
 from engine.ops.out import deliver
 from engine.ops.views import reshape
 from engine.spec import Spec
@@ -105,6 +107,8 @@ MATMUL = define(
     "matmul", rule=_matmul_rule, forward=_product, backward=(_slope_of_input, _slope_of_other), inputs="input other"
 )
 
+MATMUL.kernel("cuda")(matmul_cuda.product)
+
 
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Matrix product with PyTorch's broadcasting: vectors, matrices, batches.
@@ -192,10 +196,12 @@ def _linear(xp: ModuleType, input: Any, weight: Any, bias: Any = None) -> Any:
 
 def _prepare_linear(xp: ModuleType, plan: Plan) -> Callable[..., Any]:
     """A compiled kernel adds the bias where there is one for it."""
+    if xp is not np:
+        return partial(matmul_cuda.linear, xp)
     if len(plan.input_specs) == 2:
         return partial(_linear, xp)
     input, _, bias = plan.input_specs
-    if xp is not np or bias.dtype.numpy.char not in "fd" or not bias.contiguous:
+    if bias.dtype.numpy.char not in "fd" or not bias.contiguous:
         return partial(_linear, xp)
     of_rows = _linear_of_rows if input.numel * plan.out.shape[-1] < product.FROM else _linear_of_many_rows
     return of_rows if input.ndim == 2 else partial(_linear_of_batches, of_rows, tuple(plan.out.shape))
@@ -263,6 +269,23 @@ LINEAR = define(
     backward=(_linear_input_slope, _linear_weight_slope, _linear_bias_slope),
     inputs="input weight bias",
     prepare=_prepare_linear,
+)
+LINEAR.kernel("cuda")(matmul_cuda.linear)
+LINEAR.derivative(
+    "cuda",
+    (
+        lambda g, nd, input_spec, weight, weight_spec: (
+            _linear_input_slope(g, nd, input_spec, weight, weight_spec)
+            if nd.records
+            else matmul_cuda.linear_input_slope(nd.xp, g, weight, input_spec)
+        ),
+        lambda g, nd, input, input_spec, weight_spec, into: (
+            _linear_weight_slope(g, nd, input, input_spec, weight_spec, into)
+            if nd.records
+            else matmul_cuda.linear_weight_slope(nd.xp, g, input, weight_spec, into)
+        ),
+        on_arrays(_linear_bias_slope, bias_slope),
+    ),
 )
 
 

@@ -17,6 +17,8 @@ import numpy as np
 from engine.dispatch import apply, define
 from engine.dtypes import int64
 from engine.layout import MemoryFormat, contiguous_format
+from engine.ops.gpu import from_pool, served, to_pool
+from engine.ops.scattering import combine_at
 from engine.ops.windows import (
     Axes,
     as_batch,
@@ -219,7 +221,8 @@ def _scatter(xp: ModuleType, input: Array, place: Array, size: Axes, memory_form
         total = pool.max_pool2d_backward(rows, places, (planes, prod(size[:-1]), size[-1]))
         return total.reshape(*lead, *size)
     total = xp.zeros((planes, prod(size)), input.dtype)
-    xp.add.at(total, (xp.arange(planes)[:, None], place.reshape(planes, prod(out))), input.reshape(planes, prod(out)))
+    key = (xp.arange(planes)[:, None], place.reshape(planes, prod(out)))
+    combine_at(xp, "add", total, key, input.reshape(planes, prod(out)))
     return total.reshape(*lead, *size)
 
 
@@ -297,3 +300,100 @@ def pool_scatter(input: Tensor, place: Tensor, size: Axes, memory_format: Memory
 def pool_gather(input: Tensor, place: Tensor, size: Axes) -> Tensor:
     """The elements of input (..., size...) at the flat positions `place`; the adjoint of `pool_scatter`."""
     return apply(POOL_GATHER, (input, place), (size,))
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def _max_pool_cuda_as(kind: Any, xp: ModuleType, input: Array, kernel: Axes, *window: Any) -> tuple[Array, Array]:
+    """Maxima, and their positions in the dtype `kind`."""
+    if not input.size or not served(input):
+        best, place = _max_pool(xp, input, kernel, *window)
+        return best, place.astype(kind, copy=False)
+    from engine.kernels.cuda import pool
+
+    stride, padding, dilation, ceil_mode = window
+    dims = len(kernel)
+    out = pooled_shape(f"max_pool{dims}d", input.shape, kernel, stride, padding, dilation, ceil_mode)
+    windows = pool.windows_of(input.shape[-dims:], out, kernel, stride, padding, dilation)
+    return _fused_maxima(kind, xp, input, dims, windows)
+
+
+def _fused_maxima(kind: Any, xp: ModuleType, input: Array, dims: int, windows: Any) -> tuple[Array, Array]:
+    from engine.kernels.cuda import pool
+
+    image = as_batch(input, dims)
+    as_channels_last = lies_channels_last(image)
+    found = pool.max_pool_forward(to_pool(xp, image, as_channels_last), windows)
+    best, place = (from_pool(each, input.shape, as_channels_last) for each in found)
+    return best, place.astype(kind, copy=False)
+
+
+@MAX_POOL.kernel("cuda")
+def _max_pool_cuda(xp: ModuleType, input: Array, *window: Any) -> tuple[Array, Array]:
+    return _max_pool_cuda_as(np.int32, xp, input, *window)
+
+
+@MAX_POOL_WITH_INDICES.kernel("cuda")
+def _with_indices_cuda(xp: ModuleType, input: Array, *window: Any) -> tuple[Array, Array]:
+    return _max_pool_cuda_as(np.int64, xp, input, *window)
+
+
+@ADAPTIVE_MAX_POOL.kernel("cuda")
+def _adaptive_cuda(xp: ModuleType, input: Array, size: Axes) -> tuple[Array, Array]:
+    if not input.size or not served(input):
+        return _adaptive(xp, input, size)
+    from engine.kernels.cuda import pool
+
+    dims = len(size)
+    return _fused_maxima(np.int64, xp, input, dims, pool.windows_of(input.shape[-dims:], size))
+
+
+def _gathered(nd: Any, g: Any, place: Any, spec: Spec, dims: int, *window: Axes) -> Any:
+    """The gradient of an image from that of its maxima, window by window; of adaptive windows without `window`."""
+    from engine.kernels.cuda import pool
+
+    xp = nd.xp
+    windows = pool.windows_of(tuple(spec.shape[-dims:]), g.shape[-dims:], *window)
+    as_channels_last = suggested_format(spec, dims) is not contiguous_format
+    slope, place = (
+        to_pool(xp, as_batch(each, dims), as_channels_last) for each in (g, place.astype(np.int32, copy=False))
+    )
+    return from_pool(pool.max_pool_backward(slope, place, windows), tuple(spec.shape), as_channels_last)
+
+
+def _max_backward_cuda(
+    g: Any,
+    nd: Any,
+    input: Any,
+    input_spec: Spec,
+    place: Any,
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    dilation: Axes,
+    ceil_mode: bool,
+) -> tuple[Any]:
+    window = (kernel, stride, padding, dilation)
+    if nd.records or not g.size or not served(g):
+        return _max_backward(g, nd, input, input_spec, place, *window, ceil_mode)
+    return (_gathered(nd, g, place, input_spec, len(kernel), *window),)
+
+
+def _with_indices_backward_cuda(
+    g: Any, nd: Any, out: Any, input_spec: Spec, kernel: Axes, stride: Axes, padding: Axes, dilation: Axes
+) -> tuple[Any]:
+    if nd.records or g[0] is None or not g[0].size or not served(g[0]):
+        return _with_indices_backward(g, nd, out, input_spec, kernel)
+    return (_gathered(nd, g[0], out[1], input_spec, len(kernel), kernel, stride, padding, dilation),)
+
+
+def _adaptive_backward_cuda(g: Any, nd: Any, out: Any, input_spec: Spec, size: Axes) -> tuple[Any]:
+    if nd.records or g[0] is None or not g[0].size or not served(g[0]):
+        return _adaptive_backward(g, nd, out, input_spec, size)
+    return (_gathered(nd, g[0], out[1], input_spec, len(size)),)
+
+
+MAX_POOL.derivative("cuda", _max_backward_cuda)
+MAX_POOL_WITH_INDICES.derivative("cuda", _with_indices_backward_cuda)
+ADAPTIVE_MAX_POOL.derivative("cuda", _adaptive_backward_cuda)

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.ops.common import undifferentiable
 from engine.ops.pointwise import FUNCTIONS, floating, where
-from engine.ops.special_functions import erfc_array, in_double, lgamma_array
+from engine.ops.special_functions import erfc_array, in_double, lgamma_array, special_kernel
 from engine.tensor import Tensor
 
 # --- Bessel -----------------------------------------------------------------------------------------------------------
@@ -173,6 +173,9 @@ floating(
     refused="bool complex",
 )
 
+for _name, _function in {"igamma": "gammainc", "igammac": "gammaincc", "zeta": "zeta"}.items():
+    special_kernel(_name, _function)
+
 # --- normal distribution ----------------------------------------------------------------------------------------------
 
 
@@ -237,10 +240,11 @@ def multigammaln(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension p. Raises RuntimeError unless x > (p - 1) / 2."""
     if p < 1:
         raise RuntimeError(f"mvlgamma: p has to be greater than or equal to 1, got {p}")
-    if input.device.type != "meta" and bool((input <= (p - 1) / 2).any()):
+    if input.is_cpu and bool((input <= (p - 1) / 2).any()):  # a GPU's are not waited for: there such elements give NaN
         raise RuntimeError("mvlgamma: All elements must be greater than (p-1)/2")
     halves = input.new_tensor([-0.5 * k for k in range(p)])
-    return (input.unsqueeze(-1) + halves).lgamma().sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
+    value = (input.unsqueeze(-1) + halves).lgamma().sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
+    return where(input.detach() <= (p - 1) / 2, math.nan, value) if input.is_cuda else value
 
 
 mvlgamma = multigammaln

@@ -95,13 +95,18 @@ def compute_dtype(flavour: str, specs: tuple[Spec, ...]) -> dtype | None:
 
 def _prepare(function: Function, flavour: str, xp: ModuleType, plan: Plan) -> Callable[..., Any]:
     """The cheapest way to run this plan: the bare ufunc where its own layout is the rule's, else one with `out=`."""
+    fused = plan.operator.kernels.get("cuda") if xp is not np else None
+    if fused is not None and plan.out.dtype.is_floating_point and plan.input_specs[0].dtype is plan.out.dtype:
+        return partial(plan._first_run, partial(fused, xp))
+    if xp is not np:
+        function = plan.operator.kernels.get("cuda", function)
     kernel = getattr(xp, function) if isinstance(function, str) else partial(function, xp)
     takes_out = isinstance(function, str) and isinstance(kernel, getattr(xp, "ufunc", type(None)))
     out = plan.outs[0]
     cast = compute_dtype(flavour, plan.input_specs)
     run = kernel
     if not isinstance(function, str):
-        run = kernel = partial(_in_single_precision, kernel)
+        run = kernel = partial(computed_in_single_precision, kernel)
     if cast is not None:
         run = partial(_cast_and_run, kernel, cast.numpy, tuple(spec.number is None for spec in plan.input_specs), xp)
     meet = floating_dtype(*plan.input_specs) if flavour == "floating" else common_dtype(*plan.input_specs)
@@ -195,7 +200,7 @@ def _cast_and_run(
     return kernel(*cast, **out)
 
 
-def _in_single_precision(kernel: Callable[..., Any], *arrays: Any) -> Any:
+def computed_in_single_precision(kernel: Callable[..., Any], *arrays: Any) -> Any:
     """Half precision is computed in single and rounded once, where several passes would round several times."""
     for array in arrays:
         if _is_half(array):
@@ -346,7 +351,7 @@ _POWERS: dict[Any, Callable[..., Any]] = {
 def _integer_power(xp: ModuleType, input: Any, other: Any) -> Any:
     """Powers of integers; those to a negative one are the integer part of the quotient, as in PyTorch."""
     negative = other < 0
-    if not negative.any():
+    if xp is np and not negative.any():
         return xp.power(input, other)
     result = xp.power(input, xp.where(negative, 0, other))
     quotient = xp.where(input == 1, 1, xp.where(input == -1, 1 - 2 * (other & 1), 0)).astype(result.dtype)
@@ -469,7 +474,7 @@ def _share(g: Any, nd: Any, winner: Any, loser: Any) -> Any:
     if nd.records:
         return nd.where(lost, 0, nd.where(tie, g / 2, g))
     share = kept(g, nd, ~lost)
-    return nd.xp.where(tie, share / 2, share) if tie.any() else share
+    return nd.xp.where(tie, share / 2, share) if nd.xp is not np or tie.any() else share
 
 
 def _first_kept(g: Any, nd: Any, first: Any, other: Any) -> Any:

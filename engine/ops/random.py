@@ -1,15 +1,22 @@
-"""Random tensors and in-place random fills. Values are drawn on the host in logical (row-major) order, so that a layout
-does not change them.
+"""Random tensors and in-place random fills. Values are drawn in logical (row-major) order, so that a layout does not
+change them: for host memory by NumPy, for a GPU by kernels that write where the tensor lies (engine/kernels/cuda).
 """
 
+import math
 from typing import Any
 
 import numpy as np
 
-from engine.dtypes import get_default_dtype, int64, require_dtype
-from engine.ops.factories import empty_like, shape_from, wrap_array
-from engine.ops.inplace import overwrite
-from engine.random import Generator, default_generator
+from engine import backend
+from engine.device import default
+from engine.device import device as as_device
+from engine.dtypes import dtype as Kind
+from engine.dtypes import finfo, float64, get_default_dtype, int64, require_dtype
+from engine.guard import on_gpu_of
+from engine.ops.factories import empty, empty_like, shape_from, wrap_array
+from engine.ops.inplace import fill_by, overwrite
+from engine.random import Generator, default_generator, generator_of
+from engine.spec import spec_of
 from engine.tensor import Tensor
 
 
@@ -30,6 +37,60 @@ def _drawn(function: str, shape: tuple[int, ...], kind: Any, generator: Generato
     return np.asarray(getattr(_stream(generator), function)(shape, dtype=drawn_as)).astype(kind.numpy, copy=False)
 
 
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def _on_gpu(where: Any) -> bool:
+    return (default.device if where is None else as_device(where)).type == "cuda"
+
+
+def _draw_into(array: Any, where: as_device, generator: Generator | None, kernel: str, *arguments: Any) -> None:
+    if backend.several_gpus:
+        with on_gpu_of(array):
+            _draw_here(array, where, generator, kernel, *arguments)
+    else:
+        _draw_here(array, where, generator, kernel, *arguments)
+
+
+def _draw_here(array: Any, where: as_device, generator: Generator | None, kernel: str, *arguments: Any) -> None:
+    from engine.kernels.cuda import random as kernels
+
+    if array.dtype.kind == "c":  # real and imaginary parts, which share the variance
+        if kernel == "normal":
+            arguments = (arguments[0], arguments[1] / math.sqrt(2))
+        if array.flags.c_contiguous:
+            array = array.view(array.real.dtype)
+        else:
+            parts = backend.array_module(where).empty((*array.shape, 2), array.real.dtype)
+            getattr(kernels, kernel)(parts, generator_of(where, generator).draw, *arguments)
+            array.real[...], array.imag[...] = parts[..., 0], parts[..., 1]
+            return
+    getattr(kernels, kernel)(array, generator_of(where, generator).draw, *arguments)
+
+
+def _made(
+    shape: tuple[int, ...],
+    kind: Any,
+    where: Any,
+    requires_grad: bool,
+    generator: Generator | None,
+    kernel: str,
+    *arguments: Any,
+) -> Tensor:
+    """A new tensor on a GPU, filled by a kernel."""
+    made = empty(shape, dtype=kind, device=where)
+    _draw_into(made._array, made.device, generator, kernel, *arguments)
+    return made.requires_grad_() if requires_grad else made
+
+
+def _filled(target: Tensor, name: str, generator: Generator | None, kernel: str, *arguments: Any) -> Tensor:
+    """A tensor on a GPU, filled in place by a kernel."""
+    return fill_by(target, name, lambda array: _draw_into(array, target.device, generator, kernel, *arguments))
+
+
+# --- new tensors ------------------------------------------------------------------------------------------------------
+
+
 def rand(
     *sizes: Any,
     size: Any = None,
@@ -40,6 +101,8 @@ def rand(
 ) -> Tensor:
     """Uniform on [0, 1)."""
     shape = shape_from(sizes if size is None else (size,), "rand")
+    if _on_gpu(device):
+        return _made(shape, _floating(dtype), device, requires_grad, generator, "uniform", 0.0, 1.0)
     return wrap_array(_drawn("random", shape, _floating(dtype), generator), device, requires_grad)
 
 
@@ -53,6 +116,8 @@ def randn(
 ) -> Tensor:
     """Normal with mean 0 and variance 1."""
     shape = shape_from(sizes if size is None else (size,), "randn")
+    if _on_gpu(device):
+        return _made(shape, _floating(dtype), device, requires_grad, generator, "normal", 0.0, 1.0)
     return wrap_array(_drawn("standard_normal", shape, _floating(dtype), generator), device, requires_grad)
 
 
@@ -76,14 +141,24 @@ def randint(
     shape = shape_from((size,), "randint")
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    if _on_gpu(device):
+        return _made(shape, require_dtype(dtype), device, requires_grad, generator, "integers", int(low), int(high))
     values = _stream(generator).integers(low, high, shape)
     return wrap_array(np.asarray(values).astype(require_dtype(dtype).numpy), device, requires_grad)
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = int64, device: Any = None) -> Tensor:
-    """A random permutation of 0 ... n-1. Raises: RuntimeError for a negative n."""
+    """A random permutation of 0 ... n-1. Raises: RuntimeError for a negative n.
+
+    On a GPU it is the order of n random 64-bit keys.
+    """
     if n < 0:
         raise RuntimeError(f"randperm: Trying to create tensor with negative dimension {n}: [{n}]")
+    if _on_gpu(device):
+        keys = _made((n,), int64, device, False, generator, "integers", -(2**63), 2**63)
+        order = backend.array_module(keys.device).argsort(keys._array)
+        kind = require_dtype(dtype)
+        return Tensor(order.astype(kind.numpy, copy=False), spec_of((n,), None, kind, keys.device))
     return wrap_array(_stream(generator).permutation(n).astype(require_dtype(dtype).numpy), device)
 
 
@@ -99,11 +174,10 @@ def randn_like(input: Tensor, **options: Any) -> Tensor:
 
 def randint_like(input: Tensor, low: int, high: int | None = None, **options: Any) -> Tensor:
     """Integers in the shape of `input`."""
-    return (
-        randint(low, high, tuple(input.shape), dtype=options.pop("dtype", input.dtype), **options)
-        if high is not None
-        else randint(0, low, tuple(input.shape), dtype=options.pop("dtype", input.dtype), **options)
-    )
+    if high is None:
+        low, high = 0, low
+    kind, where = options.pop("dtype", input.dtype), options.pop("device", input.device)
+    return randint(low, high, tuple(input.shape), dtype=kind, device=where, **options)
 
 
 def normal(
@@ -121,11 +195,14 @@ def normal(
         if not isinstance(like, Tensor):
             raise TypeError("normal: with numbers for mean and std, size is needed")
         size = (mean + std).shape if isinstance(mean, Tensor) and isinstance(std, Tensor) else like.shape
+        device = like.device if device is None else device
     return randn(size, generator=generator, dtype=dtype, device=device) * std + mean
 
 
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability each element gives, else 0."""
+    if input.is_cuda:
+        return bernoulli_(empty(tuple(input.shape), dtype=input.dtype, device=input.device), input, generator=generator)
     draws = _stream(generator).random(tuple(input.shape))
     probability = input.detach().cpu().numpy()
     return wrap_array((draws < probability).astype(input.dtype.numpy), input.device)
@@ -134,7 +211,7 @@ def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
 def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
 ) -> Tensor:
-    """Indices drawn from the rows' weights."""
+    """Indices drawn from the rows' weights. On a GPU the weights themselves are not checked: that would wait for it."""
     if input.ndim not in (1, 2):
         raise RuntimeError(f"multinomial: prob_dist must be 1 or 2 dim, got shape {list(input.shape)}")
     if num_samples <= 0:
@@ -144,6 +221,8 @@ def multinomial(
             f"multinomial: cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} "
             f"of {input.shape[-1]}"
         )
+    if input.is_cuda:
+        return _multinomial_on_gpu(input, num_samples, replacement, generator)
     weights = input.detach().cpu().numpy().astype(np.float64)
     rows = weights.reshape(-1, weights.shape[-1])
     if not len(rows):
@@ -164,8 +243,32 @@ def multinomial(
     return wrap_array(picked.reshape(*weights.shape[:-1], num_samples), input.device)
 
 
-def _fill(target: Tensor, values: np.ndarray, name: str) -> Tensor:
-    return overwrite(target, values if target.is_cpu or target._array is None else type(target._array)(values), name)
+def _multinomial_on_gpu(input: Tensor, samples: int, replacement: bool, generator: Generator | None) -> Tensor:
+    """With replacement: where uniform numbers fall among the running sums, all rows laid end to end in one search.
+    Without: the `samples` first arrivals when class i arrives after an exponential time of rate weight i.
+    """
+    xp = backend.array_module(input.device)
+    classes = input.shape[-1]
+    rows = input.detach()._array.reshape(-1, classes).astype(np.float64)
+    count = len(rows)
+    if not count:
+        picked = xp.empty((0, samples), np.int64)
+    elif replacement:
+        drawn = _made((count, samples), float64, input.device, False, generator, "uniform", 0.0, 1.0)._array
+        sums = rows.cumsum(axis=1)
+        sums /= sums[:, -1:]
+        place = xp.arange(count, dtype=np.float64)[:, None]
+        found = xp.searchsorted((sums + place).ravel(), (drawn + place).ravel(), side="right").reshape(count, samples)
+        picked = xp.clip(found - xp.arange(count)[:, None] * classes, 0, classes - 1)
+    else:
+        times = _made((count, classes), float64, input.device, False, generator, "exponential", 1.0)._array
+        picked = xp.argsort(times / rows, axis=1)[:, :samples]
+    shape = (*input.shape[:-1], samples)
+    picked = xp.ascontiguousarray(picked.astype(np.int64, copy=False)).reshape(shape)
+    return Tensor(picked, spec_of(shape, None, int64, input.device))
+
+
+# --- in place ---------------------------------------------------------------------------------------------------------
 
 
 def uniform_(
@@ -175,31 +278,61 @@ def uniform_(
     a, b = bounds.pop("from", a), bounds.pop("to", b)
     if a > b:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
+    if self.is_cuda:
+        _floating(self.dtype)
+        return _filled(self, "uniform_", generator, "uniform", a, b)
     drawn = _drawn("random", tuple(self.shape), _floating(self.dtype), generator)
-    return _fill(self, drawn * (b - a) + a, "uniform_")
+    return overwrite(self, drawn * (b - a) + a, "uniform_")
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fills with normal values."""
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    if self.is_cuda:
+        _floating(self.dtype)
+        return _filled(self, "normal_", generator, "normal", mean, std)
     drawn = _drawn("standard_normal", tuple(self.shape), _floating(self.dtype), generator)
-    return _fill(self, drawn * std + mean, "normal_")
+    return overwrite(self, drawn * std + mean, "normal_")
 
 
 def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fills with 1 (probability p) and 0."""
+    if not isinstance(p, Tensor) and not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+    if self.is_cuda:
+        if not isinstance(p, Tensor):
+            return _filled(self, "bernoulli_", generator, "bernoulli", float(p))
+        xp = backend.array_module(self.device)
+        each = xp.broadcast_to(p.detach().to(self.device)._array, tuple(self.shape))
+        return _filled(self, "bernoulli_", generator, "bernoulli_of", xp.ascontiguousarray(each, dtype=np.float64))
     p = p.detach().cpu().numpy() if isinstance(p, Tensor) else p
-    return _fill(self, _stream(generator).random(tuple(self.shape)) < p, "bernoulli_")
+    return overwrite(self, _stream(generator).random(tuple(self.shape)) < p, "bernoulli_")
 
 
 def random_(self: Tensor, low: int = 0, high: int | None = None, *, generator: Generator | None = None) -> Tensor:
     """Fills with integers on [low, high)."""
     if high is None:
-        low, high = 0, low or (2**24 if self.is_floating_point() else 2 ** (8 * self.itemsize - 1) - 1)
-    return _fill(self, _stream(generator).integers(low, high, tuple(self.shape)), "random_")
+        low, high = 0, low or _integers_of(self.dtype)
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    if self.is_cuda:
+        return _filled(self, "random_", generator, "integers", int(low), int(high))
+    return overwrite(self, _stream(generator).integers(low, high, tuple(self.shape)), "random_")
+
+
+def _integers_of(kind: Kind) -> int:
+    """How many integers from 0 on a dtype has without gaps, up to 2**63 - 1."""
+    if kind.is_floating_point:
+        return int(2 / finfo(kind).eps) + 1
+    return 2 if kind.category == 0 else 2 ** (8 * kind.itemsize - kind.is_signed)
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fills with exponential values of rate `lambd`."""
-    return _fill(self, _stream(generator).exponential(1 / lambd, tuple(self.shape)), "exponential_")
+    if lambd <= 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    if self.is_cuda:
+        _floating(self.dtype)
+        return _filled(self, "exponential_", generator, "exponential", float(lambd))
+    return overwrite(self, _stream(generator).exponential(1 / lambd, tuple(self.shape)), "exponential_")

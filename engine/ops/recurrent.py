@@ -177,6 +177,11 @@ def _cell(xp: ModuleType, array: Array, name: str) -> Callable[..., None]:
     if compiled(xp, array):
         function: Callable[..., None] = getattr(kernels, name)
         return function
+    if xp is not np:
+        from engine.kernels.cuda import rnn
+
+        fused: Callable[..., None] = getattr(rnn, name)
+        return fused
     plain = globals()[name]
     return lambda *arrays: plain(xp, *arrays)
 

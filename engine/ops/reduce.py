@@ -1,6 +1,7 @@
 """Reductions: sum, mean, extrema, products, statistics. Results are row-major, as PyTorch's are."""
 
 import builtins
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,8 @@ from engine import iterator
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, bool_, dtype, get_default_dtype, int64, require_dtype
-from engine.ops.common import in_single_precision, kept, refuse_complex, require_floating
+from engine.ops.common import in_host_memory, in_single_precision, kept, refuse_complex, require_floating
+from engine.ops.gpu import served
 from engine.ops.out import deliver
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -49,6 +51,20 @@ SUM = define(
     backward=(lambda g, nd, input_spec, dims, keepdim: spread(nd, g, input_spec, dims, keepdim),),
     attributes="dims keepdim kind",
 )
+
+
+@SUM.kernel("cuda")
+def _sum_cuda(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Any:
+    """Sums over leading axes, as gradients of what was broadcast are, by a kernel; others by CuPy."""
+    count = len(dims)
+    leading = 0 < count < input.ndim and sorted(dims) == list(range(count))
+    if not leading or not input.flags.c_contiguous or input.dtype != kind.numpy or not served(input):
+        return _sum(xp, input, dims, keepdim, kind)
+    from engine.kernels.cuda import reduce
+
+    kept = input.shape[count:]
+    columns = reduce.column_sums(input.reshape(math.prod(input.shape[:count]), math.prod(kept)))
+    return columns.reshape((1,) * count + kept if keepdim else kept)
 
 
 def sum(
@@ -196,7 +212,8 @@ def even_shares(g: Any, nd: Any, input: Any, out: Any, spec: Spec, dims: tuple[i
     out = spread(nd, out, spec, dims, keepdim)
     hit = input == out
     undefined = out != out
-    if bool(undefined.any()):  # a NaN is the extremum of what it is among
+    # A NaN is the extremum of what it is among. Whether there is any is asked only where nobody has to wait for it.
+    if not in_host_memory(undefined) or bool(undefined.any()):
         hit = hit | undefined & (input != input)
     shares = nd.sum(hit, dims, True) if nd.records else hit.sum(axis=dims, keepdims=True)
     return kept(spread(nd, g, spec, dims, keepdim) / shares, nd, hit)

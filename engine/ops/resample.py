@@ -34,6 +34,7 @@ class AxisMap:
         self.out = indices.shape[1]
         self.indices = np.ascontiguousarray(indices, np.int64)
         self.weights = np.asarray(weights, float)
+        self._tables: dict[tuple[int, str], tuple[Array, Array]] = {}
 
     @cached_property
     def terms(self) -> list[tuple[Array | None, Array, Array | None]]:
@@ -50,6 +51,13 @@ class AxisMap:
                 )
             )
         return found
+
+    def on_gpu(self, xp: ModuleType, kind: str) -> tuple[Array, Array]:
+        """Indices and weights on the current GPU, the weights in dtype `kind`; copied there once."""
+        key = (xp.cuda.runtime.getDevice(), kind)
+        if key not in self._tables:
+            self._tables[key] = xp.asarray(self.indices), xp.asarray(self.weights.astype(kind))
+        return self._tables[key]
 
     @cached_property
     def identity(self) -> bool:
@@ -118,6 +126,15 @@ def _along(xp: ModuleType, array: Array, axis: int, one: AxisMap) -> Array:
         flat = np.ascontiguousarray(array).reshape(prod(outer), one.size, prod(inner))
         found = kernels.weighted_sums(flat, one.indices, one.weights.astype(array.dtype))
         return found.reshape(*outer, one.out, *inner)
+    if xp is not np and array.dtype.kind in "fV":
+        from engine.kernels.cuda import resample as fused
+
+        outer, inner = array.shape[:axis], array.shape[axis + 1 :]
+        out = xp.empty((*outer, one.out, *inner), array.dtype)
+        flat = xp.ascontiguousarray(array).reshape(prod(outer), one.size, prod(inner))
+        tables = one.on_gpu(xp, "float64" if array.dtype == np.float64 else "float32")
+        fused.weighted_sums(flat, *tables, out.reshape(prod(outer), one.out, prod(inner)))
+        return out
     if one.blocks is not None and len(one.terms) > 1:
         shape = (*array.shape[:axis], one.out, len(one.terms), *array.shape[axis + 1 :])
         total = array.reshape(shape).sum(axis=axis + 1)

@@ -15,6 +15,7 @@ from engine.ops.common import kept
 from engine.ops.factories import ones_like
 from engine.ops.index import check_along_axis, index_put_, places_along, scatter, scatter_add
 from engine.ops.pointwise import div, where
+from engine.ops.scattering import combine_at
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -28,7 +29,7 @@ def _rule(input: Spec, index: Spec, source: Spec, dim: int, reduce: str) -> Spec
 
 def _forward(xp: ModuleType, input: Any, index: Any, source: Any, dim: int, reduce: str) -> Any:
     out = input.copy()
-    getattr(xp, _UFUNCS[reduce]).at(out, places_along(index, dim, input.shape, xp), source)
+    combine_at(xp, _UFUNCS[reduce], out, places_along(index, dim, input.shape, xp), source)
     return out
 
 

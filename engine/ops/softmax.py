@@ -8,6 +8,7 @@ import numpy as np
 from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.kernels import softmax as kernels
+from engine.ops.gpu import flattened, on_arrays
 from engine.ops.out import deliver
 from engine.ops.precision import in_single_precision, require_real
 from engine.spec import Spec
@@ -107,6 +108,39 @@ def _log_softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
             else _log_softmax(xp, input, dim)
         )
     return _by_rows(kernels.log_softmax_forward, dim, input)
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def _fused(xp: ModuleType, name: str, way: str, dim: int, *arrays: Any) -> Any:
+    from engine.kernels.cuda import softmax as kernels
+
+    first = arrays[0]
+    dense = [flattened(xp, array, arrays[-1].dtype).reshape(first.shape) for array in arrays]
+    return getattr(kernels, way)(name, *dense, dim)
+
+
+@SOFTMAX.kernel("cuda")
+def _softmax_cuda(xp: ModuleType, input: Any, dim: int) -> Any:
+    return _fused(xp, "softmax", "forward", dim, input)
+
+
+@LOG_SOFTMAX.kernel("cuda")
+def _log_softmax_cuda(xp: ModuleType, input: Any, dim: int) -> Any:
+    return _fused(xp, "log_softmax", "forward", dim, input)
+
+
+def _softmax_slope_cuda(g: Any, nd: Any, out: Any, dim: int) -> Any:
+    return _fused(nd.xp, "softmax", "backward", dim, g, out)
+
+
+def _log_softmax_slope_cuda(g: Any, nd: Any, out: Any, dim: int) -> Any:
+    return _fused(nd.xp, "log_softmax", "backward", dim, g, out)
+
+
+SOFTMAX.derivative("cuda", (on_arrays(_softmax_slope, _softmax_slope_cuda),))
+LOG_SOFTMAX.derivative("cuda", (on_arrays(_log_softmax_slope, _log_softmax_slope_cuda),))
 
 
 def softmax(input: Tensor, dim: int, dtype: Any = None, *, out: Tensor | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import layout
+from engine import backend, layout
 from engine.dispatch import apply, define
 from engine.ops.common import conjugate, require_floating
 from engine.ops.copy import lay_out
@@ -47,8 +47,13 @@ def column_major(spec: Spec, shape: tuple[int, ...]) -> Spec:
 
 
 def guarded(message: str, function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
-    """Calls into numpy.linalg; what LAPACK reports becomes a LinAlgError that names the operator."""
+    """Calls into numpy.linalg or cupy.linalg; what LAPACK or cuSOLVER reports becomes a LinAlgError that names the
+    operator. On a GPU that waits for the report, as in PyTorch.
+    """
     try:
+        if not isinstance(arrays[0], np.ndarray):
+            with backend.reported_by_cusolver():
+                return function(*arrays, **options)
         return function(*arrays, **options)
     except np.linalg.LinAlgError as cause:
         raise LinAlgError(message) from cause

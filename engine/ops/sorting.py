@@ -12,7 +12,8 @@ from engine import iterator, layout
 from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
-from engine.ops.common import in_single_precision, refuse_complex
+from engine.ops.common import in_single_precision, refuse_complex, running
+from engine.ops.factories import tensor
 from engine.ops.out import deliver
 from engine.ops.pointwise import where
 from engine.ops.reduce import even_shares, values_indices
@@ -185,13 +186,28 @@ def _find_median(xp: ModuleType, input: Any, skip_nan: int, dim: int) -> Any:
 
 def _find_mode(xp: ModuleType, input: Any, unused: int, dim: int) -> Any:
     """The smallest of the most frequent values, at its last place."""
-    rows = np.moveaxis(input if xp is np else input.get(), dim, -1)
+    if xp is not np:
+        return _find_mode_in_order(xp, input, dim)
+    rows = np.moveaxis(input, dim, -1)
     places = np.empty((*rows.shape[:-1], 1), np.int64)
     for index in np.ndindex(*rows.shape[:-1]):
         values, counts = np.unique(rows[index], return_counts=True, equal_nan=False)
         found = values[counts.argmax()]
         places[index] = np.flatnonzero((rows[index] == found) | (found != found) & (rows[index] != rows[index]))[-1]
-    return xp.asarray(np.moveaxis(places, -1, dim))
+    return np.moveaxis(places, -1, dim)
+
+
+def _find_mode_in_order(xp: ModuleType, input: Any, dim: int) -> Any:
+    """The same without a loop over rows: the longest run of equal elements in order, the first of equally long ones."""
+    order = xp.moveaxis(_order(xp, input, dim, False), dim, -1)
+    rows = xp.take_along_axis(xp.moveaxis(input, dim, -1), order, -1)
+    begins = xp.concatenate([xp.ones((*rows.shape[:-1], 1), bool), rows[..., 1:] != rows[..., :-1]], -1)
+    places = xp.arange(rows.shape[-1])
+    length = places - running(xp, xp.maximum, xp.where(begins, places, 0), rows.ndim - 1)
+    last = length.argmax(axis=-1)[..., None]
+    found = xp.take_along_axis(rows, last, -1)
+    last = xp.where(found == found, last, rows.shape[-1] - 1)
+    return xp.moveaxis(xp.take_along_axis(order, last, -1), -1, dim)
 
 
 KTHVALUE = _picker("kthvalue", _find_kth)
@@ -301,7 +317,8 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
     wanted = q.detach() if isinstance(q, Tensor) else input.detach().new_tensor(q)
     if wanted.ndim > 1:
         raise RuntimeError(f"{name}() q must be a scalar or 1D tensor")
-    if bool(((wanted < 0) | (wanted > 1)).any()):
+    known = wanted if wanted.is_cpu else None if isinstance(q, Tensor) else tensor(q)  # a GPU's are not waited for
+    if known is not None and bool(((known < 0) | (known > 1)).any()):
         raise RuntimeError(f"{name}() q values must be in the range [0, 1]")
     axis = wrap_dim(dim, input.ndim, name) if dim is not None else None
     if axis is None or not input.ndim:

@@ -11,10 +11,13 @@ import math
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from engine import iterator
-from engine.dispatch import apply, define
+from engine.backend import special_functions
+from engine.dispatch import OPERATORS, apply, define
 from engine.ops.common import floating_dtype
-from engine.ops.pointwise import FUNCTIONS, floating
+from engine.ops.pointwise import FUNCTIONS, computed_in_single_precision, floating
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -99,7 +102,7 @@ def in_double(xp: ModuleType, function: Any, input: Any) -> Any:
 
 def erf_array(xp: ModuleType, input: Any) -> Any:
     """erf of a raw array."""
-    return in_double(xp, _erf, input)
+    return in_double(xp, _erf, input) if xp is np else special_functions().erf(input)
 
 
 def _erf(xp: ModuleType, x: Any) -> Any:
@@ -244,7 +247,9 @@ def _zeta(xp: ModuleType, order: int, x: Any) -> Any:
 def _polygamma(xp: ModuleType, x: Any, n: int) -> Any:
     if n == 1:
         return _trigamma(xp, x)
-    value = (-1) ** (n + 1) * math.factorial(n) * _zeta(xp, n + 1, xp.where(xp.isfinite(x), x, 1.0))
+    finite = xp.where(xp.isfinite(x), x, 1.0)
+    zeta = _zeta(xp, n + 1, finite) if xp is np else special_functions().zeta(n + 1.0, finite)
+    value = (-1) ** (n + 1) * math.factorial(n) * zeta
     return xp.where(xp.isfinite(x), value, xp.where(x > 0, 0.0, math.nan))
 
 
@@ -278,8 +283,19 @@ def _define(name: str, function: Any, rule: Any) -> None:
     floating(name, lambda xp, input: in_double(xp, function, input), (rule,), refused="complex")
 
 
+def special_kernel(name: str, function: str) -> None:
+    """On a GPU an operator is one function of cupyx.scipy.special, in single or double precision."""
+
+    def run(xp: ModuleType, *operands: Any) -> Any:
+        return computed_in_single_precision(getattr(special_functions(), function), *operands)
+
+    OPERATORS[name].kernel("cuda")(run)
+
+
 _define("erf", _erf, lambda g, nd, input: g * nd.exp(-input * input) * _SLOPE)
 _define("erfc", _erfc, lambda g, nd, input: -g * nd.exp(-input * input) * _SLOPE)
 _define("erfinv", _erfinv, lambda g, nd, out: g * nd.exp(out * out) / _SLOPE)
 _define("lgamma", _lgamma, lambda g, nd, input: g * nd.digamma(input))
 _define("digamma", _digamma, _digamma_slope)
+for _name, _function in {"erf": "erf", "erfc": "erfc", "erfinv": "erfinv", "lgamma": "gammaln"}.items():
+    special_kernel(_name, _function)

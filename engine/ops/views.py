@@ -15,6 +15,7 @@ from engine import backend, layout
 from engine.autograd.versions import MULTIPLE, restricted
 from engine.dims import wrap_dim
 from engine.dispatch import OPERATORS, apply, define
+from engine.ops.scattering import combine_at
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -59,7 +60,7 @@ def _view_backward(
         return zeros
     positions = xp.arange(zeros.size).reshape(shape)
     where = OPERATORS[name].forward(xp, positions, *attributes)
-    xp.add.at(zeros.reshape(-1), where, g)
+    combine_at(xp, "add", zeros.reshape(-1), (where,), g)
     return zeros
 
 
@@ -104,7 +105,7 @@ def _reshape_gradient(g: Any, nd: Any, input_spec: Spec) -> Any:
 
 def _view_forward(xp: ModuleType, input: Any, size: tuple[int, ...]) -> Any:
     viewed = input.reshape(size)
-    if viewed.base is None or backend.storage(viewed) is not backend.storage(input):
+    if viewed.base is None or not backend.share_storage(viewed, input):
         spec = backend.spec_of_array(input)
         stride = layout.view_strides(spec.shape, spec.stride, size)
         assert stride is not None

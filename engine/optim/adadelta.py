@@ -47,6 +47,11 @@ class Adadelta(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("Adadelta", ("square_avg", "acc_delta"))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        return {"a": group["rho"]}
+
     def start(self, group: Group) -> dict[str, float]:
         return {"square_avg": 0.0, "acc_delta": 0.0}
 

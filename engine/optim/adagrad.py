@@ -51,6 +51,11 @@ class Adagrad(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("Adagrad", ("sum",))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        return {"a": group["lr_decay"]}
+
     def start(self, group: Group) -> dict[str, float]:
         return {"sum": group["initial_accumulator_value"]}
 

@@ -61,6 +61,12 @@ class Adam(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("Adam", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        beta1, beta2 = group["betas"]
+        return {"a": beta1, "b": beta2}
+
     def start(self, group: Group) -> dict[str, float]:
         state = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
         if group["amsgrad"]:

@@ -47,6 +47,12 @@ class Adamax(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("Adamax", ("exp_avg", "exp_inf"))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        beta1, beta2 = group["betas"]
+        return {"a": beta1, "b": beta2}
+
     def start(self, group: Group) -> dict[str, float]:
         return {"exp_avg": 0.0, "exp_inf": 0.0}
 

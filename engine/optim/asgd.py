@@ -46,6 +46,11 @@ class ASGD(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("Asgd", ("ax",))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        return {"a": group["lambd"], "b": group["alpha"], "c": group["t0"]}
+
     def start(self, group: Group) -> dict[str, float]:
         return {"ax": 0.0}
 

@@ -17,10 +17,12 @@ import numpy as np
 from engine import backend, layout, report, threads
 from engine.dtypes import float32, float64, get_default_dtype
 from engine.flat import flat_array, unflattened
+from engine.guard import GuardedPlan, on_gpu_of
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
 if TYPE_CHECKING:
+    from engine.optim.device import DeviceSlab
     from engine.optim.optimizer import Group, Optimizer
 
 # Gradients that had to be copied because they were not laid out as their parameter, and their bytes. Tests and
@@ -37,6 +39,8 @@ FUSED_FROM = 512
 PIECE = 65536
 # Elements of a part that is worth a thread of its own.
 SHARED_FROM = 1 << 18
+# In place of a big parameter's number: it is stepped with all others on its GPU.
+ON_DEVICE = -1
 
 _array_of = attrgetter("_array")
 
@@ -240,22 +244,39 @@ class Plan:
         self.active = [gradient is not None for gradient in gradients]
         self.names = tuple(optimizer.start(group))
         bundles: dict[tuple[Any, ...], list[int]] = {}
+        steps = _steps_on_gpus(optimizer, group)
         for member, param in enumerate(group["params"]):
             if gradients[member] is None:
                 continue
             spec = param._spec
-            progress = _progress(optimizer, self.names, param)
+            progress = steps.get(param) or _progress(optimizer, self.names, param)
             small = spec.numel <= SMALL
-            key = (spec.dtype, spec.device, progress, None if small else member)
-            bundles.setdefault(key, []).append(member)
+            alone: Any = None if small else member
+            if spec.device.type == "cuda":
+                if _served_by_device(optimizer, group, param):
+                    alone = ON_DEVICE
+            elif group.get("capturable") or group.get("master_weights"):
+                option = "capturable" if group.get("capturable") else "master_weights"
+                raise RuntimeError(
+                    f"{type(optimizer).__name__}: {option}=True is for parameters on CUDA, got one on {spec.device}"
+                )
+            bundles.setdefault((spec.dtype, spec.device, progress, alone), []).append(member)
         alike: dict[tuple[Any, ...], int] = {}  # elements of small parameters
         for param in group.get("part_of", group)["params"]:
             if param.numel() <= SMALL:
                 alike[param.dtype, param.device] = alike.get((param.dtype, param.device), 0) + param.numel()
-        self.slabs = [
-            Slab(optimizer, group, members, not progress, big is not None or alike[dtype, device_] >= FUSED_FROM)
-            for (dtype, device_, progress, big), members in bundles.items()
-        ]
+        self.slabs: list[Any] = []
+        for (dtype, device_, progress, alone), members in bundles.items():
+            compiled = alone is not None or alike[dtype, device_] >= FUSED_FROM
+            with on_gpu_of(group["params"][members[0]]._array):
+                made: list[Any] = (
+                    _device_slabs(optimizer, group, members, not progress)
+                    if alone == ON_DEVICE
+                    else [Slab(optimizer, group, members, not progress, compiled)]
+                )
+            if device_.type == "cuda" and backend.several_gpus:
+                made = [GuardedPlan(slab, device_.index) for slab in made]
+            self.slabs += made
         members = [member for slab in self.slabs for member in slab.members]
         self._pick = itemgetter(*members) if len(members) > 1 else lambda sequence: [sequence[m] for m in members]
         self._arrays = [array for slab in self.slabs for array in slab.arrays]
@@ -298,6 +319,44 @@ class Plan:
         """One step."""
         for slab in self.slabs:
             slab.run(optimizer, group, gradients)
+
+
+def _served_by_device(optimizer: "Optimizer", group: "Group", param: Tensor) -> bool:
+    """Raises: RuntimeError for what only the device's kernels do and they cannot do here."""
+    from engine.optim.device import is_served
+
+    served = is_served(optimizer, param)
+    wants = [name for name in ("capturable", "master_weights") if group.get(name)]
+    wants += [name for name in ("grad_scale", "found_inf") if getattr(optimizer, name) is not None]
+    if wants and not served:
+        raise RuntimeError(
+            f"{type(optimizer).__name__}: {wants[0]} needs an optimizer with a CUDA kernel (a subclass with a formula "
+            f"of its own has none) and parameters without gaps in memory, got one of shape {list(param.shape)} and "
+            f"stride {list(param.stride())}"
+        )
+    return served
+
+
+def _device_slabs(optimizer: "Optimizer", group: "Group", members: list[int], fresh: bool) -> "list[DeviceSlab]":
+    from engine.kernels.cuda.optimizer import MOST_MEMBERS
+    from engine.optim.device import DeviceSlab
+
+    parts = [members[start : start + MOST_MEMBERS] for start in range(0, len(members), MOST_MEMBERS)]
+    return [DeviceSlab(optimizer, group, part, fresh) for part in parts]
+
+
+def _steps_on_gpus(optimizer: "Optimizer", group: "Group") -> dict[Tensor, float]:
+    """The number of updates of the parameters that count it on a GPU: one wait for each GPU, not for each parameter."""
+    counted: dict[Any, list[tuple[Tensor, Any]]] = {}
+    for param in group["params"] if optimizer.counts_steps else ():
+        step = optimizer.state[param].get("step") if param in optimizer.state else None
+        if isinstance(step, Tensor) and step.is_cuda:
+            counted.setdefault(step.device, []).append((param, step._array))
+    found: dict[Tensor, float] = {}
+    for where, pairs in counted.items():
+        values = backend.array_module(where).stack([array for _, array in pairs]).get()
+        found.update(zip((param for param, _ in pairs), values.tolist(), strict=True))
+    return found
 
 
 def _progress(optimizer: "Optimizer", names: tuple[str, ...], param: Tensor) -> Any:

@@ -158,6 +158,19 @@ class Optimizer:
     # A compiled `update` for float32 and float64 in host memory, used for big parameters; same arguments.
     fused: Any = None
 
+    # The formula of `update` among those of engine/kernels/cuda/optimizer.cu, and the names of its state in their order
+    # there; None: on a GPU `update` itself runs.
+    device_algorithm: ClassVar[tuple[str, tuple[str, ...]] | None] = None
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        """The options of a group under the names that `device_algorithm` has for them, without those all have."""
+        return {}
+
+    # What GradScaler sets for the time of a step on a GPU, each a float32 tensor with one element that is read there:
+    # gradients are divided by `grad_scale`, and there is no step at all where `found_inf` is not 0.
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
     def step(self, closure: Closure | None = None) -> Any:
         """One update of every parameter with a gradient; returns what `closure`, which recomputes the loss, gives."""
         loss = None
@@ -284,10 +297,14 @@ class Optimizer:
             for number, param in zip(saved["params"], own["params"], strict=True)
         }
         state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        # state in float32, whatever its parameter is
+        wide = {key for group in saved_groups if group.get("master_weights") for key in group["params"]}
         with no_grad():
             for key, value in state_dict["state"].items():
                 param = by_number.get(key)
-                state[key if param is None else param] = value if param is None else _adopt(param, value)
+                state[key if param is None else param] = (
+                    value if param is None else _adopt(param, value, keeps_dtype=key in wide)
+                )
         for own, saved in zip(self.param_groups, saved_groups, strict=True):
             saved["params"] = own["params"]
             if "param_names" in own and "param_names" not in saved:
@@ -342,18 +359,19 @@ class Optimizer:
         return RemovableHandle(self._optimizer_load_state_dict_post_hooks, hook, prepend)
 
 
-def _adopt(param: Tensor, value: Any, key: Hashable = None) -> Any:
+def _adopt(param: Tensor, value: Any, key: Hashable = None, keeps_dtype: bool = False) -> Any:
     """A copy of loaded state, as `param` needs it."""
     if isinstance(value, Tensor):
         if key == "step":
             return value.detach().clone()
-        dtype = param.dtype if param.is_floating_point() and value.is_floating_point() else value.dtype
+        casts = param.is_floating_point() and value.is_floating_point() and not keeps_dtype
+        dtype = param.dtype if casts else value.dtype
         if value.shape == param.shape:
             copy = engine.empty_like(param, dtype=dtype).detach()
             return copy.copy_(value)
         return value.detach().to(device=param.device, dtype=dtype).clone()
     if isinstance(value, dict):
-        return {name: _adopt(param, each, name) for name, each in value.items()}
+        return {name: _adopt(param, each, name, keeps_dtype) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_adopt(param, each) for each in value)
+        return type(value)(_adopt(param, each, None, keeps_dtype) for each in value)
     return deepcopy(value)

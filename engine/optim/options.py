@@ -33,15 +33,13 @@ def check_path(foreach: Any = None, fused: Any = None, capturable: bool = False,
     """The options with which PyTorch chooses between implementations.
 
     Here there is one, which batches small parameters and fuses big ones by itself, so `foreach` and `fused` are hints
-    without effect. Raises: RuntimeError where PyTorch does; NotImplementedError for `capturable` (CUDA graphs) and
-    `differentiable`.
+    without effect. `capturable` asks for what steps of CUDA parameters are anyway; for others the first step refuses
+    it. Raises: RuntimeError where PyTorch does; NotImplementedError for `differentiable`.
     """
     if fused and differentiable:
         raise RuntimeError("`fused` does not support `differentiable`")
     if fused and foreach:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
-    if capturable:
-        raise NotImplementedError("capturable=True (steps inside CUDA graphs) is not supported; use capturable=False")
     if differentiable:
         raise NotImplementedError(
             "differentiable=True (gradients through a step) is not supported; use differentiable=False"

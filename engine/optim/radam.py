@@ -50,6 +50,12 @@ class RAdam(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("RAdam", ("exp_avg", "exp_avg_sq"))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        beta1, beta2 = group["betas"]
+        return {"a": beta1, "b": beta2}
+
     def start(self, group: Group) -> dict[str, float]:
         return {"exp_avg": 0.0, "exp_avg_sq": 0.0}
 

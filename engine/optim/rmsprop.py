@@ -49,6 +49,11 @@ class RMSprop(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("RmsProp", ("square_avg", "momentum_buffer", "grad_avg"))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        return {"a": group["alpha"], "b": group["momentum"]}
+
     def start(self, group: Group) -> dict[str, float]:
         state = {"square_avg": 0.0}
         if group["momentum"] > 0:

@@ -44,6 +44,12 @@ class Rprop(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("Rprop", ("prev", "step_size"))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        (smaller, larger), (least, most) = group["etas"], group["step_sizes"]
+        return {"a": smaller, "b": larger, "c": least, "d": most}
+
     def start(self, group: Group) -> dict[str, float]:
         return {"prev": 0.0, "step_size": float(group["lr"])}
 

@@ -50,6 +50,11 @@ class SGD(Optimizer):
         }
         super().__init__(params, defaults)
 
+    device_algorithm = ("Sgd", ("momentum_buffer",))
+
+    def device_options(self, group: Group) -> dict[str, Any]:
+        return {"a": group["momentum"], "b": 1 - group["dampening"], "one": group["nesterov"]}
+
     def start(self, group: Group) -> dict[str, float]:
         return {"momentum_buffer": 0.0} if group["momentum"] != 0 else {}
 

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
 
+from engine.amp.autocasting import as_now
 from engine.autograd import api
 from engine.autograd.function import Function
 from engine.autograd.graph import saved_tensors_hooks
@@ -24,7 +25,7 @@ from engine.autograd.modes import enable_grad, is_grad_enabled, no_grad, state
 from engine.autograd.node import Node
 from engine.autograd.saved import SavedTensor, save
 from engine.autograd.task import is_checkpoint_valid
-from engine.random import get_rng_state, set_rng_state
+from engine.random import States, all_states
 from engine.tensor import Tensor
 
 ContextFn = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
@@ -152,7 +153,8 @@ class _Frame:
         self.args = [save(arg) if isinstance(arg, Tensor) else arg for arg in args]
         self.kwargs = kwargs
         self.recompute_context = recompute_context
-        self.rng_state = get_rng_state() if preserve_rng_state else None
+        self.rng_state = all_states() if preserve_rng_state else None
+        self.autocast = as_now()
         self.early_stop = early_stop
         self.check = check
         self.places: list[weakref.ref[_Place]] = []
@@ -212,6 +214,7 @@ class _Frame:
         with (
             enable_grad(),
             _random_state(self.rng_state),
+            self.autocast,
             self.recompute_context,
             contextlib.suppress(_Enough),
             saved_tensors_hooks(pack, _same),
@@ -234,17 +237,17 @@ def _describe(look: tuple[Any, ...]) -> str:
 
 
 @contextlib.contextmanager
-def _random_state(wanted: Tensor | None) -> Iterator[None]:
-    """The default generator in the given state inside, and as it was afterwards."""
+def _random_state(wanted: States | None) -> Iterator[None]:
+    """The default generators in the given states inside, and as they were afterwards."""
     if wanted is None:
         yield
         return
-    before = get_rng_state()
-    set_rng_state(wanted)
+    before = all_states()
+    wanted.restore()
     try:
         yield
     finally:
-        set_rng_state(before)
+        before.restore()
 
 
 # --- with re-entrant backward -----------------------------------------------------------------------------------------
@@ -258,7 +261,8 @@ class CheckpointFunction(Function):
         if not any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
             warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=4)
         ctx.run_function = run_function
-        ctx.rng_state = get_rng_state() if preserve_rng_state else None
+        ctx.rng_state = all_states() if preserve_rng_state else None
+        ctx.autocast = as_now()
         ctx.others = [None if isinstance(arg, Tensor) else arg for arg in args]
         ctx.places = [place for place, arg in enumerate(args) if isinstance(arg, Tensor)]
         ctx.save_for_backward(*[args[place] for place in ctx.places])
@@ -277,7 +281,7 @@ class CheckpointFunction(Function):
         inputs = list(ctx.others)
         for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
             inputs[place] = tensor.detach().requires_grad_(tensor.requires_grad)
-        with enable_grad(), _random_state(ctx.rng_state):
+        with enable_grad(), _random_state(ctx.rng_state), ctx.autocast:
             outputs = ctx.run_function(*inputs)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         pairs = [

@@ -1,12 +1,14 @@
 """Connectionist temporal classification: the likelihood of a label sequence under all its alignments."""
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import engine
 from engine.autograd.function import Function, once_differentiable
+from engine.backend import Array, array_module, spec_of_array
 from engine.nn.functional.loss import reduced
 from engine.ops.factories import wrap_array
 from engine.tensor import Tensor
@@ -31,19 +33,20 @@ class _CTC(Function):
         blank: int,
         zero_infinity: bool,
     ) -> Tensor:
-        emitted = np.take_along_axis(_host(log_probs), states[None], 2)
-        alpha = _forward_variables(emitted, states, blank)
-        rows = np.arange(len(steps))
-        ends = np.full((2, len(steps)), -np.inf, alpha.dtype)
+        xp = array_module(log_probs.device)
+        states, steps, labels = map(xp.asarray, (states, steps, labels))
+        emitted = xp.take_along_axis(log_probs.detach()._array, states[None], 2)
+        alpha = _forward_variables(xp, emitted, states, blank)
+        rows = xp.arange(len(steps))
         ran = steps > 0
-        last = alpha[np.maximum(steps - 1, 0), rows]
-        ends[0] = np.where(ran, last[rows, 2 * labels], np.where(labels == 0, 0.0, -np.inf))
-        ends[1] = np.where(ran & (labels > 0), last[rows, np.maximum(2 * labels - 1, 0)], -np.inf)
-        losses = -np.logaddexp(ends[0], ends[1])
+        last = alpha[xp.maximum(steps - 1, 0), rows]
+        at_blank = xp.where(ran, last[rows, 2 * labels], xp.where(labels == 0, 0.0, -np.inf).astype(alpha.dtype))
+        at_label = xp.where(ran & (labels > 0), last[rows, xp.maximum(2 * labels - 1, 0)], -np.inf)
+        losses = -xp.logaddexp(at_blank, at_label)
         ctx.save_for_backward(log_probs)
         ctx.numbers = (emitted, alpha, losses, states, steps, labels, blank)
         ctx.zero_infinity = zero_infinity
-        return wrap_array(np.where(losses == np.inf, 0, losses) if zero_infinity else losses, log_probs.device)
+        return _wrapped(xp.where(losses == np.inf, 0, losses) if zero_infinity else losses, log_probs)
 
     @staticmethod
     @once_differentiable
@@ -52,61 +55,63 @@ class _CTC(Function):
         # this and the plain derivative is the same.
         (log_probs,) = ctx.saved_tensors
         emitted, alpha, losses, states, steps, labels, blank = ctx.numbers
-        beta = _backward_variables(emitted, states, steps, labels, blank)
-        occupied = np.exp(alpha + beta + losses[:, None])  # (T, N, states): how likely a path is there
-        classes = np.eye(log_probs.shape[2], dtype=emitted.dtype)[states]
-        posterior = np.matmul(occupied.transpose(1, 0, 2), classes).transpose(1, 0, 2)
-        gradient = (np.exp(_host(log_probs)) - posterior) * _host(g)[:, None]
-        gradient[np.arange(len(alpha))[:, None] >= steps] = 0.0
+        xp = array_module(log_probs.device)
+        beta = _backward_variables(xp, emitted, states, steps, labels, blank)
+        occupied = xp.exp(alpha + beta + losses[:, None])  # (T, N, states): how likely a path is there
+        classes = xp.eye(log_probs.shape[2], dtype=emitted.dtype)[states]
+        posterior = xp.matmul(occupied.transpose(1, 0, 2), classes).transpose(1, 0, 2)
+        gradient = (xp.exp(log_probs.detach()._array) - posterior) * g._array[:, None]
+        none = xp.arange(len(alpha))[:, None] >= steps
         if ctx.zero_infinity:
-            gradient[:, losses == np.inf] = 0.0
-        return wrap_array(gradient, log_probs.device), None, None, None, None, None
+            none = none | (losses == np.inf)
+        return _wrapped(xp.where(none[..., None], 0, gradient), log_probs), None, None, None, None, None
 
 
-def _host(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu()._array
+def _wrapped(array: Array, like: Tensor) -> Tensor:
+    return Tensor(array, spec_of_array(array, like.device))
 
 
-def _skips(states: np.ndarray, blank: int) -> np.ndarray:
+def _skips(states: Array, blank: int) -> Array:
     """Whether a path may come to a state (from 2 on) from the one two before."""
     return (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
 
 
-def _forward_variables(emitted: np.ndarray, states: np.ndarray, blank: int) -> np.ndarray:
+def _forward_variables(xp: ModuleType, emitted: Array, states: Array, blank: int) -> Array:
     """(T, N, states): log-probability of all beginnings of paths that end in a state, its emission included."""
-    alpha = np.full_like(emitted, -np.inf)
+    alpha = xp.full_like(emitted, -np.inf)
     alpha[0, :, :2] = emitted[0, :, :2]
     skips = _skips(states, blank)
     for t in range(1, len(emitted)):
         before, now = alpha[t - 1], alpha[t]
         now[...] = before
-        now[:, 1:] = np.logaddexp(now[:, 1:], before[:, :-1])
-        now[:, 2:] = np.logaddexp(now[:, 2:], np.where(skips, before[:, :-2], -np.inf))
+        now[:, 1:] = xp.logaddexp(now[:, 1:], before[:, :-1])
+        now[:, 2:] = xp.logaddexp(now[:, 2:], xp.where(skips, before[:, :-2], -np.inf))
         now += emitted[t]
     return alpha
 
 
 def _backward_variables(
-    emitted: np.ndarray, states: np.ndarray, steps: np.ndarray, labels: np.ndarray, blank: int
-) -> np.ndarray:
+    xp: ModuleType, emitted: Array, states: Array, steps: Array, labels: Array, blank: int
+) -> Array:
     """(T, N, states): log-probability of all ends of paths after a state, its own emission left out."""
-    beta = np.full_like(emitted, -np.inf)
-    skips, rows = _skips(states, blank), np.arange(len(steps))
-    last = np.full(states.shape, -np.inf, emitted.dtype)
+    beta = xp.full_like(emitted, -np.inf)
+    skips, rows = _skips(states, blank), xp.arange(len(steps))
+    last = xp.full(states.shape, -np.inf, emitted.dtype)
     last[rows, 2 * labels] = 0.0
-    last[rows, np.maximum(2 * labels - 1, 0)] = 0.0
+    last[rows, xp.maximum(2 * labels - 1, 0)] = 0.0
     for t in range(len(emitted) - 1, -1, -1):
         if t + 1 < len(emitted):
             after, now = beta[t + 1] + emitted[t + 1], beta[t]
             now[...] = after
-            now[:, :-1] = np.logaddexp(now[:, :-1], after[:, 1:])
-            now[:, :-2] = np.logaddexp(now[:, :-2], np.where(skips, after[:, 2:], -np.inf))
-        beta[t, steps - 1 == t] = last[steps - 1 == t]
+            now[:, :-1] = xp.logaddexp(now[:, :-1], after[:, 1:])
+            now[:, :-2] = xp.logaddexp(now[:, :-2], xp.where(skips, after[:, 2:], -np.inf))
+        beta[t] = xp.where((steps - 1 == t)[:, None], last, beta[t])
     return beta
 
 
 def _numbers(values: Lengths) -> np.ndarray:
-    return _host(values).astype(np.int64) if isinstance(values, Tensor) else np.asarray(values, np.int64)
+    """Lengths and targets are looked at on the host, where the loop over their alignments is laid out."""
+    return np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values, np.int64)
 
 
 def ctc_loss(

@@ -145,9 +145,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return engine.zeros(*tensor.shape, num_classes, dtype=engine.int64, device=tensor.device)
-    if int(tensor.min()) < 0:
+    if tensor.is_cpu and int(tensor.min()) < 0:
         raise RuntimeError("Class values must be non-negative.")
-    largest = int(tensor.max())
+    largest = int(tensor.max()) if tensor.is_cpu or num_classes == -1 else -1  # a GPU's are waited for where they must
     if num_classes == -1:
         num_classes = largest + 1
     elif num_classes < 1:

@@ -71,14 +71,15 @@ def binary_cross_entropy(
 ) -> Tensor:
     """-(t log x + (1 - t) log(1 - x)) for probabilities x; logarithms are clamped at -100 as in PyTorch.
 
-    Raises: ValueError if the shapes differ; RuntimeError if an input lies outside [0, 1].
+    Raises: ValueError if the shapes differ; RuntimeError if an input lies outside [0, 1] (on a GPU, which is not waited
+    for, the result is not a number then).
     """
     if target.shape != input.shape:
         raise ValueError(
             f"Using a target size ({target.shape}) that is different to the input size ({input.shape}) is deprecated. "
             "Please ensure they have the same size."
         )
-    if input.device.type != "meta" and not bool(((input >= 0) & (input <= 1)).all()):
+    if input.is_cpu and not bool(((input >= 0) & (input <= 1)).all()):
         raise RuntimeError(
             "binary_cross_entropy: all elements of input should be between 0 and 1; logits belong in "
             "binary_cross_entropy_with_logits"
@@ -91,8 +92,8 @@ def binary_cross_entropy(
 
 def _clamped_log(x: Tensor) -> Tensor:
     """max(log x, -100) with PyTorch's derivative, which has 1e-12 in place of smaller x in the denominator."""
-    small = x.detach() < 1e-12
-    if x.device.type == "meta" or not bool(small.any()):
+    small = (x.detach() < 1e-12) & (x.detach() >= 0)
+    if x.device.type == "meta" or (x.is_cpu and not bool(small.any())):
         return x.log().clamp(min=-100.0)
     # In value this is the clamped logarithm, in derivative 1 / 1e-12 below the limit.
     at_limit = (x / 1e-12) + (x.detach().log().clamp(min=-100.0) - (x / 1e-12).detach())
@@ -259,11 +260,11 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """(log var + (input - target)² / var) / 2 with var at least eps, plus log(2π) / 2 if `full`.
 
-    Raises: ValueError if var is negative or its shape is neither input's, nor input's without the last axis or with one
-    axis of size 1.
+    Raises: ValueError if var is negative (in host memory: a GPU is not waited for) or its shape is neither input's, nor
+    input's without the last axis or with one axis of size 1.
     """
     spread = var if isinstance(var, Tensor) else engine.full_like(input, var)
-    if bool((spread < 0).any()):
+    if spread.is_cpu and bool((spread < 0).any()):
         raise ValueError("var has negative entry/entries")
     if spread.shape != input.shape:
         shapes = zip(input.shape, spread.shape, strict=False)

@@ -10,6 +10,8 @@ import numpy as np
 import engine
 from engine.autograd.modes import no_grad
 from engine.flat import flat_view
+from engine.guard import on_gpu_of
+from engine.spec import spec_of
 from engine.tensor import Tensor
 
 _KERNEL_FROM = 65536  # elements; below, a NumPy pass costs less than the import of the compiled kernels
@@ -43,6 +45,8 @@ def get_total_norm(
             total = engine.tensor(
                 math.sqrt(sum(_sum_of_squares(tensor) for tensor in tensors)), dtype=_real(first.dtype)
             )
+        elif _kernels_serve(tensors) and norm_type in _POWERS and (norm_type == 2.0 or not first.is_complex()):
+            total = _norm_on_device(tensors, _POWERS[norm_type])
         else:
             norms = [tensor.norm(norm_type).to(device=first.device) for tensor in tensors]
             total = engine.stack(norms).norm(norm_type)
@@ -53,6 +57,29 @@ def get_total_norm(
             "`error_if_nonfinite=False`"
         )
     return total
+
+
+# What a norm's order is called in engine.kernels.cuda.buckets.
+_POWERS = {2.0: 2, 1.0: 1, math.inf: 0}
+
+
+def _kernels_serve(tensors: list[Tensor]) -> bool:
+    """Whether kernels over flat memory of one GPU do for all of these."""
+    where = tensors[0].device
+    return where.type == "cuda" and all(
+        tensor.device is where and tensor._spec.dense and (tensor.is_floating_point() or tensor.is_complex())
+        for tensor in tensors
+    )
+
+
+def _norm_on_device(tensors: list[Tensor], power: int) -> Tensor:
+    from engine.kernels.cuda import buckets
+
+    first = tensors[0]
+    kind = _real(first.dtype)
+    with on_gpu_of(first._array):
+        norm = buckets.norm([flat_view(tensor) for tensor in tensors], power).astype(kind.numpy)
+    return Tensor(norm.reshape(()), spec_of((), (), kind, first.device))
 
 
 def _real(dtype: "engine.dtype") -> "engine.dtype":
@@ -88,6 +115,15 @@ def clip_grads_with_norm_(
                     gradient._array *= gradient._array.dtype.type(share)
                     gradient._bump_version("clip_grads_with_norm_")
             return
+        if _kernels_serve(gradients) and factor.device is gradients[0].device:
+            from engine.kernels.cuda import buckets
+
+            with on_gpu_of(factor._array):
+                by = factor._array if factor._array.dtype.char in "fd" else factor._array.astype(np.float32)
+                buckets.scale([flat_view(gradient) for gradient in gradients], by=by)
+            for gradient in gradients:
+                gradient._bump_version("clip_grads_with_norm_")
+            return
         for gradient in gradients:
             gradient.mul_(factor.to(device=gradient.device))
 
@@ -118,8 +154,17 @@ def clip_grad_norm_(
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Clamps every element of every gradient to [-clip_value, clip_value], in place."""
     limit = float(clip_value)
+    gradients = _gradients(parameters)
     with no_grad():
-        for gradient in _gradients(parameters):
+        if gradients and _kernels_serve(gradients) and not any(gradient.is_complex() for gradient in gradients):
+            from engine.kernels.cuda import buckets
+
+            with on_gpu_of(gradients[0]._array):
+                buckets.clamp([flat_view(gradient) for gradient in gradients], limit)
+            for gradient in gradients:
+                gradient._bump_version("clip_grad_value_")
+            return
+        for gradient in gradients:
             gradient.clamp_(-limit, limit)
 
 

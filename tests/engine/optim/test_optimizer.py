@@ -312,8 +312,10 @@ def test_paths_that_do_not_exist_here() -> None:
         optim.Adam([ones(2)], fused=True, foreach=True)
     with pytest.raises(RuntimeError, match="does not support `differentiable`"):
         optim.Adam([ones(2)], fused=True, differentiable=True)
-    with pytest.raises(NotImplementedError, match="capturable"):
-        optim.Adam([ones(2)], capturable=True)
+    on_cpu = ones(2)
+    on_cpu.grad = engine.ones(2)
+    with pytest.raises(RuntimeError, match="capturable=True is for parameters on CUDA, got one on cpu"):
+        optim.Adam([on_cpu], capturable=True).step()
     with pytest.raises(NotImplementedError, match="differentiable"):
         optim.SGD([ones(2)], differentiable=True)
     optim.AdamW([ones(2)], fused=True)
