@@ -144,8 +144,8 @@ def measure(figure: str, mode: str, toy: bool) -> Line:
         step, line = adamw_step(library, 1000 if toy else 100_000_000)
     else:
         step, line = training_step(workloads, figure, mode, toy), {}
-    times = step_times(step, library.cuda.synchronize, 2 if toy else BLOCKS, 0.0 if toy else SECONDS)
-    lower, median, upper = statistics.quantiles(times, n=4)
+    times = step_times(step, library.cuda.synchronize, 3 if toy else BLOCKS, 0.0 if toy else SECONDS)
+    lower, median, upper = statistics.quantiles(times, n=4, method="inclusive")
     line = {
         "figure": figure if figure in ("copy", "adamw") else "step",
         **({} if figure in ("copy", "adamw") else {"workload": figure}),

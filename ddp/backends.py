@@ -3,6 +3,7 @@
 import importlib.util
 
 from ddp.transport import TRANSPORTS
+from engine.backend import find_nccl
 
 # Scripts name PyTorch's libraries; MPI does their work here.
 _BACKENDS = ("mpi", "gloo", "nccl", *TRANSPORTS)
@@ -39,8 +40,11 @@ def is_gloo_available() -> bool:
 
 
 def is_nccl_available() -> bool:
-    """Always false: "nccl" is accepted as a name, but tensors travel through host memory."""
-    return False
+    """Whether gradients on GPUs can travel by NCCL (`ddp.transport.cuda`); the name "nccl" is accepted anyway."""
+    try:
+        return find_nccl() is not None
+    except RuntimeError:  # no CuPy, or no GPU
+        return False
 
 
 def is_torchelastic_launched() -> bool:

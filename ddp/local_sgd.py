@@ -10,14 +10,13 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 import engine
 from ddp.collectives import ReduceOp, all_reduce
 from ddp.group import ProcessGroup, resolve
 from ddp.overflow import sum_found_inf
 from ddp.subgroups import new_subgroups
 from engine.autograd.graph import increment_version
+from engine.backend import array_module, spec_of_array
 from engine.flat import flat_view
 from engine.optim import Optimizer
 from engine.optim.optimizer import Closure, Group, StateDict
@@ -31,13 +30,13 @@ def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None
     group = resolve(process_group)
     entries = [entry["params"] if isinstance(entry, dict) else [entry] for entry in params]
     tensors = [tensor.detach() for entry in entries for tensor in entry]
-    by_dtype: dict[engine.dtype, list[engine.Tensor]] = {}
+    by_kind: dict[tuple[engine.dtype, engine.device], list[engine.Tensor]] = {}
     for tensor in tensors:
-        by_dtype.setdefault(tensor.dtype, []).append(tensor)
-    for alike in by_dtype.values():
+        by_kind.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for (_, device), alike in by_kind.items():
         # Dense parameters in memory order, so that nothing is permuted; ranks have the same strides.
-        joined = np.concatenate([_flat(tensor) for tensor in alike])
-        all_reduce(engine.from_numpy(joined), ReduceOp.AVG, group)
+        joined = array_module(device).concatenate([_flat(tensor) for tensor in alike])
+        all_reduce(engine.Tensor(joined, spec_of_array(joined, device)), ReduceOp.AVG, group)
         begin = 0
         for tensor in alike:
             mean = joined[begin : begin + tensor.numel()]
@@ -45,14 +44,15 @@ def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None
             if tensor.is_non_overlapping_and_dense():
                 _flat(tensor)[...] = mean
             else:
-                tensor.numpy()[...] = mean.reshape(tuple(tensor.shape))
+                array = tensor._array
+                array[...] = mean.reshape(tuple(tensor.shape))
         increment_version(alike)
 
 
-def _flat(tensor: engine.Tensor) -> np.ndarray:
+def _flat(tensor: engine.Tensor) -> Any:
     """Its elements in the order of memory, as a view where it is dense; else a row-major copy."""
     flat = flat_view(tensor)
-    return np.ascontiguousarray(tensor.numpy()).reshape(-1) if flat is None else flat
+    return array_module(tensor.device).ascontiguousarray(tensor._array).reshape(-1) if flat is None else flat
 
 
 class PeriodicModelAverager:

@@ -19,10 +19,15 @@ def read(module: nn.Module, device_ids: Any, output_device: Any) -> tuple[list[e
     used = {parameter.device for parameter in module.parameters()}
     if len(used) != 1 or next(iter(used)).type != "cuda":
         where = ", ".join(sorted(map(str, used)))
+        given = " and ".join(
+            name
+            for name, value in (("device_ids", device_ids), ("output_device", output_device))
+            if value not in (None, [])
+        )
         return None, ValueError(
-            f"{_NAME}: device_ids and output_device have no meaning here: they are for a module on one GPU, and this "
-            f"one's parameters are on {where}; leave out device_ids={device_ids}, output_device={output_device}, and "
-            "move the module to its device before wrapping it"
+            f"{_NAME}: {given} given, but device_ids and output_device have no meaning here: they are for a module on "
+            f"one GPU, and this one's parameters are on {where}; leave them out, and move the module to its device "
+            "before wrapping it"
         )
     own = next(iter(used))
     named = list(device_ids or [])

@@ -133,8 +133,8 @@ class _Normalize(Function):
         if ctx.needs_input_grad[0]:
             # every rank takes part, also one whose batch is empty
             if own.is_cuda:
-                parts, _ = _gather_on_device(ctx.group, own.double().reshape(-1), 0)
-                average, average_centred = (parts.sum(0) / ctx.count).reshape(own.shape).to(wide.dtype)
+                everyones, _total = _gather_on_device(ctx.group, own.double().reshape(-1), 0)
+                average, average_centred = (everyones.sum(0) / ctx.count).reshape(own.shape).to(wide.dtype)
             else:
                 summed = _gather(ctx.group, own.double().numpy()).sum(0)
                 average, average_centred = engine.from_numpy(summed / ctx.count).to(wide.dtype)

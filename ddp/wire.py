@@ -103,7 +103,7 @@ def store(tensor: engine.Tensor, values: np.ndarray) -> None:
         graph.increment_version(tensor)
     else:
         with engine.no_grad():
-            tensor.copy_(_to_device(values, tensor))
+            _copy_to_device(values, tensor)
 
 
 def _from_device(flat: Any) -> np.ndarray:
@@ -116,17 +116,17 @@ def _from_device(flat: Any) -> np.ndarray:
     return host
 
 
-def _to_device(values: np.ndarray, like: engine.Tensor) -> engine.Tensor:
-    """A copy of an array beside `like`, by page-locked memory."""
+def _copy_to_device(values: np.ndarray, tensor: engine.Tensor) -> None:
+    """Writes an array into a tensor on a GPU, by page-locked memory; the host waits for it, whatever the stream."""
     cupy = require_cupy()
     host = _page_locked(values.nbytes).view(values.dtype)
     host.reshape(values.shape)[...] = values
-    with cupy.cuda.Device(like.device.index):
+    with cupy.cuda.Device(tensor.device.index):
         array = cupy.empty(values.shape, values.dtype)
         stream = cupy.cuda.get_current_stream()
         array.data.copy_from_host_async(host.ctypes.data, array.nbytes, stream)
+        tensor.copy_(engine.Tensor(array, spec_of_array(array, tensor.device)))
         stream.synchronize()  # before the page-locked memory is used for something else
-    return engine.Tensor(array, spec_of_array(array, like.device))
 
 
 def _page_locked(nbytes: int) -> np.ndarray:

@@ -15,8 +15,10 @@ strides: where they differ (axes of size > 1), the plan from then on copies into
 The keys of a call, in the order they are reached: CompositeImplicit, a public function made of operators that have
 derivatives of their own; Autograd, where an input requires a gradient and the call is recorded (engine/recording.py);
 then, redispatched below autograd, CPU, CUDA or Meta: the same kernel with another array module, or a kernel of its own
-(`Operator.kernel("cuda")`). `engine.trace` (engine/trace.py) shows them call by call; it swaps plans and recorders for
-timed ones, so that tracing costs nothing when it is off.
+(`Operator.kernel("cuda")`), with derivative rules of its own where it has some (`Operator.derivative`). 0-dim host
+tensors beside tensors on a GPU are copied there for the call, and their gradients back. `engine.trace`
+(engine/trace.py) shows them call by call; it swaps plans and recorders for timed ones, so that tracing costs nothing
+when it is off.
 
 Complex and half precision tensors have plans whose operator is a twin with other derivative rules (`for_complex`,
 `for_half_precision`).

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from engine import layout
 from engine.autograd.modes import set_detect_anomaly
 from engine.dtypes import dtype, set_default_dtype
-from engine.ops.factories import from_numpy, wrap_array
-from engine.random import Generator, default_generator
+from engine.ops import sampling
+from engine.ops.factories import from_numpy
+from engine.random import Generator
 from engine.tensor import Tensor
 
 
@@ -76,21 +78,22 @@ def frombuffer(buffer: Any, *, dtype: dtype, count: int = -1, offset: int = 0, r
 
 
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
-    """Draws from Poisson distributions with the elements as rates, in their dtype. Raises: RuntimeError below 0."""
-    rates = input.detach().cpu().double().numpy()
-    if (rates < 0).any():
-        raise RuntimeError(f"poisson: expected rates that are not negative, got {rates.min()}")
-    return wrap_array((generator or default_generator).numpy.poisson(rates), input.device).to(input.dtype)
+    """Draws from Poisson distributions with the elements as rates, in their dtype.
+
+    Raises: RuntimeError below 0; on a GPU, where looking would wait for it, such a draw is NaN.
+    """
+    if input.is_cpu and (input.detach() < 0).any():
+        raise RuntimeError(f"poisson: expected rates that are not negative, got {input.min().item()}")
+    return sampling.poisson(input, input.shape, generator).to(input.dtype)
 
 
 def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
     """Draws of how many of `count` trials succeed, each with probability `prob`, in their dtype.
 
-    Raises: ValueError for negative counts or probabilities outside [0, 1].
+    Raises: ValueError for negative counts or probabilities outside [0, 1]; on a GPU such a draw is NaN.
     """
-    numbers = [each.detach().cpu().double().numpy() for each in (count, prob)]
-    draws = (generator or default_generator).numpy.binomial(numbers[0].astype(np.int64), numbers[1])
-    return wrap_array(np.asarray(draws), count.device).to(count.dtype)
+    shape = layout.broadcast_shapes(tuple(count.shape), tuple(prob.shape))
+    return sampling.binomial(count, prob, shape, generator).to(count.dtype)
 
 
 __all__ = [

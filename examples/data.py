@@ -14,6 +14,7 @@ from engine.data import (
     ConcatDataset,
     DataLoader,
     Dataset,
+    DevicePrefetcher,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -88,9 +89,16 @@ def collating() -> None:
     assert list(loader) == [[1, 2, 3]]
 
 
+def to_a_gpu() -> None:
+    """Where there is one: batches in page-locked memory, and the next on its way there while one is worked on."""
+    if engine.cuda.is_available():
+        loader = DataLoader(Squares(), batch_size=4, pin_memory=True)
+        assert all(batch["x"].is_cuda for batch in DevicePrefetcher(loader, "cuda"))
+
+
 def main() -> None:
     engine.manual_seed(0)
-    for example in (batches, made_of_others, which_samples, collating):
+    for example in (batches, made_of_others, which_samples, collating, to_a_gpu):
         example()
         print(f"{example.__name__}: {example.__doc__}")
 

@@ -5,7 +5,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 import engine
 from engine import backend
+from engine.kernels.cuda.buckets import prepare_sum
 from tests import cuda_simulator as simulator
 from tests.cuda_simulator import api, races
 from tests.data import cupy_api
@@ -155,6 +157,27 @@ def test_failures_of_linalg_are_nan_unless_asked_for(xp: Any) -> None:
     assert np.isnan(xp.linalg.inv(singular).get()).all()
     with cupyx.errstate(linalg="raise"), pytest.raises(np.linalg.LinAlgError):
         xp.linalg.inv(singular)
+
+
+def test_what_cupy_does_with_bfloat16(xp: Any) -> None:
+    half = xp.ones((3, 3), ml_dtypes.bfloat16)
+    for kept in (half + 1, half * np.float32(2).astype(half.dtype), half.sum(), half.mean(), half.max(), xp.exp(half)):
+        assert kept.dtype == half.dtype
+    for single in (xp.where(half > 0, half, 0), xp.clip(half, 0, 1), xp.round(half)):  # they have no loop for it
+        assert single.dtype == np.float32
+    assert half.var().dtype == np.float64
+    with pytest.raises(NotImplementedError, match="bfloat16"):
+        xp.sort(half)
+    with pytest.raises(TypeError, match="bfloat16"):
+        half @ half
+
+
+def test_strides_of_axes_of_length_one_are_cupys(xp: Any) -> None:
+    array = xp.zeros((2, 3, 4), np.float32)
+    assert xp.expand_dims(array.transpose(2, 0, 1), 1).strides == (4, 4, 48, 16)
+    assert array.reshape(2, 1, 12).strides == (48, 48, 4)
+    assert xp.broadcast_to(array[:1], (2, 1, 3, 4)).strides == (0, 48, 16, 4)
+    assert array[None].strides == (0, 48, 16, 4)
 
 
 # Transfers and synchronisation.
@@ -395,6 +418,29 @@ def test_memory_by_pointers(xp: Any) -> None:
         runtime.free(pointer)
 
 
+def test_mpi_gets_no_memory_that_a_stream_still_writes(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Buffer:
+        """mpi4py's, as far as needed: importing that would start MPI here."""
+
+        @staticmethod
+        def fromaddress(address: int, nbytes: int, readonly: bool = False) -> tuple[int, int]:
+            return address, nbytes
+
+    module = types.SimpleNamespace(buffer=Buffer)
+    simulator._mpi.take_away()
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)  # type: ignore[arg-type]
+    simulator._mpi.put_in_place()
+    try:
+        array = xp.zeros(4)
+        with pytest.raises(simulator.RaceError, match="may still be writing"):
+            module.buffer.fromaddress(array.data.ptr, array.nbytes)
+        xp.cuda.Device().synchronize()
+        assert module.buffer.fromaddress(array.data.ptr, array.nbytes) == (array.data.ptr, 32)
+    finally:
+        simulator._mpi.take_away()
+    assert module.buffer is Buffer
+
+
 # Graphs.
 
 
@@ -475,6 +521,25 @@ def test_streams_of_a_capture_are_joined(xp: Any) -> None:
     assert array.get(first).tolist() == [1] * 4
 
 
+def test_events_do_not_cross_the_border_of_a_capture(xp: Any) -> None:
+    error = xp.cuda.runtime.CUDARuntimeError
+    first, second = two_streams(xp)
+    outside = second.record()
+    first.begin_capture()
+    inside = first.record()
+    with pytest.raises(error, match="last recorded in a capturing stream"):
+        inside.synchronize()
+    with pytest.raises(error, match="uncaptured work"):
+        first.wait_event(outside)
+    with pytest.raises(error, match="previous error"):
+        first.end_capture()
+    for use in (lambda: second.wait_event(inside), lambda: inside.done):
+        with pytest.raises(error, match="last recorded in a capturing stream"):
+            use()
+    inside.record(first)
+    second.wait_event(inside)
+
+
 def test_races_inside_a_capture_are_found(xp: Any) -> None:
     array = xp.zeros(4)
     xp.cuda.Device().synchronize()
@@ -544,6 +609,43 @@ def test_raw_kernels_run_and_take_part_in_the_order(xp: Any) -> None:
         kernel((1,), (2048,), (array, np.int64(100)))
     with pytest.raises(TypeError, match="device array"):
         kernel((1,), (32,), (np.zeros(100, np.float32), np.int64(100)))
+
+
+def test_kernels_may_read_the_same_memory_at_once(xp: Any) -> None:
+    code = CODE.replace("float* values", "const float* addends, float* values").replace("+= 1.0f", "+= addends[i]")
+    kernel = xp.RawKernel(code, "add_one", ("--std=c++17",))
+    addends, sums = xp.ones(32, np.float32), [xp.zeros(32, np.float32) for _ in range(2)]
+    xp.cuda.Device().synchronize()
+    for stream, values in zip(two_streams(xp), sums, strict=True):
+        with stream:
+            kernel((1,), (32,), (addends, values, np.int64(32)))
+    with xp.cuda.Stream(non_blocking=True), pytest.raises(simulator.RaceError):
+        kernel((1,), (32,), (addends, sums[0], np.int64(32)))
+
+
+@pytest.mark.parametrize("late", ["addend", "target"])
+def test_memory_that_kernels_reach_through_tables_is_known(cuda: engine.device, late: str) -> None:
+    xp = backend.require_cupy()
+    if not simulator.installed():
+        pytest.skip("a GPU does not report races")
+    arrays = [xp.ones(64, np.float32) for _ in range(3)]
+    xp.cuda.Device().synchronize()
+    run = prepare_sum(arrays[:2], arrays[2:])
+    run()
+    assert arrays[2].get().tolist() == [2.0] * 64
+    with xp.cuda.Stream(non_blocking=True):
+        arrays[0 if late == "addend" else 2] += 1
+    with pytest.raises(simulator.RaceError):
+        run()
+    races.found.clear()
+
+
+def test_a_table_of_addresses_that_nobody_declared_is_refused(xp: Any) -> None:
+    table = np.zeros((), [("addresses", np.uint64, 2)])
+    kernel = xp.RawKernel("", "unheard_of")
+    table["addresses"][1] = xp.zeros(4).data.ptr
+    with pytest.raises(NotImplementedError, match="unheard_of takes device addresses"):
+        kernel((1,), (1,), (table,))
 
 
 # Other processes.
@@ -640,3 +742,89 @@ def test_the_snapshot_is_that_of_the_installed_cupy() -> None:
     if cupy.__version__.split(".")[:2] != api.snapshot()["version"].split(".")[:2]:
         pytest.skip(f"the snapshot is of CuPy {api.snapshot()['version']}, installed is {cupy.__version__}")
     assert json.loads(json.dumps(cupy_api.snapshot())) == api.snapshot()
+
+
+VIEWS: dict[str, Callable[[Any, Any], Any]] = {
+    "T": lambda xp, x: x.T,
+    "ravel": lambda xp, x: x.ravel(),
+    "ravel by columns": lambda xp, x: x.ravel("F"),
+    "reshape": lambda xp, x: x.reshape(-1),
+    "reshape rows": lambda xp, x: x.reshape(x.shape[0], -1),
+    "reshape by columns": lambda xp, x: x.reshape(-1, order="F"),
+    "squeeze": lambda xp, x: x.squeeze(),
+    "expand_dims": lambda xp, x: xp.expand_dims(x, 1),
+    "swapaxes": lambda xp, x: x.swapaxes(0, -1),
+    "moveaxis": lambda xp, x: xp.moveaxis(x, 0, -1),
+    "last": lambda xp, x: x[..., 0],
+    "newaxis": lambda xp, x: x[None, ..., None],
+    "backwards": lambda xp, x: x[-1:0:-1],
+    "diagonal": lambda xp, x: xp.diagonal(x),
+    "broadcast_to": lambda xp, x: xp.broadcast_to(x, (2, *x.shape)),
+    "view": lambda xp, x: x.view("i4"),
+    "flip": lambda xp, x: xp.flip(x),
+    "rot90": lambda xp, x: xp.rot90(x),
+    "split": lambda xp, x: xp.split(x, [1])[0],
+    "ascontiguousarray": lambda xp, x: xp.ascontiguousarray(x),
+    "empty_like": lambda xp, x: xp.empty_like(x),
+    "empty_like by columns": lambda xp, x: xp.empty_like(x, order="F"),
+    "astype": lambda xp, x: x.astype("f4", copy=False),
+    "asarray": lambda xp, x: xp.asarray(x),
+}
+
+
+def layouts(xp: Any, memory: Any) -> dict[str, Any]:
+    """Shape, strides, offset and flags of views of an array of every kind; nothing runs on a device."""
+    base = xp.ndarray((2, 3, 4), "f4", memory)
+    arrays = {
+        "rows": base,
+        "turned": base.transpose(2, 0, 1),
+        "sliced": base[:, ::2, 1:],
+        "one": base[:1],
+        "backwards": base[::-1, :, ::-1],
+        "spread": xp.broadcast_to(base[:1], (5, 3, 4)),
+        "matrix": base[0],
+    }
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        for what, view in VIEWS.items():
+            try:
+                seen = view(xp, array)
+            except (
+                RuntimeError,
+                ValueError,
+            ) as error:  # the copy that a device would have to make; a view that is none
+                found[f"{what} of {name}"] = type(error).__name__
+                continue
+            shared = seen.data.mem is base.data.mem and seen.size
+            offset = seen.data.ptr - base.data.ptr if shared else None
+            flags = seen.flags.c_contiguous, seen.flags.f_contiguous
+            found[f"{what} of {name}"] = (
+                seen.shape,
+                seen.strides if seen.size else None,
+                offset,
+                str(seen.dtype),
+                flags,
+            )
+    return found
+
+
+def test_views_are_those_of_the_installed_cupy() -> None:
+    real = pytest.importorskip("cupy", reason="CuPy is not installed here")
+    before = real.cuda.get_allocator()
+    made_up = real.cuda.UnownedMemory(1 << 40, 1 << 20, None, 0)  # no view looks at it
+    real.cuda.set_allocator(lambda size: real.cuda.MemoryPointer(real.cuda.UnownedMemory(1 << 42, size, None, 0), 0))
+    try:
+        try:
+            real.cuda.runtime.getDeviceCount()
+        except real.cuda.runtime.CUDARuntimeError:
+            theirs = layouts(real, real.cuda.MemoryPointer(made_up, 0))
+        else:
+            pytest.skip("with a GPU, copies would be made of memory that is not there")
+        simulator.install()
+        xp = backend.require_cupy()
+        mine = layouts(xp, xp.cuda.alloc(1 << 20))
+    finally:
+        simulator.uninstall()
+        real.cuda.set_allocator(before)
+    for name, found in theirs.items():
+        assert found == mine[name] or found == "CUDARuntimeError", name

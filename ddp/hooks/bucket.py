@@ -109,8 +109,8 @@ def host_array(hook: str, tensor: engine.Tensor) -> np.ndarray:
     """The array of a bucket in host memory, for a hook that computes there. Raises NotImplementedError for a GPU's."""
     if tensor.device.type != "cpu":
         raise NotImplementedError(
-            f"{hook} computes in host memory, but the gradients are on {tensor.device}; fp16_compress_hook and "
-            "bf16_compress_hook compress there"
+            f"{hook} computes in host memory, but the gradients are on {tensor.device}; fp16_compress_hook, "
+            "bf16_compress_hook and quantization_perchannel_hook compress there"
         )
     return tensor.numpy()
 

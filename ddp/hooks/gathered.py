@@ -5,13 +5,18 @@ ranks or slow networks.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 import engine
+from ddp import wire
 from ddp.futures import Future
 from ddp.group import ProcessGroup, resolve
 from ddp.hooks.bucket import GradBucket, host_array
+from engine.backend import spec_of_array
+from engine.guard import on_gpu_of
+from engine.kernels.cuda import buckets
 
 _LARGEST = 127  # of int8; -128 is not used, so that -x is as exact as x
 
@@ -29,9 +34,12 @@ def quantization_perchannel_hook(
     A block is sent as int8 of its largest magnitude / 127, so an error is at most 1/254 of that, and 0 stays 0. A block
     with an infinity or NaN becomes NaN. Source: Dettmers (2016), 8-Bit Approximations for Parallelism in Deep Learning,
     with the blocks of Dettmers et al. (2022), 8-bit Optimizers via Block-wise Quantization; PyTorch's hook of this name
-    has a zero point, too. Over the process group's communicator, in bucket order.
+    has a zero point, too. Over the process group's communicator, in bucket order. Gradients on a GPU are rounded and
+    summed there, with the same bits; the host carries the messages.
     """
-    flat = host_array("quantization_perchannel_hook", bucket.buffer())
+    if bucket.buffer().is_cuda:
+        return _quantized_on_gpu(resolve(process_group), bucket, bucket_size)
+    flat = bucket.buffer().numpy()
     rows = -(-flat.size // bucket_size)
     blocks = np.zeros((rows, bucket_size), np.float32)
     blocks.reshape(-1)[: flat.size] = flat
@@ -54,6 +62,35 @@ def quantization_perchannel_hook(
         return bucket.buffer()
 
     return Future(finish)
+
+
+def _quantized_on_gpu(group: ProcessGroup, bucket: GradBucket, bucket_size: int) -> Future[engine.Tensor]:
+    buffer = bucket.buffer()
+    with on_gpu_of(buffer._array):
+        scales, levels = buckets.quantise(buffer._array, bucket_size)
+        rows = scales.size
+        parts = [wire.elements(_tensor(part)).view(np.uint8) for part in (scales, levels)]
+    parts.insert(0, np.array([bucket.weight()]).view(np.uint8))
+    end = sum(part.size for part in parts)
+    parts.append(np.zeros(-end % 8, np.uint8))  # the next rank's scales begin at a multiple of their size
+    received = _gather(group, np.concatenate(parts))
+
+    def finish() -> engine.Tensor:
+        messages = received()
+        weights = [float(message[:8].view(np.float64)[0]) for message in messages]
+        with on_gpu_of(buffer._array):
+            everyone = engine.empty(messages.shape, dtype=engine.uint8, device=buffer.device)
+            wire.store(everyone, messages)
+            split = [(own[8 : 8 + 4 * rows].view(np.float32), own[8 + 4 * rows : end]) for own in everyone._array]
+            all_levels = [each.view(np.int8) for _, each in split]
+            buckets.dequantised_mean([each for each, _ in split], all_levels, weights, bucket_size, buffer._array)
+        return bucket.buffer()
+
+    return Future(finish)
+
+
+def _tensor(array: Any) -> engine.Tensor:
+    return engine.Tensor(array, spec_of_array(array, engine.device("cuda", int(array.device.id))))
 
 
 class TopKState:

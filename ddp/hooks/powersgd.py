@@ -17,7 +17,8 @@ import numpy as np
 import engine
 from ddp.futures import Future
 from ddp.group import ProcessGroup, resolve
-from ddp.hooks.bucket import GradBucket, host_array
+from ddp.hooks.bucket import GradBucket
+from engine.backend import Array, array_module, spec_of_array
 
 _logger = logging.getLogger(__name__)
 
@@ -71,8 +72,8 @@ class PowerSGDState:
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.rng = np.random.default_rng(random_seed)
         self.iter = 0
-        self.error_dict: dict[int, list[np.ndarray]] = {}  # by bucket: what was lost of each matrix
-        self.q_memory_dict: dict[int, list[np.ndarray]] = {}  # by bucket: the last Q of each matrix
+        self.error_dict: dict[int, list[Array]] = {}  # by bucket: what was lost of each matrix
+        self.q_memory_dict: dict[int, list[Array]] = {}  # by bucket: the last Q of each matrix
         self.total_numel_before_compression = 0
         self.total_numel_after_compression = 0
 
@@ -104,11 +105,11 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[engine.Ten
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return bucket.average()
-    gradients = [host_array("powerSGD_hook", gradient) for gradient in bucket.gradients()]
+    gradients = [gradient._array for gradient in bucket.gradients()]
     chosen = [_is_worth_it(state, gradient.shape) for gradient in gradients]
     low_rank = [gradient for gradient, yes in zip(gradients, chosen, strict=True) if yes]
     exact = [gradient for gradient, yes in zip(gradients, chosen, strict=True) if not yes]
-    rest = engine.from_numpy(_joined([gradient.reshape(-1) for gradient in exact], gradients[0].dtype))
+    rest = _joined(exact, gradients[0].dtype, bucket.buffer().device)
     rest_mean = bucket.mean(rest, "exact")
     approximate = _start(state, bucket, [gradient.reshape(len(gradient), -1) for gradient in low_rank])
     state.total_numel_before_compression += bucket.buffer().numel()
@@ -116,7 +117,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[engine.Ten
     state.maybe_increase_iter(bucket)
 
     def finish() -> engine.Tensor:
-        values = rest_mean.wait().numpy()
+        values = rest_mean.wait()._array
         begin = 0
         for gradient in exact:
             gradient[...] = values[begin : begin + gradient.size].reshape(gradient.shape)
@@ -133,9 +134,9 @@ def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[en
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return bucket.average()
-    flat = host_array("batched_powerSGD_hook", bucket.buffer())
+    flat = bucket.buffer()._array
     side = math.isqrt(max(flat.size - 1, 0)) + 1
-    square = np.zeros(side * side, flat.dtype)
+    square = array_module(bucket.buffer().device).zeros(side * side, flat.dtype)
     square[: flat.size] = flat
     approximate = _start(state, bucket, [square.reshape(side, side)])
     state.total_numel_before_compression += flat.size
@@ -156,7 +157,7 @@ def _is_worth_it(state: PowerSGDState, shape: tuple[int, ...]) -> bool:
     return (n + m) * rank * state.min_compression_rate < n * m
 
 
-def _start(state: PowerSGDState, bucket: GradBucket, matrices: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+def _start(state: PowerSGDState, bucket: GradBucket, matrices: list[Array]) -> Callable[[], list[Array]]:
     """Sends the P of each matrix (n, m) of this rank on its way.
 
     Returns a function that gives the low-rank means, the same on every rank, and keeps what they lack of this rank's
@@ -166,7 +167,8 @@ def _start(state: PowerSGDState, bucket: GradBucket, matrices: list[np.ndarray])
         return list
     sent = matrices[0].dtype
     wide = sent if sent.itemsize >= 4 else np.dtype(np.float32)
-    index, weight = bucket.index(), bucket.weight()
+    index, weight, device = bucket.index(), bucket.weight(), bucket.buffer().device
+    xp = array_module(device)
     matrices = [matrix.astype(wide) for matrix in matrices]
     errors = state.error_dict.get(index) if state.use_error_feedback else None
     # A rank of weight 0 is not part of the mean, and so owes nothing: what it has lost so far is kept for later.
@@ -177,21 +179,21 @@ def _start(state: PowerSGDState, bucket: GradBucket, matrices: list[np.ndarray])
     if rights is None:
         ranks = [min(*matrix.shape, state.matrix_approximation_rank) for matrix in matrices]
         rights = [
-            state.rng.standard_normal((matrix.shape[1], rank)).astype(wide)
+            xp.asarray(state.rng.standard_normal((matrix.shape[1], rank)).astype(wide))
             for matrix, rank in zip(matrices, ranks, strict=True)
         ]
     epsilon = state.orthogonalization_epsilon
-    rights = [orthogonalize(right, epsilon) for right in rights]
+    rights = [orthogonalize(right, epsilon, xp) for right in rights]
     lefts = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
     state.total_numel_after_compression += sum(each.size for each in (*lefts, *rights))
-    left_mean = bucket.mean(engine.from_numpy(_joined(lefts, sent)), "P")
+    left_mean = bucket.mean(_joined(lefts, sent, device), "P")
 
-    def finish() -> list[np.ndarray]:
-        left = _split(left_mean.wait().numpy().astype(wide), lefts)
-        left = [orthogonalize(each, epsilon) for each in left]
+    def finish() -> list[Array]:
+        left = _split(left_mean.wait()._array.astype(wide), lefts)
+        left = [orthogonalize(each, epsilon, xp) for each in left]
         right = [matrix.T @ each for matrix, each in zip(matrices, left, strict=True)]
-        mean = bucket.mean(engine.from_numpy(_joined(right, sent)), "Q").wait()
-        right = _split(mean.numpy().astype(wide), right)
+        mean = bucket.mean(_joined(right, sent, device), "Q").wait()
+        right = _split(mean._array.astype(wide), right)
         if state.warm_start:
             state.q_memory_dict[index] = right
         products = [p @ q.T for p, q in zip(left, right, strict=True)]
@@ -202,27 +204,28 @@ def _start(state: PowerSGDState, bucket: GradBucket, matrices: list[np.ndarray])
     return finish
 
 
-def _joined(arrays: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    return np.concatenate([np.zeros(0, dtype), *[array.reshape(-1).astype(dtype) for array in arrays]])
+def _joined(arrays: list[Array], dtype: np.dtype, device: engine.device) -> engine.Tensor:
+    xp = array_module(device)
+    joined = xp.concatenate([xp.zeros(0, dtype), *[array.reshape(-1).astype(dtype) for array in arrays]])
+    return engine.Tensor(joined, spec_of_array(joined, device))
 
 
-def _split(flat: np.ndarray, like: list[np.ndarray]) -> list[np.ndarray]:
-    ends = np.cumsum([array.size for array in like])[:-1]
-    return [part.reshape(array.shape) for part, array in zip(np.split(flat, ends), like, strict=True)]
+def _split(flat: Array, like: list[Array]) -> list[Array]:
+    ends = np.cumsum([array.size for array in like]).tolist()
+    return [flat[end - array.size : end].reshape(array.shape) for end, array in zip(ends, like, strict=True)]
 
 
-def orthogonalize(matrix: np.ndarray, epsilon: float = 0) -> np.ndarray:
+def orthogonalize(matrix: Array, epsilon: float = 0, xp: Any = np) -> Array:
     """`matrix` (n, r) with orthonormal columns: by Gram and Schmidt for r <= 2, where a column of zeros stays one, else
-    by QR. epsilon: added to norms, for r <= 2.
+    by QR. epsilon: added to norms, for r <= 2. xp: numpy or cupy.
     """
     if matrix.shape[1] > 2:
-        return np.linalg.qr(matrix)[0]
+        return xp.linalg.qr(matrix)[0]
     matrix = matrix.copy()
     for column in range(matrix.shape[1]):
         own = matrix[:, column]
-        norm = np.sqrt(own @ own) + matrix.dtype.type(epsilon)
-        if norm != 0:
-            own /= norm
+        norm = xp.sqrt(own @ own) + matrix.dtype.type(epsilon)
+        own /= xp.where(norm != 0, norm, norm.dtype.type(1))  # without asking a GPU
         for other in range(column + 1, matrix.shape[1]):
             matrix[:, other] -= (own @ matrix[:, other]) * own
     return matrix

@@ -19,6 +19,7 @@ The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cas
   modules in one graph) each take an `independent` transport, and wait in the same order.
 * **Threads.** One thread at a time (`MPI_THREAD_SERIALIZED`): a transport takes no lock of its own, but one that is
   moved on by a thread (`ddp.transport.background`) does.
+* **Devices.** These are the rules for host memory; `ddp.transport.cuda.common` adds what holds for buckets on a GPU.
 * **Errors.** A misuse raises at once on the rank that commits it; a rank that dies is the launcher's business, which
   ends the job.
 """

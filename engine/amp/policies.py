@@ -86,6 +86,12 @@ def padded(args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> Argumen
     return (single if listed else untouched)(args, kwargs, where)
 
 
+def resampled(args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> Arguments:
+    """On a GPU in float32, but for the averages of areas."""
+    mode = kwargs.get("mode", args[3] if len(args) > 3 else "nearest")
+    return (untouched if mode == "area" else single)(args, kwargs, where)
+
+
 def refused(args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> Arguments:
     """binary_cross_entropy on a GPU. Raises: RuntimeError."""
     raise RuntimeError(
@@ -96,10 +102,10 @@ def refused(args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> Argume
 
 
 _PRODUCTS = """
-    conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
     mm bmm addmm baddbmm addbmm matmul __matmul__ linalg_matmul linalg_vecdot linear prelu scaled_dot_product_attention
 """
-_MORE_PRODUCTS_ON_CUDA = "mv addmv addr einsum chain_matmul linalg_multi_dot"
+_MORE_PRODUCTS_ON_CUDA = "mv addmv addr einsum chain_matmul linalg_multi_dot lstm_step gru_step"
 _LOSSES = """
     mse_loss l1_loss smooth_l1_loss huber_loss nll_loss cross_entropy kl_div poisson_nll_loss soft_margin_loss
     margin_ranking_loss hinge_embedding_loss cosine_embedding_loss triplet_margin_loss multi_margin_loss
@@ -107,25 +113,24 @@ _LOSSES = """
 """
 _SINGLE_ON_CPU = """
     binary_cross_entropy ctc_loss avg_pool3d adaptive_avg_pool3d max_pool3d adaptive_max_pool3d max_unpool2d
-    max_unpool3d fractional_max_pool2d fractional_max_pool3d grid_sample polar quantile nanquantile stft cdist trace
-    view_as_complex cholesky cholesky_inverse cholesky_solve inverse lu_solve orgqr ormqr pinverse geqrf qr svd
-    triangular_solve
+    max_unpool3d grid_sample polar quantile nanquantile stft cdist trace view_as_complex
+    cholesky cholesky_inverse cholesky_solve inverse lu_solve pinverse qr svd
     fft_fft fft_ifft fft_fft2 fft_ifft2 fft_fftn fft_ifftn fft_rfft fft_irfft fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn
     fft_hfft fft_ihfft
     linalg_cond linalg_matrix_rank linalg_solve linalg_cholesky linalg_svdvals linalg_eigvals linalg_eigvalsh linalg_inv
-    linalg_householder_product linalg_tensorinv linalg_tensorsolve linalg_qr linalg_cholesky_ex linalg_svd linalg_eig
-    linalg_eigh linalg_lstsq linalg_inv_ex
+    linalg_tensorinv linalg_tensorsolve linalg_qr linalg_cholesky_ex linalg_svd linalg_eig linalg_eigh linalg_lstsq
+    linalg_inv_ex
 """
 _SINGLE_ON_CUDA = """
     acos arccos asin arcsin cosh erfinv exp expm1 log log10 log2 log1p reciprocal __rtruediv__ rsqrt sinh tan pow
-    __pow__ __rpow__ softplus layer_norm group_norm frobenius_norm nuclear_norm cosine_similarity dist pdist cdist
-    renorm logsumexp interpolate upsample
+    __pow__ __rpow__ softplus layer_norm rms_norm group_norm cosine_similarity dist pdist cdist
+    renorm logsumexp
 """
 _SUMS_ON_CUDA = """
     sum prod softmax log_softmax cumsum cumprod norm linalg_norm linalg_vector_norm linalg_matrix_norm
 """
 _WIDEST_ON_CUDA = """
-    addcdiv addcmul atan2 arctan2 bilinear cross linalg_cross dot grid_sample index_put tensordot scatter_add
+    addcdiv addcmul atan2 arctan2 bilinear cross linalg_cross dot vdot grid_sample index_put tensordot scatter_add
 """
 
 # Device type -> name -> policy.
@@ -147,6 +152,7 @@ LISTS: dict[str, dict[str, Policy]] = {
         **dict.fromkeys(_SINGLE_ON_CUDA.split(), single),
         **dict.fromkeys(_SUMS_ON_CUDA.split(), single_unless_told),
         **dict.fromkeys(_WIDEST_ON_CUDA.split(), widest),
+        **dict.fromkeys(["interpolate", "upsample"], resampled),
         "binary_cross_entropy": refused,
     },
 }

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from engine import backend
 from engine.amp import kernels
+from engine.capture.effects import effect
 from engine.device import device as as_device
 from engine.dtypes import float16, float32, int32
 from engine.ops.factories import full
@@ -128,6 +129,7 @@ class GradScaler:
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
+    @effect
     def unscale_(self, optimizer: Any) -> None:
         """Divides the gradients of an optimizer's parameters by the scale, in place, and notes whether all are finite.
 
@@ -179,6 +181,7 @@ class GradScaler:
         found: dict[as_device, Tensor] = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         return found
 
+    @effect
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """`optimizer.step(*args, **kwargs)` on unscaled gradients, unless one of them is not finite; then None.
 
@@ -241,6 +244,7 @@ class GradScaler:
         if not state["found_inf_per_device"]:
             raise AssertionError("No inf checks were recorded for this optimizer.")
 
+    @effect
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Adapts the scale to what was found since the last call, or sets it."""
         if not self._enabled:

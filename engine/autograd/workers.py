@@ -10,24 +10,22 @@ without a node on a GPU do not come here (`engine.autograd.executor`).
 
 import copy
 import os
-import sys
 import threading
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-import numpy as np
-
 from engine import backend
 from engine.autograd.accumulate import AccumulateGrad
+from engine.autograd.delivery import distribute, show
 from engine.autograd.executor import evaluate, run_late_hooks
-from engine.autograd.gradients import UNSHARED, add_into, fit, owns_memory
 from engine.autograd.hooks import name_the_node
 from engine.autograd.modes import carried, state
 from engine.autograd.node import Node
-from engine.autograd.places import Place, at, current_place, event_after, used_on
+from engine.autograd.places import Place, current_place, event_after, used_on
 from engine.autograd.task import GraphTask
+from engine.tensor import Tensor
 
 _tie = count().__next__
 _Item = tuple[int, int, int, "Run | None", Any, Any]  # -depth, -sequence, tie, run, node, buffer
@@ -64,6 +62,7 @@ class _Thread(threading.local):
     queue: ReadyQueue | None = None
     run: "Run | None" = None
     device: int = -1  # of a worker
+    place: Place | None = None  # whose stream was made current last: CuPy need not keep it
     drains: int = 0  # calls of `drain` it is inside of
 
 
@@ -256,6 +255,10 @@ def _join(run: Run) -> None:
         caller = current_place(place.index)
         if caller is not place:
             caller.raw.wait_event(event_after(place))
+            for gradient in run.task.captured.values():
+                array = gradient._array if isinstance(gradient, Tensor) else gradient
+                if backend.is_on_gpu(array) and array.device.id == place.index:
+                    used_on(array, caller)
 
 
 # --- one node ---------------------------------------------------------------------------------------------------------
@@ -275,6 +278,7 @@ def _process(item: _Item) -> None:
                 if not run.threaded:
                     backend.require_cupy().cuda.runtime.setDevice(place.index)
                 place.raw.use()
+                _thread.place = place
             elif _thread.device in run.callers:  # a node of the CPU in a backward that a worker called
                 run.callers[_thread.device].raw.use()
             elif not run.threaded:
@@ -319,89 +323,17 @@ def _run_node(run: Run, task: GraphTask, node: Node, buffer: list[Any], place: P
         results = node.apply(buffer, recorded)
         if node.extras is not None:
             results = run_late_hooks(node, results, recorded)
-        if not task.keep_graph and type(node) is not AccumulateGrad:
+        if type(node) is AccumulateGrad:
+            show(run, node, place)
+        elif not task.keep_graph:
             node.release()
     else:
         evaluated = evaluate(task, node, buffer)
         if evaluated is None:
             return
+        if type(node) is AccumulateGrad:
+            show(run, node, place)
         results, evaluated = evaluated, None
     if results:
         gradients, results = list(results), ()  # AccumulateGrad looks at reference counts: only the list holds them
-        _distribute(run, task, node, gradients, place)
-
-
-def _distribute(run: Run, task: GraphTask, node: Node, results: list[Any], place: Place | None) -> None:
-    """Sends the gradients on; nodes for which they were the last are queued."""
-    dependencies, not_ready, recorded = task.dependencies, task.not_ready, task.recorded
-    task.producer = node
-    event: Any = None  # after what this node computed; made when another stream needs it
-    ready: list[tuple[Node, list[Any]]] = []
-    for number, (edge, spec) in enumerate(zip(node.next_edges, node.input_specs, strict=False)):
-        if edge is None or edge[0] not in dependencies:
-            continue
-        gradient, results[number] = results[number], None
-        following, slot = edge
-        if gradient is not None:
-            gradient = fit(node, number, gradient, spec, recorded)
-        source = place
-        index = spec.device.index
-        if source is None and gradient is not None and index is not None:
-            source = current_place(index)  # a copy to the GPU in a node of the CPU
-        with run.lock:
-            target = following.place
-            if source is not None and index is not None and type(following) is AccumulateGrad:
-                target = run.places.setdefault(following, source if source.index == index else run.callers[index])
-            if gradient is not None and source is not None and target is not None and source is not target:
-                if event is None or source is not place:
-                    event = event_after(source)
-                run.waits.setdefault(following, []).append(event)
-                used_on(gradient, target)
-            waiting = not_ready.get(following)
-            if waiting is None:
-                waiting = not_ready[following] = [None] * len(following.output_specs)
-            if gradient is not None:
-                if waiting[slot] is None:
-                    waiting[slot] = gradient
-                else:
-                    _add(run, following, target, source, waiting, slot, gradient, recorded)
-            gradient = None
-            remaining = dependencies[following] - 1
-            dependencies[following] = remaining
-            if remaining == 0:
-                ready.append((following, not_ready.pop(following)))
-            waiting = None
-    del results
-    with run.lock:
-        for following, waiting in ready:
-            run.push(following, waiting)
-
-
-def _add(
-    run: Run,
-    node: Node,
-    target: Place | None,
-    source: Place | None,
-    buffer: list[Any],
-    slot: int,
-    gradient: Any,
-    recorded: bool,
-) -> None:
-    """Adds a gradient to the one that waits for `node`, on the stream of that node."""
-    if target is None or (target is source and node not in run.waits):
-        _sum(buffer, slot, gradient, recorded)
-        return
-    with at(target):
-        for event in run.waits.pop(node, ()):
-            target.raw.wait_event(event)
-        _sum(buffer, slot, gradient, recorded)
-
-
-def _sum(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> None:
-    held = buffer[slot]
-    on_gpu = not recorded and not isinstance(held, np.ndarray | backend.SCALAR)
-    if on_gpu and sys.getrefcount(held) <= UNSHARED and owns_memory(held):
-        held += gradient
-        return
-    held = None
-    add_into(buffer, slot, gradient, recorded)
+        distribute(run, task, node, gradients, place)

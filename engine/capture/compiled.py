@@ -104,6 +104,7 @@ class CompiledStep:
                 return self._step(*args, **kwargs)
             if entry.programs:
                 self._warn(f"is recorded again: {others[len(entry.programs) - 1]}")
+                entry.programs = [known for known in entry.programs if not known.expired]
             self._recordings += 1
         if any(tensor.requires_grad for tensor in tensors):
             self._give_up("an argument requires grad, and a gradient has to go to one and the same tensor")
@@ -159,9 +160,9 @@ class CompiledStep:
                 entry.recorded_once.remove(first)
                 result = without_history(recorder, result, aliases)
                 made: Any
-                if recorder.on_gpu:
+                if recorder.gpu is not None:
                     check_leaks(recorder, first, recording, result, aliases)
-                    made = DeviceProgram(first, self._step, given, self._changing)
+                    made = DeviceProgram(recorder.gpu, first, self._step, given, self._changing)
                 else:
                     made = program(recorder, first, recording, result, aliases)
                 entry.programs.append(made)
@@ -230,7 +231,9 @@ def compile(
 
     The first call runs eagerly, the next two are recorded while they do, and where both did the same, further calls
     with arguments of the same shapes replay it: kernels on raw arrays in straight-line code, and real calls of
-    optimizer.step(), zero_grad(), clip_grad_norm_(), LR schedulers and what DistributedDataParallel does. Other shapes
+    optimizer.step(), zero_grad(), clip_grad_norm_(), LR schedulers and what DistributedDataParallel does. On a GPU they
+    launch CUDA graphs (`engine.capture.device`): one for all of it where nothing has to be done by the host in the
+    middle; what the step returns and the gradients it leaves are written anew by the next call. Other shapes
     and modes get recordings of their own, 8 at most. A step that cannot be replayed runs eagerly after one
     CaptureWarning that says why and where: it reads a value (`loss.item()`), keeps tensors in lists or attributes, has
     hooks on modules or tensors, uses create_graph. Python that is not about tensors (prints, counters) does not run in

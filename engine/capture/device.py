@@ -33,13 +33,16 @@ class NotCapturedError(RuntimeError):
 class DeviceProgram:
     """`holds()` says whether a call may be replayed, `replay(*tensors)` does it; the first replay captures.
 
-    changing: optimizers whose options were seen to change; they stay outside the graphs. It is the step's, and grows.
+    index: the GPU. changing: optimizers whose options were seen to change; they stay outside the graphs. It is the
+    step's, and grows. `expired`: it will never hold again.
     """
 
     def __init__(
-        self, recording: Recording, step: Callable[..., Any], given: tuple[Any, Any], changing: set[int]
+        self, index: int, recording: Recording, step: Callable[..., Any], given: tuple[Any, Any], changing: set[int]
     ) -> None:
         self.guard = self
+        self.expired = False
+        self._index = index
         self._recording = recording
         self._step = step
         self._given = given
@@ -73,6 +76,7 @@ class DeviceProgram:
         for optimizer, options in self._inside.items():
             if _options(optimizer) != options:
                 self._changing.add(id(optimizer))
+                self.expired = True
                 return f"options of {type(optimizer).__name__} changed, which is called outside CUDA graphs from now on"
         for leaf in self._leaves:
             if not leaf.holds():
@@ -86,7 +90,7 @@ class DeviceProgram:
         from engine.cuda import streams
         from engine.cuda.graphs import capture_stream
 
-        side, caller = capture_stream(), streams.current_stream()
+        side, caller = capture_stream(self._index), streams.current_stream(self._index)
         side.wait_stream(caller)
         try:
             with streams.stream(side):
@@ -142,7 +146,7 @@ class DeviceProgram:
         from engine.cuda.graphs import graph_pool_handle
         from engine.ops.copy import clone
 
-        synchronize()
+        synchronize(self._index)
         gc.collect()  # what is freed while a stream is captured would be taken for the graph's
         self._inputs = [clone(tensor.detach()) for tensor in tensors]
         self._leaves = [_Leaf(leaf) for leaf in self._recording.leaves if leaf.variable is not None]

@@ -338,7 +338,7 @@ def _bump_version(recorder: Recorder, original: Callable[..., Any], tensor: Tens
     original(tensor, writer)
     if id(tensor._array) in recorder.explained:
         recorder.explained.discard(id(tensor._array))
-    elif writer != "batch_norm":  # whose kernel writes its inputs
+    elif writer != "batch_norm" and not tensor.is_cuda:  # whose kernel writes its inputs; a CUDA graph has all kernels
         recorder.refuse(f"{writer or 'something'} writes into memory in a way that is not recorded")
     # an argument, which is another tensor in each replay, by its number
     recorder.add("bump", recorder.counters.get(id(tensor._counter), tensor._counter), [Constant(writer)])

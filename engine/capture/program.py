@@ -46,6 +46,8 @@ class Recording:
 class Program:
     """A step as it is replayed, and when it may be."""
 
+    expired = False  # it may hold again
+
     def __init__(self, recording: Recording, replay: Callable[..., Any]) -> None:
         self.guard = recording.guard
         self.holds = recording.holds

@@ -148,9 +148,9 @@ class Recorder:
             self.refuse("the step computes on several GPUs, and a CUDA graph belongs to one")
 
     @property
-    def on_gpu(self) -> bool:
-        """Whether operators ran on a GPU."""
-        return any(where.type == "cuda" for where in self.devices)
+    def gpu(self) -> int | None:
+        """The GPU that operators ran on; None for host memory."""
+        return next((where.index for where in self.devices if where.index is not None), None)
 
     def check_options(self) -> None:
         """Refuses a step that writes options of an optimizer itself."""

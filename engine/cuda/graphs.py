@@ -28,9 +28,10 @@ def graph_pool_handle() -> PrivatePool:
     return pool
 
 
-def capture_stream() -> streams.Stream:
-    """The stream on which graphs of the GPU in use are recorded where none is given."""
-    index = current_device()
+def capture_stream(index: int | None = None) -> streams.Stream:
+    """The stream on which graphs of a GPU (the one in use) are recorded where none is given."""
+    if index is None:
+        index = current_device()
     if index not in _capture_streams:
         _capture_streams[index] = streams.Stream(index)
     return _capture_streams[index]

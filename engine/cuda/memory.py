@@ -72,11 +72,13 @@ def statistics(index: int) -> _Device:
 
 def install(cupy: Any) -> None:
     """Makes CuPy allocate through here, from now on."""
+    global _devices
     from engine.cuda.graphs import forget_streams
 
     _waiting.clear()
     capturing.clear()
-    _devices.clear()
+    known_devices: dict[int, _Device] = {}
+    _devices = known_devices
     forget_streams()
     transfer.forget()
     seam = backend
@@ -113,7 +115,8 @@ def install(cupy: Any) -> None:
                 known.peak_blocks = known.blocks
 
         def __del__(self) -> None:
-            if getattr(seam, "_cupy", None) is not cupy:  # the interpreter ends, or CuPy was exchanged since
+            # the interpreter ends, or CuPy was exchanged since
+            if getattr(seam, "_cupy", None) is not cupy or _devices is not known_devices:
                 return
             known = _devices[self.device_id]
             known.allocated -= self.counted

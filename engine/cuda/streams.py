@@ -4,12 +4,11 @@ A Stream here is a device and a stream of CuPy's. Which one is current is CuPy's
 that CuPy code between ours follows it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from typing import Any
 
 from engine import backend
-from engine.cuda.devices import current_device, index_of
+from engine.cuda.devices import current_device, index_of, is_available
 from engine.cuda.devices import device as _on
 from engine.device import device
 
@@ -135,6 +134,9 @@ class ExternalStream(Stream):
             self.raw = backend.require_cupy().cuda.Stream.from_external(_Foreign(int(stream_ptr)))
 
 
+_chosen = threading.local()  # keeps what `set_stream` made current: CuPy need not
+
+
 def current_stream(device: Any = None) -> Stream:
     """The stream that work on a GPU goes to on this thread."""
     index = index_of(device)
@@ -151,6 +153,7 @@ def set_stream(stream: Stream | None) -> None:
     if stream is not None:
         backend.require_cupy().cuda.runtime.setDevice(stream.device_index)
         stream.raw.use()
+        _chosen.__dict__[str(stream.device_index)] = stream
 
 
 class stream:
@@ -294,17 +297,4 @@ class _Opened:
 
 def is_current_stream_capturing() -> bool:
     """Whether what the current stream is given goes into a CUDA graph; False without a GPU."""
-    from engine.cuda.devices import is_available
-
     return is_available() and bool(backend.require_cupy().cuda.get_current_stream().is_capturing())
-
-
-@contextmanager
-def raw_stream(raw: Any) -> Iterator[None]:
-    """A stream of CuPy's, of the GPU in use, is current inside."""
-    before = backend.require_cupy().cuda.get_current_stream()
-    raw.use()
-    try:
-        yield
-    finally:
-        before.use()

@@ -7,8 +7,7 @@ from typing import Any
 import engine
 from engine.autograd.modes import no_grad
 from engine.distributions.distribution import Distribution, require, tensors
-from engine.ops.factories import wrap_array
-from engine.random import default_generator
+from engine.ops import sampling
 from engine.spec import Size
 from engine.tensor import Tensor
 
@@ -209,9 +208,7 @@ class Poisson(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Whole numbers in the dtype of the rate, of shape sample_shape + batch_shape."""
-        rate = self.rate.detach().cpu().double().numpy()
-        draws = default_generator.numpy.poisson(rate, self._shape(sample_shape))
-        return wrap_array(draws, self.rate.device).to(self.rate.dtype)
+        return sampling.poisson(self.rate, self._shape(sample_shape)).to(self.rate.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return engine.xlogy(value, self.rate) - self.rate - engine.lgamma(value + 1)

@@ -5,16 +5,14 @@ from typing import Any
 
 import engine
 from engine.distributions.distribution import Distribution, require, tensors
-from engine.ops.factories import wrap_array
-from engine.random import default_generator
+from engine.ops import sampling
 from engine.spec import Size
 from engine.tensor import Tensor
 
 
 def _standard_gamma(concentration: Tensor, shape: Sequence[int]) -> Tensor:
     """Draws from gamma distributions of rate 1, kept above 0."""
-    of = concentration.detach().cpu().double().numpy()
-    draws = wrap_array(default_generator.numpy.standard_gamma(of, shape), concentration.device)
+    draws = sampling.standard_gamma(concentration, shape)
     return draws.to(concentration.dtype).clamp(min=engine.finfo(concentration.dtype).tiny)
 
 

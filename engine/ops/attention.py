@@ -16,8 +16,6 @@ import numpy as np
 from engine import backend, layout
 from engine.dispatch import apply, define
 from engine.dtypes import bool_
-from engine.kernels.cuda.attention import serves as fits_kernels
-from engine.ops import attention_cuda
 from engine.ops.attention_blocks import attention_by_blocks, fits_blocks, slopes_by_blocks
 from engine.ops.common import optional
 from engine.ops.dropout import keep_mask
@@ -206,7 +204,9 @@ def _attention_on_gpu(
     scale: float,
     kept_scale: float,
 ) -> Any:
-    if fits_kernels(query, key, value):
+    from engine.ops import attention_cuda  # no part of import engine, which it makes slower
+
+    if attention_cuda.serves(query, key, value):
         return attention_cuda.forward(query, key, value, mask, kept, causal, scale, kept_scale)
     kept = attention_cuda.keep_mask(kept, query, key, value, kept_scale)
     return _attention(xp, query, key, value, mask, kept, causal, scale, kept_scale)
@@ -232,12 +232,14 @@ def _slopes_on_gpu(
     out: Any,
     log_sums: Any,
 ) -> list[Any]:
+    from engine.ops import attention_cuda
+
     if nd.records:
         whole = None
         if kept is not None:
             whole = _on(query.device, attention_cuda.keep_mask(kept._array, query, key, value, kept_scale))
         return _recorded_slopes(g, query, key, value, mask, whole, causal, scale, kept_scale)
-    if not needs[3] and fits_kernels(query, key, value):
+    if not needs[3] and attention_cuda.serves(query, key, value):
         return attention_cuda.slopes(g, query, key, value, mask, kept, causal, scale, kept_scale, out, log_sums)
     kept = attention_cuda.keep_mask(kept, query, key, value, kept_scale)
     return _slopes(g, nd, needs, query, key, value, mask, kept, causal, scale, kept_scale, None, None)
@@ -275,6 +277,8 @@ def scaled_dot_product_attention(
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
         kept_scale = 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
         if query.is_cuda:
+            from engine.ops import attention_cuda
+
             kept = _on(query.device, attention_cuda.draws(query.device))
         else:
             batch = layout.broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2]), tuple(value.shape[:-2]))

@@ -7,8 +7,11 @@ elements, no elements) is computed by the formulas for any array module.
 
 from typing import Any
 
+import numpy as np
+
 from engine import backend, layout, settings
 from engine.kernels.cuda import attention as kernels
+from engine.kernels.cuda.attention import serves as serves
 from engine.random import generator_of
 from engine.spec import spec_of
 
@@ -17,7 +20,7 @@ Array = Any
 
 def draws(where: Any) -> Array:
     """Where one call's dropout draws from: int64 (2,) on the device."""
-    return kernels.draw(generator_of(where, None).draw(1)).view("int64")
+    return kernels.draw(generator_of(where, None).draw(1)).view(np.int64)
 
 
 def keep_mask(kept: Array, query: Array, key: Array, value: Array, kept_scale: float) -> Array:
@@ -31,7 +34,7 @@ def keep_mask(kept: Array, query: Array, key: Array, value: Array, kept_scale: f
 def forward(
     query: Array, key: Array, value: Array, mask: Array, kept: Array, causal: bool, scale: float, kept_scale: float
 ) -> tuple[Array, Array, None]:
-    """The result and the logarithms of the rows' sums; of arrays that `kernels.serves`."""
+    """The result and the logarithms of the rows' sums; of arrays that it `serves`."""
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     out = _like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
     flat = _few_axes(out, batch)

@@ -20,7 +20,7 @@ import numpy as np
 from engine import backend, layout
 from engine.dispatch import apply, define
 from engine.layout import MemoryFormat, contiguous_format
-from engine.ops import conv_arrays, conv_cpu, conv_cuda, conv_direct
+from engine.ops import conv_arrays, conv_cpu, conv_direct
 from engine.ops.common import optional
 from engine.ops.windows import Axes, ConvWindow, channels_last, formatted, suggested_format
 from engine.spec import Spec
@@ -197,7 +197,7 @@ def _first(result: Any, spec: Spec) -> Any:
 def _channel_sums(nd: Any, g: Any) -> Any:
     """Sums (C,) of a gradient (N, C, d...) over all but the channels."""
     if not nd.records and nd.xp is not np:
-        return conv_cuda.channel_sums(nd.xp, g)
+        return _on_gpu().channel_sums(nd.xp, g)
     if not nd.records and g.dtype.itemsize == 2:
         return g.sum((0, *range(2, g.ndim)), dtype=np.float32).astype(g.dtype)
     if not nd.records and g.dtype.kind == "f":
@@ -316,6 +316,13 @@ def _weight_gradient_cpu(
 # --- GPU --------------------------------------------------------------------------------------------------------------
 
 
+def _on_gpu() -> ModuleType:
+    """`engine.ops.conv_cuda`, which is no part of `import engine`: it would make that slower."""
+    from engine.ops import conv_cuda
+
+    return conv_cuda
+
+
 def _conv_backward_on_gpu(
     g: Any,
     nd: Any,
@@ -328,13 +335,13 @@ def _conv_backward_on_gpu(
     memory_format: MemoryFormat,
 ) -> tuple[Any, ...]:
     if needs[0] and needs[1] and not nd.records:
-        g = conv_cuda.in_one_layout(g, tuple(weight_spec.shape), window.groups)
+        g = _on_gpu().in_one_layout(g, tuple(weight_spec.shape), window.groups)
     return _conv_backward(g, nd, needs, input, weight, input_spec, weight_spec, window, memory_format)
 
 
-CONV.kernel("cuda")(conv_cuda.convolve)
-CONV_TRANSPOSED.kernel("cuda")(conv_cuda.convolve_transposed)
-CONV_WEIGHT_GRADIENT.kernel("cuda")(conv_cuda.weight_gradient)
+CONV.kernel("cuda")(lambda xp, *arguments: _on_gpu().convolve(xp, *arguments))
+CONV_TRANSPOSED.kernel("cuda")(lambda xp, *arguments: _on_gpu().convolve_transposed(xp, *arguments))
+CONV_WEIGHT_GRADIENT.kernel("cuda")(lambda xp, *arguments: _on_gpu().weight_gradient(xp, *arguments))
 CONV.derivative("cuda", _conv_backward_on_gpu)
 
 

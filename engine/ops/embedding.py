@@ -8,7 +8,7 @@ import numpy as np
 from engine.backend import array_module
 from engine.dispatch import apply, define
 from engine.kernels import embedding as kernels
-from engine.ops.gpu import flattened, served
+from engine.ops.gpu import flattened, row_major, served
 from engine.ops.scattering import combine_at
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -150,7 +150,7 @@ def _embedding_backward_cuda(
         return _embedding_backward(xp, gradient, index, count, padding_idx, scale_grad_by_freq)
     from engine.kernels.cuda import embedding as fused
 
-    rows = flattened(xp, gradient, gradient.dtype).reshape(index.size, gradient.shape[-1])
+    rows = row_major(xp, gradient, gradient.dtype, (index.size, gradient.shape[-1]))
     return fused.add_rows(rows, flattened(xp, index, np.int64), count, padding_idx, scale_grad_by_freq)
 
 

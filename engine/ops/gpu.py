@@ -7,15 +7,16 @@ from functools import lru_cache, wraps
 from typing import Any
 
 from engine import layout
+from engine.dtypes import bfloat16, float16, float32, float64
 from engine.ops.windows import channels_first, channels_last
 from engine.spec import Spec
 
-_SERVED = frozenset({"float32", "float64", "float16", "bfloat16"})
+_SERVED = frozenset(kind.numpy for kind in (float32, float64, float16, bfloat16))
 
 
 def served(*arrays: Any) -> bool:
     """Whether the fused kernels have the element types of these arrays (None where there is none)."""
-    return all(array is None or array.dtype.name in _SERVED for array in arrays)
+    return all(array is None or array.dtype in _SERVED for array in arrays)
 
 
 def on_arrays(rule: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,12 +35,20 @@ def bias_slope(g: Any, nd: Any, bias_spec: Spec) -> Any:
     """The gradient of a bias that was added to rows of the shape of `g`: sums over all axes but the last."""
     from engine.kernels.cuda import reduce
 
-    return reduce.column_sums(flattened(nd.xp, g, g.dtype).reshape(-1 if g.size else 0, bias_spec.shape[0]))
+    columns = bias_spec.shape[0]
+    return reduce.column_sums(row_major(nd.xp, g, g.dtype, (g.size // max(columns, 1), columns)))
+
+
+def row_major(xp: Any, array: Any, kind: Any, shape: tuple[int, ...]) -> Any:
+    """The array in row-major order, in the dtype `kind` and in `shape`; itself where it is that already."""
+    if array.dtype != kind or not array.flags.c_contiguous:
+        array = xp.ascontiguousarray(array, dtype=kind)
+    return array if array.shape == shape else array.reshape(shape)
 
 
 def flattened(xp: Any, array: Any, kind: Any) -> Any:
-    """A row-major array in the dtype `kind` as a vector."""
-    return None if array is None else xp.ascontiguousarray(array, dtype=kind).reshape(-1)
+    """The same as a vector; None stays None."""
+    return None if array is None else row_major(xp, array, kind, (array.size,))
 
 
 def alike(xp: Any, *arrays: Any) -> list[Any]:

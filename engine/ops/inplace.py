@@ -114,9 +114,9 @@ def write(plan: Plan, target: Tensor, arrays: list[Any]) -> None:
     if target._array is None:
         return
     run = plan.run
-    if type(run) is np.ufunc and target._spec.dtype is plan.outs[0].dtype:
-        run(*arrays, target._array)
-    elif target.is_cuda and target._spec.dtype is plan.outs[0].dtype and isinstance(run, plan.nd.xp.ufunc):
+    if target._spec.dtype is plan.outs[0].dtype and (
+        type(run) is np.ufunc or (target.is_cuda and isinstance(run, plan.nd.xp.ufunc))
+    ):
         run(*arrays, target._array)
     elif backend.several_gpus:
         with on_gpu_of(target._array):

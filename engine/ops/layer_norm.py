@@ -14,7 +14,7 @@ from engine.dispatch import apply, define
 from engine.dtypes import finfo
 from engine.ops.batch_norm import work_dtype
 from engine.ops.common import optional, require_floating
-from engine.ops.gpu import flattened, on_arrays, served
+from engine.ops.gpu import flattened, on_arrays, row_major, served
 from engine.ops.windows import compiled, formatted, suggested_format
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -214,7 +214,7 @@ def rms_norm(
 
 def _rows(xp: ModuleType, array: Array, shape: tuple[int, ...], kind: Any) -> Array:
     """(M, N) row-major in the dtype `kind`, N the size of `shape`."""
-    return flattened(xp, array, kind).reshape(_leading(array, shape), prod(shape))
+    return row_major(xp, array, kind, (_leading(array, shape), prod(shape)))
 
 
 def _vectors(xp: ModuleType, like: Array, *vectors: Array) -> list[Array]:
@@ -226,7 +226,8 @@ def _vectors(xp: ModuleType, like: Array, *vectors: Array) -> list[Array]:
 def _shaped(gradients: tuple[Array, ...], input: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
     """Gradients of rows and vectors in the shapes of input and parameters."""
     shapes = (input.shape, shape, shape)
-    return tuple(None if each is None else each.reshape(its) for each, its in zip(gradients, shapes, strict=False))
+    pairs = zip(gradients, shapes, strict=False)
+    return tuple(each if each is None or each.shape == its else each.reshape(its) for each, its in pairs)
 
 
 @LAYER_NORM.kernel("cuda")

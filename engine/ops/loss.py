@@ -15,7 +15,7 @@ from engine.dispatch import apply, define, raw_namespace
 from engine.dtypes import int64, uint8
 from engine.kernels import loss as kernels
 from engine.ops.common import optional
-from engine.ops.gpu import flattened, on_arrays
+from engine.ops.gpu import flattened, on_arrays, row_major
 from engine.ops.precision import in_single_precision, require_real
 from engine.ops.softmax import log_softmax, softmax
 from engine.ops.windows import channels_first, channels_last, lies_channels_last
@@ -394,7 +394,7 @@ def _planes(xp: ModuleType, array: Any) -> Any:
         return channels_last(array).reshape(-1, array.shape[1], 1)
     outer = array.shape[0] if array.ndim > 1 else 1
     shape = (outer, array.shape[min(1, array.ndim - 1)], int(np.prod(array.shape[2:])))
-    return flattened(xp, array, array.dtype).reshape(shape)
+    return row_major(xp, array, array.dtype, shape)
 
 
 def _from_planes(planes: Any, like: Any) -> Any:

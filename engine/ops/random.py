@@ -2,21 +2,18 @@
 change them: for host memory by NumPy, for a GPU by kernels that write where the tensor lies (engine/kernels/cuda).
 """
 
-import math
 from typing import Any
 
 import numpy as np
 
-from engine import backend
 from engine.device import default
 from engine.device import device as as_device
 from engine.dtypes import dtype as Kind
-from engine.dtypes import finfo, float64, get_default_dtype, int64, require_dtype
-from engine.guard import on_gpu_of
+from engine.dtypes import finfo, get_default_dtype, int64, require_dtype
 from engine.ops.factories import empty, empty_like, shape_from, wrap_array
-from engine.ops.inplace import fill_by, overwrite
-from engine.random import Generator, default_generator, generator_of
-from engine.spec import spec_of
+from engine.ops.inplace import overwrite
+from engine.ops.random_cuda import bernoulli_there, filled_there, made_there, multinomial_there, permutation_there
+from engine.random import Generator, default_generator
 from engine.tensor import Tensor
 
 
@@ -37,55 +34,8 @@ def _drawn(function: str, shape: tuple[int, ...], kind: Any, generator: Generato
     return np.asarray(getattr(_stream(generator), function)(shape, dtype=drawn_as)).astype(kind.numpy, copy=False)
 
 
-# --- on a GPU ---------------------------------------------------------------------------------------------------------
-
-
 def _on_gpu(where: Any) -> bool:
     return (default.device if where is None else as_device(where)).type == "cuda"
-
-
-def _draw_into(array: Any, where: as_device, generator: Generator | None, kernel: str, *arguments: Any) -> None:
-    if backend.several_gpus:
-        with on_gpu_of(array):
-            _draw_here(array, where, generator, kernel, *arguments)
-    else:
-        _draw_here(array, where, generator, kernel, *arguments)
-
-
-def _draw_here(array: Any, where: as_device, generator: Generator | None, kernel: str, *arguments: Any) -> None:
-    from engine.kernels.cuda import random as kernels
-
-    if array.dtype.kind == "c":  # real and imaginary parts, which share the variance
-        if kernel == "normal":
-            arguments = (arguments[0], arguments[1] / math.sqrt(2))
-        if array.flags.c_contiguous:
-            array = array.view(array.real.dtype)
-        else:
-            parts = backend.array_module(where).empty((*array.shape, 2), array.real.dtype)
-            getattr(kernels, kernel)(parts, generator_of(where, generator).draw, *arguments)
-            array.real[...], array.imag[...] = parts[..., 0], parts[..., 1]
-            return
-    getattr(kernels, kernel)(array, generator_of(where, generator).draw, *arguments)
-
-
-def _made(
-    shape: tuple[int, ...],
-    kind: Any,
-    where: Any,
-    requires_grad: bool,
-    generator: Generator | None,
-    kernel: str,
-    *arguments: Any,
-) -> Tensor:
-    """A new tensor on a GPU, filled by a kernel."""
-    made = empty(shape, dtype=kind, device=where)
-    _draw_into(made._array, made.device, generator, kernel, *arguments)
-    return made.requires_grad_() if requires_grad else made
-
-
-def _filled(target: Tensor, name: str, generator: Generator | None, kernel: str, *arguments: Any) -> Tensor:
-    """A tensor on a GPU, filled in place by a kernel."""
-    return fill_by(target, name, lambda array: _draw_into(array, target.device, generator, kernel, *arguments))
 
 
 # --- new tensors ------------------------------------------------------------------------------------------------------
@@ -102,7 +52,7 @@ def rand(
     """Uniform on [0, 1)."""
     shape = shape_from(sizes if size is None else (size,), "rand")
     if _on_gpu(device):
-        return _made(shape, _floating(dtype), device, requires_grad, generator, "uniform", 0.0, 1.0)
+        return made_there(shape, _floating(dtype), device, requires_grad, generator, "uniform", 0.0, 1.0)
     return wrap_array(_drawn("random", shape, _floating(dtype), generator), device, requires_grad)
 
 
@@ -117,7 +67,7 @@ def randn(
     """Normal with mean 0 and variance 1."""
     shape = shape_from(sizes if size is None else (size,), "randn")
     if _on_gpu(device):
-        return _made(shape, _floating(dtype), device, requires_grad, generator, "normal", 0.0, 1.0)
+        return made_there(shape, _floating(dtype), device, requires_grad, generator, "normal", 0.0, 1.0)
     return wrap_array(_drawn("standard_normal", shape, _floating(dtype), generator), device, requires_grad)
 
 
@@ -142,23 +92,19 @@ def randint(
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     if _on_gpu(device):
-        return _made(shape, require_dtype(dtype), device, requires_grad, generator, "integers", int(low), int(high))
+        return made_there(
+            shape, require_dtype(dtype), device, requires_grad, generator, "integers", int(low), int(high)
+        )
     values = _stream(generator).integers(low, high, shape)
     return wrap_array(np.asarray(values).astype(require_dtype(dtype).numpy), device, requires_grad)
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = int64, device: Any = None) -> Tensor:
-    """A random permutation of 0 ... n-1. Raises: RuntimeError for a negative n.
-
-    On a GPU it is the order of n random 64-bit keys.
-    """
+    """A random permutation of 0 ... n-1. Raises: RuntimeError for a negative n."""
     if n < 0:
         raise RuntimeError(f"randperm: Trying to create tensor with negative dimension {n}: [{n}]")
     if _on_gpu(device):
-        keys = _made((n,), int64, device, False, generator, "integers", -(2**63), 2**63)
-        order = backend.array_module(keys.device).argsort(keys._array)
-        kind = require_dtype(dtype)
-        return Tensor(order.astype(kind.numpy, copy=False), spec_of((n,), None, kind, keys.device))
+        return permutation_there(n, require_dtype(dtype), device, generator)
     return wrap_array(_stream(generator).permutation(n).astype(require_dtype(dtype).numpy), device)
 
 
@@ -222,7 +168,7 @@ def multinomial(
             f"of {input.shape[-1]}"
         )
     if input.is_cuda:
-        return _multinomial_on_gpu(input, num_samples, replacement, generator)
+        return multinomial_there(input, num_samples, replacement, generator)
     weights = input.detach().cpu().numpy().astype(np.float64)
     rows = weights.reshape(-1, weights.shape[-1])
     if not len(rows):
@@ -243,31 +189,6 @@ def multinomial(
     return wrap_array(picked.reshape(*weights.shape[:-1], num_samples), input.device)
 
 
-def _multinomial_on_gpu(input: Tensor, samples: int, replacement: bool, generator: Generator | None) -> Tensor:
-    """With replacement: where uniform numbers fall among the running sums, all rows laid end to end in one search.
-    Without: the `samples` first arrivals when class i arrives after an exponential time of rate weight i.
-    """
-    xp = backend.array_module(input.device)
-    classes = input.shape[-1]
-    rows = input.detach()._array.reshape(-1, classes).astype(np.float64)
-    count = len(rows)
-    if not count:
-        picked = xp.empty((0, samples), np.int64)
-    elif replacement:
-        drawn = _made((count, samples), float64, input.device, False, generator, "uniform", 0.0, 1.0)._array
-        sums = rows.cumsum(axis=1)
-        sums /= sums[:, -1:]
-        place = xp.arange(count, dtype=np.float64)[:, None]
-        found = xp.searchsorted((sums + place).ravel(), (drawn + place).ravel(), side="right").reshape(count, samples)
-        picked = xp.clip(found - xp.arange(count)[:, None] * classes, 0, classes - 1)
-    else:
-        times = _made((count, classes), float64, input.device, False, generator, "exponential", 1.0)._array
-        picked = xp.argsort(times / rows, axis=1)[:, :samples]
-    shape = (*input.shape[:-1], samples)
-    picked = xp.ascontiguousarray(picked.astype(np.int64, copy=False)).reshape(shape)
-    return Tensor(picked, spec_of(shape, None, int64, input.device))
-
-
 # --- in place ---------------------------------------------------------------------------------------------------------
 
 
@@ -280,7 +201,7 @@ def uniform_(
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
     if self.is_cuda:
         _floating(self.dtype)
-        return _filled(self, "uniform_", generator, "uniform", a, b)
+        return filled_there(self, "uniform_", generator, "uniform", a, b)
     drawn = _drawn("random", tuple(self.shape), _floating(self.dtype), generator)
     return overwrite(self, drawn * (b - a) + a, "uniform_")
 
@@ -291,7 +212,7 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Gen
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if self.is_cuda:
         _floating(self.dtype)
-        return _filled(self, "normal_", generator, "normal", mean, std)
+        return filled_there(self, "normal_", generator, "normal", mean, std)
     drawn = _drawn("standard_normal", tuple(self.shape), _floating(self.dtype), generator)
     return overwrite(self, drawn * std + mean, "normal_")
 
@@ -302,10 +223,8 @@ def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     if self.is_cuda:
         if not isinstance(p, Tensor):
-            return _filled(self, "bernoulli_", generator, "bernoulli", float(p))
-        xp = backend.array_module(self.device)
-        each = xp.broadcast_to(p.detach().to(self.device)._array, tuple(self.shape))
-        return _filled(self, "bernoulli_", generator, "bernoulli_of", xp.ascontiguousarray(each, dtype=np.float64))
+            return filled_there(self, "bernoulli_", generator, "bernoulli", float(p))
+        return bernoulli_there(self, p, generator)
     p = p.detach().cpu().numpy() if isinstance(p, Tensor) else p
     return overwrite(self, _stream(generator).random(tuple(self.shape)) < p, "bernoulli_")
 
@@ -317,7 +236,7 @@ def random_(self: Tensor, low: int = 0, high: int | None = None, *, generator: G
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     if self.is_cuda:
-        return _filled(self, "random_", generator, "integers", int(low), int(high))
+        return filled_there(self, "random_", generator, "integers", int(low), int(high))
     return overwrite(self, _stream(generator).integers(low, high, tuple(self.shape)), "random_")
 
 
@@ -334,5 +253,5 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | Non
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     if self.is_cuda:
         _floating(self.dtype)
-        return _filled(self, "exponential_", generator, "exponential", float(lambd))
+        return filled_there(self, "exponential_", generator, "exponential", float(lambd))
     return overwrite(self, _stream(generator).exponential(1 / lambd, tuple(self.shape)), "exponential_")

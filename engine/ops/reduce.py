@@ -251,7 +251,8 @@ class values_indices(tuple[Tensor, Tensor]):
 
 def _picked(name: str, pick: str) -> tuple[Callable[..., values_indices], Callable[..., Tensor]]:
     def forward(xp: ModuleType, input: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
-        indices = xp.expand_dims(getattr(xp, pick)(input, axis=dim), dim)
+        wide = input if xp is np else in_single_precision(input)  # CuPy picks no bfloat16
+        indices = xp.expand_dims(getattr(xp, pick)(wide, axis=dim), dim)
         values = xp.take_along_axis(input, indices, dim)
         return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
 
@@ -484,7 +485,9 @@ def _truth(name: str) -> Callable[..., Tensor]:
         rule=lambda input, dims, keepdim: _reduced(
             input, dims, keepdim, bool_ if input.dtype.name != "uint8" else input.dtype
         ),
-        forward=lambda xp, input, dims, keepdim: getattr(xp, name)(input, axis=dims, keepdims=keepdim),
+        forward=lambda xp, input, dims, keepdim: getattr(xp, name)(
+            input if input.dtype.kind != "V" else input != 0, axis=dims, keepdims=keepdim
+        ),
         attributes="dims keepdim",
     )
 

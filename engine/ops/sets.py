@@ -7,7 +7,7 @@ import numpy as np
 from engine import backend
 from engine.dims import wrap_dim
 from engine.dtypes import INTEGER_CATEGORY, int32, int64
-from engine.ops.common import refuse_complex
+from engine.ops.common import in_single_precision, refuse_complex
 from engine.ops.factories import as_tensor
 from engine.ops.index import wrap_device_array
 from engine.tensor import Tensor
@@ -30,7 +30,10 @@ def unique(
     refuse_complex("unique", input._spec)
     xp = backend.array_module(input.device)
     axis = None if dim is None else wrap_dim(dim, input.ndim, "unique")
-    values, inverse, counts = xp.unique(input.detach()._array, return_inverse=True, return_counts=True, axis=axis)
+    array = input.detach()._array
+    wide = array if input.is_cpu else in_single_precision(array)  # CuPy sorts no bfloat16
+    values, inverse, counts = xp.unique(wide, return_inverse=True, return_counts=True, axis=axis)
+    values = values.astype(array.dtype, copy=False)
     inverse = inverse.reshape(input.shape if axis is None else (input.shape[axis],))
     return _answer(input, values, inverse, counts, return_inverse, return_counts)
 
@@ -96,7 +99,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise RuntimeError(f'"histc" not implemented for {input.dtype}')
     if bins < 1:
         raise RuntimeError(f"bins must be > 0, but got {bins} for histc")
-    array = input.detach()._array.reshape(-1)
+    array = in_single_precision(input.detach()._array.reshape(-1))
     low, high = float(min), float(max)
     if low == high and array.size:
         low, high = float(array.min()), float(array.max())

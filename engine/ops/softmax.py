@@ -8,7 +8,7 @@ import numpy as np
 from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.kernels import softmax as kernels
-from engine.ops.gpu import flattened, on_arrays
+from engine.ops.gpu import on_arrays, row_major
 from engine.ops.out import deliver
 from engine.ops.precision import in_single_precision, require_real
 from engine.spec import Spec
@@ -117,7 +117,7 @@ def _fused(xp: ModuleType, name: str, way: str, dim: int, *arrays: Any) -> Any:
     from engine.kernels.cuda import softmax as kernels
 
     first = arrays[0]
-    dense = [flattened(xp, array, arrays[-1].dtype).reshape(first.shape) for array in arrays]
+    dense = [row_major(xp, array, arrays[-1].dtype, first.shape) for array in arrays]
     return getattr(kernels, way)(name, *dense, dim)
 
 

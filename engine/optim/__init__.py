@@ -1,7 +1,7 @@
 """`engine.optim`: optimizers and learning-rate schedulers under `torch.optim`'s names.
 
-Read in this order: sgd, adam (formulas), optimizer (groups, state), flat (how memory is walked), device (on a GPU); then
-lr_scheduler.
+Read in this order: sgd, adam (formulas), optimizer (groups, state), flat (how memory is walked), device (the same on a
+GPU); then lr_scheduler.
 """
 
 import importlib

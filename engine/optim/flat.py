@@ -18,6 +18,7 @@ from engine import backend, layout, report, threads
 from engine.dtypes import float32, float64, get_default_dtype
 from engine.flat import flat_array, unflattened
 from engine.guard import GuardedPlan, on_gpu_of
+from engine.kernels.cuda import copy as strided
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
@@ -227,7 +228,10 @@ def in_layout_of(spec: Spec, gradient: Tensor, param: Tensor) -> Any:
     layout_bytes += gradient.nbytes
     began = perf_counter()
     copy = backend.empty(spec)
-    copy[...] = gradient._array
+    if spec.device.type == "cuda":
+        strided.copy(copy, gradient._array)
+    else:
+        copy[...] = gradient._array
     if report.is_breach(stride, param):
         report.note(param, stride, report.ASSIGNED, perf_counter() - began, "optimizer")
     return flat_array(copy, spec)

@@ -19,6 +19,7 @@ from tests.cuda_simulator import ipc as _ipc
 from tests.cuda_simulator import kernels as _kernels
 from tests.cuda_simulator import memory as _memory
 from tests.cuda_simulator import module as _module
+from tests.cuda_simulator import mpi as _mpi
 from tests.cuda_simulator import pinned as _pinned
 from tests.cuda_simulator import pools as _pools
 from tests.cuda_simulator import races
@@ -39,7 +40,7 @@ def install(devices: int = 2, memory: int = 16 * GIGABYTE) -> None:
     global _installed
     from engine import backend
 
-    gc.collect()
+    gc.collect(1)
     _streams.reset(devices)
     _memory.reset(memory)
     _pools.reset()
@@ -49,6 +50,7 @@ def install(devices: int = 2, memory: int = 16 * GIGABYTE) -> None:
     _calls._fresh.clear()
     _kernels.settings.allocations = _pools.allocations
     _module.put_in_place()
+    _mpi.put_in_place()
     backend._cupy = None
     backend.require_cupy()
     _installed = True
@@ -67,6 +69,7 @@ def uninstall() -> None:
     _installed = False
     backend._cupy = None
     _module.take_away()
+    _mpi.take_away()
     found = list(dict.fromkeys(races.found))
     races.found.clear()
     if found:

@@ -132,6 +132,15 @@ class SharedHistory(races.History):
         ]
         self.board.write(self.record, listed)
 
+    def seen(self) -> list[races.Access]:
+        with self.board.locked():
+            found = self.board.read(self.record) or [[], []]
+        return [
+            races.Access(each[0] + self.start, each[1] + self.start, *each[2:5])
+            for each in found[1]  # type: ignore[index]
+            if not _is_done(each[2], each[3], each[5])
+        ]
+
     def access(self, start: int, stop: int, write: bool, clock: races.Clock, timeline: int, what: str) -> None:
         with self.board.locked():
             found = self.board.read(self.record) or [[], []]

@@ -20,6 +20,7 @@ CODES = {
     "cudaErrorStreamCaptureInvalidated": (901, "operation failed due to a previous error during capture"),
     "cudaErrorStreamCaptureUnjoined": (904, "capturing stream has unjoined work"),
     "cudaErrorStreamCaptureIsolation": (905, "dependency created on uncaptured work in another stream"),
+    "cudaErrorCapturedEvent": (907, "operation not permitted on an event last recorded in a capturing stream"),
     "cudaErrorStreamCaptureImplicit": (906, "the legacy stream would depend on a capturing blocking stream"),
 }
 _NAMES = {code: name for name, (code, _) in CODES.items()}

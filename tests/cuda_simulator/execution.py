@@ -73,7 +73,11 @@ def host_bytes(pointer: int, size: int) -> Any:
     return np.frombuffer((ctypes.c_ubyte * size).from_address(pointer), np.uint8)
 
 
-def _range(pointer: int, size: int) -> Range | None:
+def range_of(pointer: int, size: int) -> Range | None:
+    """The bytes of device memory at an address; None for memory of the host.
+
+    Raises: CUDARuntimeError for bytes past the end of an allocation.
+    """
     block = memory.find(pointer)
     if block is None:
         return None
@@ -91,7 +95,7 @@ def copy_bytes(target: int, source: int, size: int, queue: streams.Queue | None,
     """
     if size == 0:
         return False
-    to, since = _range(target, size), _range(source, size)
+    to, since = range_of(target, size), range_of(source, size)
     waits = queue is None
     if queue is None:
         streams.forbid_in_capture()
@@ -162,7 +166,7 @@ def set_bytes(pointer: int, value: int, size: int, queue: streams.Queue) -> None
     """cudaMemsetAsync."""
     if size == 0:
         return
-    target = _range(pointer, size)
+    target = range_of(pointer, size)
     view = host_bytes(pointer, size)
 
     def run() -> None:

@@ -4,8 +4,8 @@
 // permutation chosen by a seed, so that a missing barrier shows in the numbers under some seed. A barrier or a warp
 // operation that not all of its threads reach is an error.
 //
-// With CHECKED, the compiler's instrumentation for race detection (-fsanitize=thread, without its library) reports every
-// access to the functions at the end of this file. They know the device's allocations and the block's shared
+// With CHECKED, the compiler's instrumentation for race detection (-fsanitize=thread, without its library) reports all
+// accesses to the functions at the end of this file. They know the device's allocations and the block's shared
 // memory: an access outside is an error, and so are two accesses to one byte, one of them a write, that neither a
 // barrier, nor a warp operation, nor a fence and atomic operations between blocks put into an order.
 
@@ -623,7 +623,8 @@ RUNTIME void access(const void* address, size_t size, Kind kind) {
         for (int s = 0; s < site_count; s++) {
             long long offset = at - static_shared - sites[s].offset;
             if (offset < 0 || offset + (long long)size > (long long)sites[s].size) continue;
-            for (size_t i = 0; i < size; i++) check(static_shadow[at - static_shared + i], kind, "shared memory", offset + i);
+            for (size_t i = 0; i < size; i++)
+                check(static_shadow[at - static_shared + i], kind, "shared memory", offset + i);
             return;
         }
         fail("%zu bytes between the shared arrays", size);

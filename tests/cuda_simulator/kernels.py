@@ -31,6 +31,7 @@ FLAGS = (
     # Fibers change static variables behind the compiler's back.
     *("-fno-ipa-reference", "-fno-ipa-pure-const", "-U_FORTIFY_SOURCE"),
 )
+LINKED = ("-shared", "-Wl,-Bsymbolic")  # glibc has functions of some kernels' names
 CHECKED_FLAGS = ("-DCHECKED", "-fsanitize=thread,alignment,bounds", "--param=tsan-instrument-func-entry-exit=0")
 
 
@@ -40,11 +41,13 @@ class KernelError(RuntimeError):
 
 class Settings:
     """seed: 0 for threads and blocks in their order, else the seed of a permutation. check: whether accesses are
-    checked. allocations: what device memory there is besides the arguments, as (address, bytes)."""
+    checked, from the start where ALLSTRIDE_CHECK_KERNELS is set. allocations: what device memory there is besides the
+    arguments, as (address, bytes).
+    """
 
     def __init__(self) -> None:
         self.seed = 0
-        self.check = False
+        self.check = bool(os.environ.get("ALLSTRIDE_CHECK_KERNELS"))
         self.allocations: Callable[[], Sequence[tuple[int, int]]] = tuple
 
 
@@ -256,9 +259,8 @@ def _compiled(code: str, options: tuple[str, ...], check: bool) -> Path:
         raise RuntimeError("running a CUDA kernel on the CPU needs g++")
     text = _text(code)
     flags = (*FLAGS, *(CHECKED_FLAGS if check else ()), *(each for each in options if each.startswith("-D")))
-    key = hashlib.sha256(
-        "\0".join((text, HOST.read_text(), Path(__file__).read_text(), _version(found), *flags)).encode()
-    ).hexdigest()[:32]
+    made_of = (text, HOST.read_text(), _version(found), *flags, *LINKED)
+    key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
     default = Path(tempfile.gettempdir(), f"allstride-kernels-{os.getuid()}")
     folder = Path(os.environ.get("ALLSTRIDE_KERNELS") or default)
     path = folder / f"{key}.so"
@@ -270,8 +272,7 @@ def _compiled(code: str, options: tuple[str, ...], check: bool) -> Path:
         source.write_text(text)
         # In two steps: the library of -fsanitize=thread is not wanted.
         _call(found, *flags, "-c", str(source), "-o", str(objects))
-        # -Bsymbolic: glibc has functions of some kernels' names.
-        _call(found, "-shared", "-Wl,-Bsymbolic", str(objects), "-o", str(made), "-lm")
+        _call(found, *LINKED, str(objects), "-o", str(made), "-lm")
         os.replace(made, path)
     return path
 

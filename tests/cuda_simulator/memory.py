@@ -22,6 +22,7 @@ GUARD = 64
 HEADER = 1 << 20  # first bytes of a device's memory, for ipc.py
 POISON = 0xFF
 CANARY = 0xA5
+_GIVEN_BACK = 1 << 18  # bytes from which on freed memory goes back to the operating system
 
 
 class Space:
@@ -128,6 +129,11 @@ def find(pointer: int) -> Block | None:
     return None
 
 
+def is_device(pointer: int) -> bool:
+    """Whether an address lies where device memory is, used or not."""
+    return any(space.base <= pointer < space.base + space.size for space in _spaces)
+
+
 def info(device: int) -> tuple[int, int]:
     """Free and all bytes of a device."""
     arena = arena_of(device)
@@ -180,7 +186,11 @@ def free(block: Block) -> None:
     arena.space.remove(block)
     room = -(-(max(block.size, 1) + GUARD) // UNIT) * UNIT
     arena.used -= room
-    arena.free.setdefault(room, []).append(block.start - arena.space.base)
+    offset = block.start - arena.space.base
+    arena.free.setdefault(room, []).append(offset)
+    first, last = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE, (offset + room) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last - first >= _GIVEN_BACK:
+        arena.space.map.madvise(mmap.MADV_REMOVE, first, last - first)
 
 
 def check_guard(block: Block) -> None:

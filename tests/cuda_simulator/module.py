@@ -95,6 +95,7 @@ def _build() -> Any:
         "cublas": _module("cupy.cuda.cublas", **_public(cublas)),
         "device": _module("cupy.cuda.device", Device=handles.Device, **device),
         "pinned_memory": _module("cupy.cuda.pinned_memory", is_memory_pinned=_is_pinned, **_public(pinned)),
+        "nvtx": _module("cupy.cuda.nvtx", **dict.fromkeys(("Mark", "RangePush", "RangePop"), _remark)),
         "Graph": graphs.Graph,
         "Function": raw.Function,
         "is_available": lambda: streams.device_count() > 0,
@@ -144,6 +145,10 @@ def _is_pinned(data: int) -> bool:
     return pinned.find(data) is not None
 
 
+def _remark(*message: str) -> None:
+    """A mark for a profiler that is not there."""
+
+
 def _drawn(name: str) -> Any:
     return lambda *args, **kwargs: getattr(random._state, name)(*args, **kwargs)
 
@@ -183,7 +188,7 @@ def put_in_place() -> None:
     built = cupy()
     for name in [each for each in sys.modules if each.partition(".")[0] in ("cupy", "cupyx")]:
         found = sys.modules.pop(name)
-        if not isinstance(found, _Module):
+        if type(found) is not _Module:  # isinstance would load a lazy one
             _installed[name] = found
     sys.modules["cupy"] = built
     for name in ("cuda", "random", "linalg", "fft", "lib", "exceptions"):
@@ -200,7 +205,7 @@ def put_in_place() -> None:
 def take_away() -> None:
     """`import cupy` finds what is installed again."""
     for name in list(sys.modules):
-        if isinstance(sys.modules[name], _Module):
+        if type(sys.modules[name]) is _Module:
             del sys.modules[name]
     sys.modules.update(_installed)
     _installed.clear()

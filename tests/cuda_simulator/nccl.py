@@ -102,7 +102,7 @@ def _host(pointer: int, size: int) -> np.ndarray:
 
 def _queue(what: str, run: Callable[[], list[Any]], reads: Any, writes: Any, stream: int) -> None:
     """Checked for races now; done now, or with its group."""
-    ranges = [[execution._range(*each)] if each is not None else [] for each in (reads, writes)]
+    ranges = [[execution.range_of(*each)] if each is not None else [] for each in (reads, writes)]
     execution.submit(what, lambda: None, *ranges, streams.queue_of(stream))
     if _group is not None:
         _group.append(run)

@@ -43,6 +43,10 @@ class History:
         self.reads: list[Access] = []
         self.writes: list[Access] = []
 
+    def seen(self) -> list[Access]:
+        """The writes that others may still have to wait for, at addresses of this process."""
+        return self.writes
+
     def access(self, start: int, stop: int, write: bool, clock: Clock, timeline: int, what: str) -> None:
         """Checks one access against those before, and remembers it.
 

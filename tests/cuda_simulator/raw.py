@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda_simulator import arrays, calls, counters, execution, memory, streams
+from tests.cuda_simulator import arrays, calls, counters, execution, memory, streams, tables
 from tests.cuda_simulator.arrays import ndarray
 from tests.cuda_simulator.errors import CUDADriverError
 
-# Kernel name to the positions of arguments it only reads; all other arrays count as read and written.
+# Kernel name to the positions of arguments it only reads, beside pointers to const, and only writes; all other arrays
+# count as read and written.
 read_only: dict[str, frozenset[int]] = {}
 write_only: dict[str, frozenset[int]] = {}
 LIMITS = {"block": 1024, "shared": 227 * 1024, "default shared": 48 * 1024}
@@ -144,7 +145,7 @@ class RawKernel:
         reads: list[Any] = []
         writes: list[Any] = []
         passed: list[Any] = []
-        known = read_only.get(self.name, frozenset())
+        known = read_only.get(self.name, frozenset()) | tables.only_read(self.code, self.name)
         fresh = write_only.get(self.name, frozenset())
         for position, each in enumerate(args):
             if isinstance(each, ndarray):
@@ -156,6 +157,8 @@ class RawKernel:
                     writes.append(arrays.reach(each))
             else:
                 passed.append(_scalar(each))
+        for address, size, write in tables.beside(self.name, self.options, passed):
+            (writes if write else reads).append(execution.range_of(address, size))
         for more_reads, more_writes in _extra:
             reads.extend(more_reads)
             writes.extend(more_writes)

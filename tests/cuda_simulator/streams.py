@@ -281,12 +281,14 @@ def wait(queue: Queue, moment: Moment) -> None:
         _refresh(moment)
         if moment.clock is None:
             return
-        if moment.capture is not None and moment.capture.open:
+        if moment.capture is not None:
+            if not moment.capture.open:
+                raise CUDARuntimeError("cudaErrorCapturedEvent")
             if queue.capture is None:
                 moment.capture.enter(queue)
             elif queue.capture is not moment.capture:
                 raise CUDARuntimeError("cudaErrorStreamCaptureIsolation")
-        elif queue.capture is not None and not races.reached(queue.capture.start, moment.clock):
+        elif queue.capture is not None:  # only the order inside the stream that began the capture reaches back
             queue.capture.invalid = True
             raise CUDARuntimeError("cudaErrorStreamCaptureIsolation")
         races.join(queue.clock, moment.clock)
@@ -295,8 +297,8 @@ def wait(queue: Queue, moment: Moment) -> None:
 def synchronize_moment(moment: Moment) -> None:
     """cudaEventSynchronize: the host waits for the event."""
     with LOCK:
-        if moment.capture is not None and moment.capture.open:
-            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported")
+        if moment.capture is not None:
+            raise CUDARuntimeError("cudaErrorCapturedEvent")
         counters.waited("synchronize event")
         _refresh(moment)
         if moment.clock is not None:
@@ -306,8 +308,8 @@ def synchronize_moment(moment: Moment) -> None:
 def query_moment(moment: Moment) -> bool:
     """Whether the event's work is done: not yet the first time one asks, so that both answers are met."""
     with LOCK:
-        if moment.capture is not None and moment.capture.open:
-            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported")
+        if moment.capture is not None:
+            raise CUDARuntimeError("cudaErrorCapturedEvent")
         _refresh(moment)
         if moment.clock is None or races.reached(races.HOST, moment.clock):
             return True

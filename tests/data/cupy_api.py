@@ -21,7 +21,7 @@ FILE = Path(__file__).with_suffix(".json")
 MODULES = (
     *("cupy", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.memory", "cupy.cuda.stream", "cupy.random", "cupy.linalg"),
     *("cupy.fft", "cupyx", "cupy.cuda.device", "cupy.cuda.pinned_memory", "cupy.exceptions", "cupy.lib"),
-    *("cupy.lib.stride_tricks", "cupyx.scipy.special"),
+    *("cupy.lib.stride_tricks", "cupyx.scipy.special", "cupy.cuda.nvtx"),
 )
 # Names that a module makes when they are first asked for, and which `dir` does not list. Those of `cupy.cuda` need
 # libraries that come with a GPU's driver or toolkit.

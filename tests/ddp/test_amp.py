@@ -31,7 +31,7 @@ def seeded(*shape: int) -> nn.Linear:
 
 
 @RANKS
-@pytest.mark.parametrize("bad", [None, 0, -1])
+@pytest.mark.parametrize("bad", [None, -1])
 def test_an_overflow_on_one_rank_is_one_on_all(group, bad) -> None:
     """The averaged gradients carry the verdict."""
     bad_rank = None if bad is None else bad % group.size()
@@ -49,7 +49,7 @@ def test_an_overflow_on_one_rank_is_one_on_all(group, bad) -> None:
     assert (net.module.weight.tolist() == before) == (bad is not None)
 
 
-@RANKS
+@pytest.mark.mpi(ranks=[2, 4])
 @pytest.mark.parametrize("unscale_first", [True, False])
 def test_ranks_with_gradients_of_their_own_agree_when_asked(group, unscale_first) -> None:
     layer = seeded(3, 2)
@@ -114,7 +114,7 @@ def test_optimizers_whose_step_is_collective_agree_by_themselves(group) -> None:
 @pytest.mark.parametrize("dtype", [engine.bfloat16, engine.float16])
 @pytest.mark.parametrize("outside", [True, False], ids=["block around", "block inside"])
 def test_autocast_under_ddp(group, dtype, outside) -> None:
-    """Activations in the low dtype, gradients averaged in float32: those of the plain average."""
+    """H15, by autocast: activations in the low dtype, parameters and averaged gradients in float32."""
 
     class Net(nn.Module):
         def __init__(self) -> None:

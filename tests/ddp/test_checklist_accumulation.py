@@ -391,9 +391,10 @@ def test_a18_another_process_group(group) -> None:
 def test_a19_scaled_losses(group, as_view) -> None:
     """A19: gradients of a scaled loss are averaged and unscaled, as a script with GradScaler does it."""
     net = DistributedDataParallel(Weights("a"), gradient_as_bucket_view=as_view)
-    optimizer, scaler = SGD(net.parameters(), lr=1.0), GradScaler(enabled=False)
-    (net(a=12.0 * group.rank) * 1024).backward()
-    net.module.a.grad.div_(1024)
+    optimizer, scaler = SGD(net.parameters(), lr=1.0), GradScaler("cpu", init_scale=1024)
+    scaler.scale(net(a=12.0 * group.rank)).backward()
+    scaler.unscale_(optimizer)
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r)}
     scaler.step(optimizer)
     scaler.update()
     assert net.module.a.tolist() == [-mean(group, lambda r: 12 * r)] * 3

@@ -14,9 +14,10 @@ import pytest
 import engine
 import engine.nn as nn
 import engine.nn.functional as F
-from engine.amp.listening import listed
+from engine.amp.listening import _named, listed
 from engine.amp.modes import modes
 from engine.amp.policies import LISTS
+from engine.capture import intercepts
 from engine.utils.checkpoint import checkpoint
 from tests.data import amp_cases
 
@@ -147,19 +148,14 @@ def test_where_there_is_no_gpu(monkeypatch) -> None:
         assert not engine.GradScaler().is_enabled()
 
 
-def test_names_in_the_lists_stand_for_functions() -> None:
-    """Names that stand for nothing here: PyTorch has them, this library has not."""
-    known = {function.__name__ for function in listed()}
-    assert {
-        "matmul",
-        "linear",
-        "conv2d",
-        "scaled_dot_product_attention",
-        "softmax",
-        "layer_norm",
-        "recurrence",
-    } <= known
-    assert all(callable(policy) for policies in LISTS.values() for policy in policies.values())
+@pytest.mark.parametrize("device_type", LISTS)
+def test_names_in_the_lists_stand_for_functions(device_type) -> None:
+    assert [name for name in LISTS[device_type] if not _named(name)] == []
+
+
+def test_nobody_else_exchanges_these_functions() -> None:
+    """`engine.compile` listens by stand-ins, too; one function cannot have two."""
+    assert not listed().keys() & {function for function, _ in intercepts._table()}
 
 
 def test_in_place_calls_and_out_are_left_alone() -> None:
@@ -508,3 +504,37 @@ def test_a_captured_step_with_a_block_inside_and_one_around() -> None:
         for number in range(6):
             with engine.autocast("cpu", enabled=number == 4):
                 assert eager(x).item() == captured(x).item()
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_a_captured_step_with_a_scaler(clips) -> None:
+    """Overflow and growth included, it has the bits of the eager one."""
+
+    def prepared():
+        engine.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        optimizer, scaler = engine.optim.AdamW(layer.parameters(), lr=0.1), engine.GradScaler("cpu", 4.0, 2.0, 0.5, 3)
+
+        def step(x: engine.Tensor) -> engine.Tensor:
+            optimizer.zero_grad()
+            with engine.autocast("cpu"):
+                loss = F.mse_loss(layer(x), engine.ones(3, 4))
+            scaler.scale(loss).backward()
+            if clips:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        return step, layer, scaler
+
+    (eager, *own), (step, *others) = prepared(), prepared()
+    captured = engine.compile(step)
+    for number in range(10):
+        x = engine.full((3, 4), float("inf") if number == 6 else 1.0)
+        eager(x)
+        captured(x)
+        assert own[1].state_dict() == others[1].state_dict()
+        assert own[0].weight.tolist() == others[0].weight.tolist()
+    assert own[1].get_scale() == 4 * 2 * 2 / 2 * 2

@@ -131,4 +131,4 @@ def _make(name: str, comm: "MPI.Intracomm | None", where: "device", inner: str |
 def _needed(name: str, comm: Any) -> "MPI.Intracomm":
     if comm is None:
         raise RuntimeError(f"transport {name}: it needs MPI, which this process runs without; use 'loopback'")
-    return comm  # type: ignore[no-any-return]
+    return comm

@@ -28,8 +28,10 @@ _SIZES = (8, 70_001, 4_000_003)
 _SEEN = "device memory arrived:"  # what the child says
 
 # What tells a process which rank of which job it is: the children are a job of their own.
-_OF_THE_JOB = ("PMIX_", "PMI_", "SLURM_", "OMPI_COMM_", "OMPI_UNIVERSE_", "OMPI_FILE_", "OMPI_FIRST_", "OMPI_NUM_")
-_OF_THE_JOB += ("OMPI_MCA_orte_", "OMPI_MCA_ess", "PRTE_LAUNCHED", "ALLSTRIDE_", "HYDRA_", "MPI_LOCAL", "MPIEXEC_")
+_OF_THE_JOB = (
+    *("PMIX_", "PMI_", "SLURM_", "OMPI_COMM_", "OMPI_UNIVERSE_", "OMPI_FILE_", "OMPI_FIRST_", "OMPI_NUM_"),
+    *("OMPI_MCA_orte_", "OMPI_MCA_ess", "PRTE_LAUNCHED", "ALLSTRIDE_", "HYDRA_", "MPI_LOCAL", "MPIEXEC_"),
+)
 
 
 class Verdict(NamedTuple):

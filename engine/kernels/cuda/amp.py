@@ -20,7 +20,9 @@ def check(gradients: list[tuple[Array, Spec]], scale: Array | None, found: Array
     not finite.
     """
     cupy = backend.require_cupy()
-    flat = [flat_array(array, spec) if spec.dense else cupy.ascontiguousarray(array).ravel() for array, spec in gradients]
+    flat = [
+        flat_array(array, spec) if spec.dense else cupy.ascontiguousarray(array).ravel() for array, spec in gradients
+    ]
     if not flat:
         return
     if scale is None:

@@ -1,6 +1,6 @@
-// Attention without a matrix of all scores: a block takes a tile of queries and goes over the keys tile by tile, with the
-// maximum and the sum of each row brought up to date as it goes. Dao, Fu, Ermon, Rudra and Re, "FlashAttention" (2022);
-// Dao, "FlashAttention-2" (2023). Each warp has rows of its own, so that rows are reduced over four lanes.
+// Attention without a matrix of all scores: a block takes a tile of queries and goes over the keys tile by tile, with
+// the maximum and the sum of each row brought up to date as it goes. Dao, Fu, Ermon, Rudra and Re, "FlashAttention"
+// (2022); Dao, "FlashAttention-2" (2023). Each warp has rows of its own, so that rows are reduced over four lanes.
 
 const int MT = TILES, NT = KEYS / 8, OT = HEAD / 8;
 const int QUERIES = 16 * MT * WARPS;
@@ -102,7 +102,7 @@ attention(const element* query, const element* key, const element* value, const 
         UNROLL for (int n = 0; n < OT; n++) {
             int column = product::column_of(n, 0);
             store_two(out + row * out_row + column, sums[m][n][2 * r] * factor, sums[m][n][2 * r + 1] * factor,
-                      value_width - column);
+                      value_width - column, vectors);
         }
         if (lane_of_warp() % 4 == 0)
             log_sums[number * queries + row] = sum == 0 ? -infinity() : largest[m][r] * LN_2 + logf(sum);

@@ -1,5 +1,5 @@
-// What forward and backward of attention share: sizes, places in memory, masks. See attention.py for the macros; MASKED is 0 where
-// there is neither a mask nor dropout, whose instructions then take no registers.
+// What forward and backward of attention share: sizes, places in memory, masks. See attention.py for the macros; MASKED
+// is 0 where there is neither a mask nor dropout, whose instructions then take no registers.
 //
 // Heads are numbered over three leading axes; an axis that an operand is shared along has step 0. Queries, keys, values
 // and outputs have neighbouring elements in their last axis.
@@ -28,7 +28,9 @@ DEVICE float power_of_two(float x) {
 
 // An operand's place: steps of the three leading axes and of rows, in elements.
 #define STEPS(name) int64 name##_outer, int64 name##_middle, int64 name##_inner, int64 name##_row
-#define PLACE(name) ((head).outer * name##_outer + (head).middle * name##_middle + (head).inner * name##_inner)
+#define PLACE_OF(head, name)                                                                                           \
+    ((head).outer * name##_outer + (head).middle * name##_middle + (head).inner * name##_inner)
+#define PLACE(name) PLACE_OF(head, name)
 
 struct Head {
     int64 outer, middle, inner;
@@ -59,8 +61,16 @@ DEVICE float score_of(float product_of_rows, const Mask& mask, int64 query, int6
     return product_of_rows * scale + (float)mask.added[place] * LOG2_E;
 }
 
-// Two neighbouring elements of a row.
-DEVICE void store_two(element* target, float first, float second, int count) {
-    if (count > 0) target[0] = (element)first;
-    if (count > 1) target[1] = (element)second;
+// Two neighbouring elements of a row, of which `count` are there; at once with `vectors`, when all rows begin and end
+// at multiples of 16 bytes.
+struct alignas(2 * sizeof(element)) Two {
+    element of[2];
+};
+DEVICE void store_two(element* target, float first, float second, int count, bool vectors) {
+    Two two = {{(element)first, (element)second}};
+    if (vectors && count > 1) *(Two*)target = two;
+    else {
+        if (count > 0) target[0] = two.of[0];
+        if (count > 1) target[1] = two.of[1];
+    }
 }

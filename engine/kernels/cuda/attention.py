@@ -47,11 +47,12 @@ def _plan(name: str, tf32: bool, head: int, masked: bool) -> Plan:
     size = 4 if name == "float32" else 2
     masked = masked or size == 4 or head == 256
     product = "Tensor" if size == 2 else "Tf32" if tf32 else "Simt"
-    warps = 2 if size == 4 and head == 256 else 4
+    warps = 2 if size == 4 and head >= 128 else 4
     tiles = 2 if head <= 64 and not masked else 1
     keys = (64 if size == 2 else 32) if head < 256 else 64 // size
     others = 64 if head == 32 else 32 if head < 256 else 16
     chunk = min(head, 128 if size == 2 else 64)
+    stages = 2 if size == 2 else 1
     common = {
         "ELEMENT": CUDA_TYPES[name],
         "PRODUCT": product,
@@ -64,13 +65,13 @@ def _plan(name: str, tf32: bool, head: int, masked: bool) -> Plan:
     queries, tile = 16 * tiles * warps, 16 * warps
     return Plan(
         {**common, "TILES": str(tiles), "KEYS": str(keys)},
-        {**common, "OTHERS": str(others), "CHUNK": str(chunk)},
+        {**common, "OTHERS": str(others), "CHUNK": str(chunk), "STAGES": str(stages)},
         queries,
         tile,
         32 * warps,
         (queries + 2 * keys) * row + scratch * 16 * tiles * (keys + 4),
-        (2 * tile + 2 * others) * row + scratch * 16 * (others + 4),
-        (2 * tile + 2 * others) * row + 8 * others + scratch * 16 * (others + 4),
+        2 * (tile + stages * others) * row + scratch * 16 * (others + 4),
+        2 * (tile + stages * others) * row + stages * 8 * others + scratch * 16 * (others + 4),
         head // chunk,
     )
 
@@ -123,6 +124,7 @@ def forward(
 
     mask: bool, or of the operands' dtype, broadcasting to (..., L, S); draws: uint64 (2,) from `draw`, with dropout.
     """
+    assert query.dtype == key.dtype == value.dtype == out.dtype
     cupy = backend.require_cupy()
     query, key, value = map(_with_neighbours, (query, key, value))
     log_sums = cupy.empty(out.shape[:-1], np.float32)
@@ -160,6 +162,7 @@ def backward(
     """The gradients of query, key and value from that of `out`, with the leading axes of `out`; where key and value are
     both shared along the last of these, it has size 1 in theirs. Positions lie outside heads in their memory.
     """
+    assert slope.dtype == query.dtype
     cupy = backend.require_cupy()
     query, key, value, out, slope = map(_with_neighbours, (query, key, value, out, slope))
     batch = out.shape[:-2]
@@ -170,7 +173,7 @@ def backward(
     of_value = _positions_first((*few, *value.shape[-2:]), value.dtype)
     deltas = cupy.empty(log_sums.shape, np.float32)
     plan = _plan(query.dtype.name, tf32, _head(max(query.shape[-1], value.shape[-1])), not (mask is None is draws))
-    vectors = _vectors((query, key, value, slope))
+    vectors = _vectors((query, key, value, out, slope))
     scalars = (_mask_kind(mask), np.int32(causal), vectors, np.float32(scale), np.float32(kept_scale))
 
     count, middle, inner, sizes, steps = _places(batch, *_layouts(query, key, value, out, slope, of_query, mask))

@@ -1,9 +1,15 @@
-// Gradients of attention without a matrix of all scores and without atomic additions: one kernel goes over the keys for a
-// tile of queries, the other over the queries for a tile of keys; both compute the probabilities again from the
+// Gradients of attention without a matrix of all scores and without atomic additions: one kernel goes over the keys for
+// a tile of queries, the other over the queries for a tile of keys; both compute the probabilities again from the
 // logarithms of their sums. Dao, Fu, Ermon, Rudra and Re, "FlashAttention" (2022).
 
 const int TILE = 16 * WARPS;  // of the axis a block has to itself
 const int NT = OTHERS / 8;    // tiles along the axis it goes over, OTHERS at a time
+const int PAIR = 2 * OTHERS * LEADING;  // of which two operands are in shared memory, STAGES of them
+const int PACK = 16 / (int)sizeof(element);
+
+struct alignas(16) Pack {
+    element of[PACK];
+};
 
 // log_sums in units of log 2, so that power_of_two(score - result) is a probability: 0 in a row without keys.
 DEVICE float base_of(float log_sum) { return log_sum == -infinity() ? infinity() : log_sum * LOG2_E; }
@@ -18,9 +24,8 @@ attention_of_query(const element* query, const element* key, const element* valu
     const int OT = HEAD / 8;
     element* query_tile = (element*)memory;
     element* slope_tile = query_tile + TILE * LEADING;
-    element* key_tile = slope_tile + TILE * LEADING;
-    element* value_tile = key_tile + OTHERS * LEADING;
-    float* scratch = (float*)(value_tile + OTHERS * LEADING) + threadIdx.x / 32 * (16 * (OTHERS + 4));
+    element* pair_tiles = slope_tile + TILE * LEADING;  // keys and values
+    float* scratch = (float*)(pair_tiles + STAGES * PAIR) + threadIdx.x / 32 * (16 * (OTHERS + 4));
 
     int tiles = (queries + TILE - 1) / TILE;
     int64 number = blockIdx.x / tiles;
@@ -40,8 +45,13 @@ attention_of_query(const element* query, const element* key, const element* valu
 
     stage_rows<TILE, HEAD, THREADS>(query_tile, LEADING, query, query_row, first, queries, width, vectors);
     stage_rows<TILE, HEAD, THREADS>(slope_tile, LEADING, slope, slope_row, first, queries, value_width, vectors);
-    stage_rows<OTHERS, HEAD, THREADS>(key_tile, LEADING, key, key_row, 0, keys, width, vectors);
-    stage_rows<OTHERS, HEAD, THREADS>(value_tile, LEADING, value, value_row, 0, keys, value_width, vectors);
+    auto stage = [&](int place) {
+        element* tile = pair_tiles + place / OTHERS % STAGES * PAIR;
+        stage_rows<OTHERS, HEAD, THREADS>(tile, LEADING, key, key_row, place, keys, width, vectors);
+        stage_rows<OTHERS, HEAD, THREADS>(tile + OTHERS * LEADING, LEADING, value, value_row, place, keys, value_width,
+                                          vectors);
+    };
+    stage(0);
     end_of_copies();
     wait_for_copies<0>();
     __syncthreads();
@@ -54,9 +64,15 @@ attention_of_query(const element* query, const element* key, const element* valu
     UNROLL for (int r = 0; r < 2; r++) {
         int64 row = first + first_of_warp + row_of(2 * r);
         float sum = 0;
-        if (row < queries)
+        const element* of_row = slopes + row_of(2 * r) * LEADING;
+        if (row < queries && vectors)
+            for (int column = lane_of_warp() % 4 * PACK; column < value_width; column += 4 * PACK) {
+                Pack left = *(const Pack*)(of_row + column), right = *(const Pack*)(out + row * out_row + column);
+                UNROLL for (int i = 0; i < PACK; i++) sum += (float)left.of[i] * (float)right.of[i];
+            }
+        else if (row < queries)
             for (int column = lane_of_warp() % 4; column < value_width; column += 4)
-                sum += (float)slopes[row_of(2 * r) * LEADING + column] * (float)out[row * out_row + column];
+                sum += (float)of_row[column] * (float)out[row * out_row + column];
         for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
         delta[r] = sum;
         base[r] = row < queries ? base_of(log_sums[number * queries + row]) : infinity();
@@ -65,21 +81,22 @@ attention_of_query(const element* query, const element* key, const element* valu
 
     for (int place = 0; place < end; place += OTHERS) {
         if (place) {
+            if (STAGES == 1) {
+                __syncthreads();  // the last keys and values are done with
+                stage(place);
+                end_of_copies();
+            }
             wait_for_copies<0>();
-            __syncthreads();  // these keys and values are there
+            __syncthreads();  // these are there, and with two stages the last ones are done with
         }
+        if (STAGES > 1 && place + OTHERS < end) stage(place + OTHERS);
+        end_of_copies();
+        const element* key_tile = pair_tiles + place / OTHERS % STAGES * PAIR;
         float scores[1][NT][4], of_scores[1][NT][4];
         clear(scores);
         clear(of_scores);
         product::multiply<HEAD, false, false>(scores, rows, LEADING, key_tile, LEADING);
-        product::multiply<HEAD, false, false>(of_scores, slopes, LEADING, value_tile, LEADING);
-        __syncthreads();  // these values are done with
-        bool more = place + OTHERS < end;
-        if (more) {
-            stage_rows<OTHERS, HEAD, THREADS>(value_tile, LEADING, value, value_row, place + OTHERS, keys, value_width,
-                                              vectors);
-            end_of_copies();
-        }
+        product::multiply<HEAD, false, false>(of_scores, slopes, LEADING, key_tile + OTHERS * LEADING, LEADING);
         UNROLL for (int r = 0; r < 2; r++) {
             int64 row = first + first_of_warp + row_of(2 * r);
             UNROLL for (int n = 0; n < NT; n++) UNROLL for (int i = 0; i < 2; i++) {
@@ -88,18 +105,14 @@ attention_of_query(const element* query, const element* key, const element* valu
                 if (row < queries && column < keys && !(causal && column > row)) {
                     float score = score_of(scores[0][n][e], masked, row, column, factor);
                     float of_dropped = of_scores[0][n][e];
-                    if (MASKED && dropout.active) of_dropped *= factor_of(dropout, number * queries + row, groups, column);
+                    if (MASKED && dropout.active)
+                        of_dropped *= factor_of(dropout, number * queries + row, groups, column);
                     slope_of_score = power_of_two(score - base[r]) * (of_dropped - delta[r]);
                 }
                 of_scores[0][n][e] = slope_of_score;
             }
         }
         product::multiply_tile(sums, of_scores, key_tile, LEADING, scratch);
-        if (more) {
-            __syncthreads();  // these keys are done with
-            stage_rows<OTHERS, HEAD, THREADS>(key_tile, LEADING, key, key_row, place + OTHERS, keys, width, vectors);
-            end_of_copies();
-        }
     }
 
     UNROLL for (int r = 0; r < 2; r++) {
@@ -108,7 +121,7 @@ attention_of_query(const element* query, const element* key, const element* valu
         UNROLL for (int n = 0; n < OT; n++) {
             int column = product::column_of(n, 0);
             store_two(of_query + row * of_query_row + column, sums[0][n][2 * r] * scale, sums[0][n][2 * r + 1] * scale,
-                      width - column);
+                      width - column, vectors);
         }
     }
 }
@@ -124,11 +137,9 @@ attention_of_key(const element* query, const element* key, const element* value,
     const int OT = CHUNK / 8;
     element* key_tile = (element*)memory;
     element* value_tile = key_tile + TILE * LEADING;
-    element* query_tile = value_tile + TILE * LEADING;
-    element* slope_tile = query_tile + OTHERS * LEADING;
-    float* bases = (float*)(slope_tile + OTHERS * LEADING);
-    float* row_deltas = bases + OTHERS;
-    float* scratch = row_deltas + OTHERS + threadIdx.x / 32 * (16 * (OTHERS + 4));
+    element* pair_tiles = value_tile + TILE * LEADING;  // queries and slopes
+    float* row_tiles = (float*)(pair_tiles + STAGES * PAIR);
+    float* scratch = row_tiles + STAGES * 2 * OTHERS + threadIdx.x / 32 * (16 * (OTHERS + 4));
 
     int tiles = (keys + TILE - 1) / TILE;
     int64 kept_inner = inner / shared, own = blockIdx.x / tiles;
@@ -153,50 +164,69 @@ attention_of_key(const element* query, const element* key, const element* value,
     clear(key_sums);
     clear(value_sums);
 
-    for (int64 repeat = 0; repeat < shared; repeat++) {
-        int64 number = (head.outer * middle + head.middle) * inner + head.inner;
-        const element* queries_of_head = query + PLACE(query);
-        const element* slopes_of_head = slope + PLACE(slope);
-        Mask masked = mask_of(mask, mask_kind, PLACE(mask), mask_row, mask_column);
-        for (int place = causal ? first / OTHERS * OTHERS : 0; place < queries; place += OTHERS) {
-            __syncthreads();  // the last queries are done with
-            stage_rows<OTHERS, HEAD, THREADS>(query_tile, LEADING, queries_of_head, query_row, place, queries, width,
-                                              vectors);
-            stage_rows<OTHERS, HEAD, THREADS>(slope_tile, LEADING, slopes_of_head, slope_row, place, queries,
-                                              value_width, vectors);
-            end_of_copies();
-            for (int i = threadIdx.x; i < OTHERS; i += THREADS) {
-                bool inside = place + i < queries;
-                bases[i] = inside ? base_of(log_sums[number * queries + place + i]) : infinity();
-                row_deltas[i] = inside ? deltas[number * queries + place + i] : 0.0f;
-            }
-            wait_for_copies<0>();
-            __syncthreads();
-
-            float scores[1][NT][4], of_scores[1][NT][4];
-            clear(scores);
-            clear(of_scores);
-            product::multiply<HEAD, false, false>(scores, key_rows, LEADING, query_tile, LEADING);
-            product::multiply<HEAD, false, false>(of_scores, value_rows, LEADING, slope_tile, LEADING);
-            UNROLL for (int n = 0; n < NT; n++) UNROLL for (int e = 0; e < 4; e++) {
-                int64 row = first + first_of_warp + row_of(e);
-                int local = product::column_of(n, e), column = place + local;
-                float probability = 0, slope_of_score = 0;
-                if (row < keys && column < queries && !(causal && row > column)) {
-                    float score = score_of(scores[0][n][e], masked, column, row, factor);
-                    float of_dropped = of_scores[0][n][e], kept = 1;
-                    probability = power_of_two(score - bases[local]);
-                    if (MASKED && dropout.active) kept = factor_of(dropout, number * queries + column, groups, row);
-                    slope_of_score = probability * (of_dropped * kept - row_deltas[local]);
-                    probability *= kept;
-                }
-                scores[0][n][e] = probability;
-                of_scores[0][n][e] = slope_of_score;
-            }
-            product::multiply_tile(value_sums, scores, slope_tile + chunk, LEADING, scratch);
-            product::multiply_tile(key_sums, of_scores, query_tile + chunk, LEADING, scratch);
+    // All tiles of queries of all heads that share these keys, one after another.
+    int start = causal ? first / OTHERS : 0, count = (queries + OTHERS - 1) / OTHERS - start;
+    int64 first_number = (head.outer * middle + head.middle) * inner + head.inner;
+    int steps = count > 0 ? (int)shared * count : 0;
+    auto stage = [&](int step) {
+        Head at = head;
+        int repeat = step / count, place = (start + step % count) * OTHERS;
+        at.inner += repeat;
+        element* pair = pair_tiles + step % STAGES * PAIR;
+        float* rows = row_tiles + step % STAGES * 2 * OTHERS;
+        stage_rows<OTHERS, HEAD, THREADS>(pair, LEADING, query + PLACE_OF(at, query), query_row, place, queries, width,
+                                          vectors);
+        stage_rows<OTHERS, HEAD, THREADS>(pair + OTHERS * LEADING, LEADING, slope + PLACE_OF(at, slope), slope_row,
+                                          place, queries, value_width, vectors);
+        int64 row = (first_number + repeat) * queries + place;
+        for (int i = threadIdx.x; i < OTHERS; i += THREADS) {
+            bool inside = place + i < queries;
+            copy_4_bytes(rows + i, log_sums + (inside ? row + i : 0), inside);
+            copy_4_bytes(rows + OTHERS + i, deltas + (inside ? row + i : 0), inside);
         }
-        head.inner++;
+    };
+    if (STAGES > 1 && steps) stage(0);
+    end_of_copies();
+    for (int step = 0; step < steps; step++) {
+        if (STAGES == 1) {
+            __syncthreads();  // the last queries are done with
+            stage(step);
+            end_of_copies();
+        }
+        wait_for_copies<0>();
+        __syncthreads();  // these are there, and with two stages the last ones are done with
+        if (STAGES > 1 && step + 1 < steps) stage(step + 1);
+        end_of_copies();
+        Head at = head;
+        int repeat = step / count, place = (start + step % count) * OTHERS;
+        at.inner += repeat;
+        int64 number = first_number + repeat;
+        Mask masked = mask_of(mask, mask_kind, PLACE_OF(at, mask), mask_row, mask_column);
+        const element* pair = pair_tiles + step % STAGES * PAIR;
+        const float* rows = row_tiles + step % STAGES * 2 * OTHERS;
+
+        float scores[1][NT][4], of_scores[1][NT][4];
+        clear(scores);
+        clear(of_scores);
+        product::multiply<HEAD, false, false>(scores, key_rows, LEADING, pair, LEADING);
+        product::multiply<HEAD, false, false>(of_scores, value_rows, LEADING, pair + OTHERS * LEADING, LEADING);
+        UNROLL for (int n = 0; n < NT; n++) UNROLL for (int e = 0; e < 4; e++) {
+            int64 row = first + first_of_warp + row_of(e);
+            int local = product::column_of(n, e), column = place + local;
+            float probability = 0, slope_of_score = 0;
+            if (row < keys && column < queries && !(causal && row > column)) {
+                float score = score_of(scores[0][n][e], masked, column, row, factor);
+                float of_dropped = of_scores[0][n][e], kept = 1;
+                probability = power_of_two(score - base_of(rows[local]));
+                if (MASKED && dropout.active) kept = factor_of(dropout, number * queries + column, groups, row);
+                slope_of_score = probability * (of_dropped * kept - rows[OTHERS + local]);
+                probability *= kept;
+            }
+            scores[0][n][e] = probability;
+            of_scores[0][n][e] = slope_of_score;
+        }
+        product::multiply_tile(value_sums, scores, pair + OTHERS * LEADING + chunk, LEADING, scratch);
+        product::multiply_tile(key_sums, of_scores, pair + chunk, LEADING, scratch);
     }
 
     UNROLL for (int r = 0; r < 2; r++) {
@@ -205,9 +235,9 @@ attention_of_key(const element* query, const element* key, const element* value,
         UNROLL for (int n = 0; n < OT; n++) {
             int column = chunk + product::column_of(n, 0);
             store_two(of_key + row * of_key_row + column, key_sums[0][n][2 * r] * scale,
-                      key_sums[0][n][2 * r + 1] * scale, width - column);
+                      key_sums[0][n][2 * r + 1] * scale, width - column, vectors);
             store_two(of_value + row * of_value_row + column, value_sums[0][n][2 * r], value_sums[0][n][2 * r + 1],
-                      value_width - column);
+                      value_width - column, vectors);
         }
     }
 }

@@ -8,7 +8,8 @@ extern "C" __global__ void draw(uint64* draws, uint64 captured, uint64 seed, uin
 }
 
 // The mask that dropout applies, for formulas that want it whole: (heads, queries, keys), row-major.
-extern "C" __global__ void keep_mask(const uint64* draws, unsigned char* kept, int64 rows, int64 keys, float kept_scale) {
+extern "C" __global__ void keep_mask(
+    const uint64* draws, unsigned char* kept, int64 rows, int64 keys, float kept_scale) {
     Dropout dropout = dropout_of(draws, kept_scale);
     int64 groups = (keys + 3) / 4;
     for (int64 place = (int64)blockIdx.x * blockDim.x + threadIdx.x; place < rows * keys;

@@ -1,5 +1,5 @@
-// Which probabilities dropout keeps: a function of head, query and key alone, so that backward finds the same ones. Four
-// neighbouring keys of a query share one call of philox.
+// Which probabilities dropout keeps: a function of head, query and key alone, so that backward finds the same ones.
+// Four neighbouring keys of a query share one call of philox.
 struct Dropout {
     uint64 seed, offset, limit;
     float factor;  // of what is kept; 1 without dropout

@@ -1,11 +1,13 @@
 // Statistics of channels, or of groups of them, and what follows from them: batch norm and group norm, forward and
-// backward. An image lies as planes (samples, channels, pixels) or, channels-last, as rows (samples * pixels, channels).
-// Each part of an image has moments of its own; parts are merged in their order, so that equal calls give equal bits.
+// backward. An image lies as planes (samples, channels, pixels) or, channels-last, as rows (samples * pixels,
+// channels). Each part of an image has moments of its own; parts are merged in their order, so that equal calls give
+// equal bits.
 
 struct Moments {
     real count, mean, squares;  // squares: sum of squared distances from the mean
 
-    // T. Chan, G. Golub and R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979)
+    // T. Chan, G. Golub and R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+    // (1979)
     MEMBER void merge(real its_count, real its_mean, real its_squares) {
         if (its_count == 0) return;
         real all = count + its_count, distance = its_mean - mean, share = its_count / all;
@@ -20,7 +22,19 @@ DEVICE Moments no_moments() {
     return none;
 }
 
-// Elements [begin, end) of one channel in planes: those of the samples begin ... end - 1. Calls visit(offset of a pack).
+// In lane 0 the moments of all lanes of a warp, merged in a fixed order.
+DEVICE Moments of_first_lane(Moments own) {
+    for (int distance = 16; distance > 0; distance /= 2) {
+        real count = __shfl_down_sync(0xffffffffu, own.count, distance);
+        real mean = __shfl_down_sync(0xffffffffu, own.mean, distance);
+        real squares = __shfl_down_sync(0xffffffffu, own.squares, distance);
+        own.merge(count, mean, squares);
+    }
+    return own;
+}
+
+// Elements [begin, end) of one channel in planes: those of the samples begin ... end - 1. Calls visit(offset of a
+// pack).
 template <typename Visit>
 DEVICE void each_of_planes(int64 begin, int64 end, int64 channel, int64 channels, int64 pixels, Visit visit) {
     int64 packs = pixels / WIDTH, sample = begin + threadIdx.x / packs, pack = threadIdx.x % packs;
@@ -37,8 +51,8 @@ DEVICE void each_of_planes(int64 begin, int64 end, int64 channel, int64 channels
 }
 
 // What part of the image a block of threads looks at, the part `number` of all. Planes: samples [begin, end) of one
-// channel. Rows: the rows [begin, end), which belong to one sample of `a_sample` rows, split in `parts` parts of `a_part`
-// rows, and the channels of `blockDim.x` accesses from access `first`.
+// channel. Rows: the rows [begin, end), which belong to one sample of `a_sample` rows, split in `parts` parts of
+// `a_part` rows, and the channels of `blockDim.x` accesses from access `first`.
 struct Part {
     int64 number, begin, end, first;
 };
@@ -71,12 +85,7 @@ extern "C" __global__ void __launch_bounds__(256) moments_of_planes(
         for (int i = 0; i < WIDTH; i++) distances += ((real)pack.at[i] - mean) * ((real)pack.at[i] - mean);
         own.merge((real)WIDTH, mean, distances);
     });
-    for (int distance = 16; distance > 0; distance /= 2) {
-        real count = __shfl_down_sync(0xffffffffu, own.count, distance);
-        real mean = __shfl_down_sync(0xffffffffu, own.mean, distance);
-        real distances = __shfl_down_sync(0xffffffffu, own.squares, distance);
-        own.merge(count, mean, distances);
-    }
+    own = of_first_lane(own);
     int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0) {
         of_warps[0][warp] = own.count;
@@ -138,16 +147,16 @@ extern "C" __global__ void __launch_bounds__(256) moments_of_rows(
     }
 }
 
-// Merges (parts, channels) to mean and 1 / sqrt(variance + eps) of each channel, which has `count` elements, `a_part` in
-// all parts but the last; and moves running statistics, unless null. Blocks of 32 channels by 8.
-extern "C" __global__ void channel_statistics(
+// Merges (parts, channels) to mean and 1 / sqrt(variance + eps) of each channel, which has `count` elements, `a_part`
+// in all parts but the last; and moves running statistics, unless null. Blocks of 32 channels by 32.
+extern "C" __global__ void __launch_bounds__(1024) channel_statistics(
     const real* means, const real* squares, int64 parts, int64 channels, int64 count, int64 a_part, double eps,
     real* mean, real* rstd, real* running_mean, real* running_variance, double momentum) {
-    __shared__ real of_lanes[3][8][33];
+    __shared__ real of_lanes[3][32][33];
     int64 channel = (int64)blockIdx.x * 32 + threadIdx.x;
     Moments own = no_moments();
     if (channel < channels)
-        for (int64 part = threadIdx.y; part < parts; part += 8) {
+        for (int64 part = threadIdx.y; part < parts; part += 32) {
             int64 rest = count - part * a_part;
             own.merge((real)(rest < a_part ? rest : a_part), means[part * channels + channel],
                       squares[part * channels + channel]);
@@ -157,7 +166,7 @@ extern "C" __global__ void channel_statistics(
     of_lanes[2][threadIdx.y][threadIdx.x] = own.squares;
     __syncthreads();
     if (threadIdx.y || channel >= channels) return;
-    for (int other = 1; other < 8; other++)
+    for (int other = 1; other < 32; other++)
         own.merge(of_lanes[0][other][threadIdx.x], of_lanes[1][other][threadIdx.x], of_lanes[2][other][threadIdx.x]);
     real variance = own.squares / (real)count;
     mean[channel] = own.mean;
@@ -170,20 +179,21 @@ extern "C" __global__ void channel_statistics(
     }
 }
 
-// Merges (samples, parts, channels) to statistics of (samples, groups): a thread a group.
+// Merges (samples, parts, channels) to statistics of (samples, groups): a warp a group.
 extern "C" __global__ void group_statistics(
     const real* means, const real* squares, int64 samples, int64 parts, int64 channels, int64 groups, int64 a_sample,
     int64 a_part, double eps, real* mean, real* rstd) {
-    int64 width = channels / groups;
-    for (int64 at = (int64)blockIdx.x * blockDim.x + threadIdx.x; at < samples * groups;
-         at += (int64)gridDim.x * blockDim.x) {
+    int64 width = channels / groups, step = (int64)gridDim.x * blockDim.x / 32;
+    for (int64 at = ((int64)blockIdx.x * blockDim.x + threadIdx.x) / 32; at < samples * groups; at += step) {
         int64 sample = at / groups, first = at % groups * width;
         Moments own = no_moments();
-        for (int64 part = 0; part < parts; part++) {
-            int64 rest = a_sample - part * a_part, row = (sample * parts + part) * channels;
-            for (int64 channel = first; channel < first + width; channel++)
-                own.merge((real)(rest < a_part ? rest : a_part), means[row + channel], squares[row + channel]);
+        for (int64 item = threadIdx.x % 32; item < parts * width; item += 32) {
+            int64 part = item / width, place = (sample * parts + part) * channels + first + item % width;
+            int64 rest = a_sample - part * a_part;
+            own.merge((real)(rest < a_part ? rest : a_part), means[place], squares[place]);
         }
+        own = of_first_lane(own);
+        if (threadIdx.x % 32) continue;
         mean[at] = own.mean;
         rstd[at] = (real)1 / square_root(own.squares / own.count + (real)eps);
     }
@@ -195,7 +205,7 @@ extern "C" __global__ void rstd_of(const real* variance, real* rstd, int64 count
         rstd[i] = (real)1 / square_root(variance[i] + (real)eps);
 }
 
-// --- the image by its statistics --------------------------------------------------------------------------------------
+// --- the image by its statistics -------------------------------------------------------------------------------------
 // Where statistics are: at the channel, or with `group` (channels a group) at (sample, group of the channel).
 
 DEVICE int64 statistic_of(int64 sample, int64 channel, int64 channels, int64 group) {
@@ -272,10 +282,10 @@ extern "C" __global__ void __launch_bounds__(256) normalise_rows(
     IN_ROWS(make)
 }
 
-// --- backward ---------------------------------------------------------------------------------------------------------
+// --- backward --------------------------------------------------------------------------------------------------------
 
-// Sums of g and of g * (x - mean) over each part, (parts, channels). With `group`, parts are samples (planes) or parts of
-// samples (rows), which have statistics of their own.
+// Sums of g and of g * (x - mean) over each part, (parts, channels). With `group`, parts are samples (planes) or parts
+// of samples (rows), which have statistics of their own.
 extern "C" __global__ void __launch_bounds__(256) slope_sums_of_planes(
     const element* g, const element* x, const real* mean, real* totals, real* projections, int64 samples,
     int64 channels, int64 pixels, int64 a_part, int64 group) {
@@ -314,7 +324,8 @@ extern "C" __global__ void __launch_bounds__(256) slope_sums_of_rows(
     }
     if (pack < packs)
         for (int64 row = part.begin + threadIdx.y; row < part.end; row += blockDim.y) {
-            Elements slopes = ((const Elements*)g)[row * packs + pack], values = ((const Elements*)x)[row * packs + pack];
+            int64 at = row * packs + pack;
+            Elements slopes = ((const Elements*)g)[at], values = ((const Elements*)x)[at];
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 total[i] += (real)slopes.at[i];
@@ -341,15 +352,15 @@ extern "C" __global__ void __launch_bounds__(256) slope_sums_of_rows(
 }
 
 // From sums (parts, channels): gradients of weight and bias, and what `input_slopes` subtracts from weight * g, divided
-// by `count`, the elements of a channel: a constant, and a multiple of x - mean. Blocks of 32 channels by 8.
-extern "C" __global__ void channel_slopes(
+// by `count`, the elements of a channel: a constant, and a multiple of x - mean. Blocks of 32 channels by 32.
+extern "C" __global__ void __launch_bounds__(1024) channel_slopes(
     const real* totals, const real* projections, const real* rstd, const real* weight, int64 parts, int64 channels,
     int64 count, real* of_weight, real* of_bias, real* constant, real* multiple) {
-    __shared__ real of_lanes[2][8][33];
+    __shared__ real of_lanes[2][32][33];
     int64 channel = (int64)blockIdx.x * 32 + threadIdx.x;
     real total = 0, projection = 0;
     if (channel < channels)
-        for (int64 part = threadIdx.y; part < parts; part += 8) {
+        for (int64 part = threadIdx.y; part < parts; part += 32) {
             total += totals[part * channels + channel];
             projection += projections[part * channels + channel];
         }
@@ -357,7 +368,7 @@ extern "C" __global__ void channel_slopes(
     of_lanes[1][threadIdx.y][threadIdx.x] = projection;
     __syncthreads();
     if (threadIdx.y || channel >= channels) return;
-    for (int other = 1; other < 8; other++) {
+    for (int other = 1; other < 32; other++) {
         total += of_lanes[0][other][threadIdx.x];
         projection += of_lanes[1][other][threadIdx.x];
     }
@@ -368,45 +379,46 @@ extern "C" __global__ void channel_slopes(
     multiple[channel] = factor * projection * scale * scale;
 }
 
-// The same for groups, from (samples, parts, channels): a thread a (sample, group).
+// The same for groups, from (samples, parts, channels): a warp a (sample, group).
 extern "C" __global__ void group_slopes(
     const real* totals, const real* projections, const real* rstd, const real* weight, int64 samples, int64 parts,
     int64 channels, int64 groups, int64 count, real* constant, real* multiple) {
-    int64 width = channels / groups;
-    for (int64 at = (int64)blockIdx.x * blockDim.x + threadIdx.x; at < samples * groups;
-         at += (int64)gridDim.x * blockDim.x) {
-        int64 first = at % groups * width;
+    int64 width = channels / groups, step = (int64)gridDim.x * blockDim.x / 32;
+    for (int64 at = ((int64)blockIdx.x * blockDim.x + threadIdx.x) / 32; at < samples * groups; at += step) {
+        int64 sample = at / groups, first = at % groups * width;
         real total = 0, projection = 0;
-        for (int64 part = 0; part < parts; part++) {
-            int64 row = (at / groups * parts + part) * channels;
-            for (int64 channel = first; channel < first + width; channel++) {
-                real factor = weight ? weight[channel] : (real)1;
-                total += factor * totals[row + channel];
-                projection += factor * projections[row + channel];
-            }
+        for (int64 item = threadIdx.x % 32; item < parts * width; item += 32) {
+            int64 channel = first + item % width, place = (sample * parts + item / width) * channels + channel;
+            real factor = weight ? weight[channel] : (real)1;
+            total += factor * totals[place];
+            projection += factor * projections[place];
         }
+        total = over_warp<Sum>(total);
+        projection = over_warp<Sum>(projection);
+        if (threadIdx.x % 32) continue;
         constant[at] = total / (real)count;
         multiple[at] = projection * rstd[at] * rstd[at] / (real)count;
     }
 }
 
-// Gradients of weight and bias of group norm, from (samples, parts, channels). Blocks of 32 channels by 8.
-extern "C" __global__ void group_parameter_slopes(
+// Gradients of weight and bias of group norm, from (samples, parts, channels). Blocks of 32 channels by 32.
+extern "C" __global__ void __launch_bounds__(1024) group_parameter_slopes(
     const real* totals, const real* projections, const real* rstd, int64 samples, int64 parts, int64 channels,
     int64 groups, real* of_weight, real* of_bias) {
-    __shared__ real of_lanes[2][8][33];
+    __shared__ real of_lanes[2][32][33];
     int64 channel = (int64)blockIdx.x * 32 + threadIdx.x;
     real total = 0, projection = 0;
     if (channel < channels)
-        for (int64 row = threadIdx.y; row < samples * parts; row += 8) {
+        for (int64 row = threadIdx.y; row < samples * parts; row += 32) {
+            real scale = rstd[row / parts * groups + channel / (channels / groups)];
             total += totals[row * channels + channel];
-            projection += projections[row * channels + channel] * rstd[row / parts * groups + channel / (channels / groups)];
+            projection += projections[row * channels + channel] * scale;
         }
     of_lanes[0][threadIdx.y][threadIdx.x] = total;
     of_lanes[1][threadIdx.y][threadIdx.x] = projection;
     __syncthreads();
     if (threadIdx.y || channel >= channels) return;
-    for (int other = 1; other < 8; other++) {
+    for (int other = 1; other < 32; other++) {
         total += of_lanes[0][other][threadIdx.x];
         projection += of_lanes[1][other][threadIdx.x];
     }

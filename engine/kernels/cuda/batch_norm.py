@@ -93,7 +93,7 @@ def group_norm_forward(
     sizes = (samples, 1 if image.pixels else image.parts, image.channels, groups, image.a_sample)
     a_part = image.a_sample if image.pixels else image.a_part
     launch(
-        *flat_grid(samples * groups, 64),
+        *flat_grid(samples * groups * 32, 128),
         (means, squares, *map(np.int64, (*sizes, a_part)), np.float64(eps), mean, rstd),
     )
     return normalised(x, mean, rstd, weight, bias), mean, rstd
@@ -150,7 +150,7 @@ def group_norm_backward(
         launch = SOURCE.get("group_slopes", **macros(1, x))
         sizes = map(np.int64, (samples, parts, channels, groups, image.a_sample * group))
         launch(
-            *flat_grid(samples * groups, 64),
+            *flat_grid(samples * groups * 32, 128),
             (totals, projections, rstd, pointer(weight), *sizes, constant, multiple),
         )
         to_x = _input_slopes(gradient, x, mean, rstd, weight, constant, multiple)
@@ -198,7 +198,9 @@ def _over_parts(name: str, image: _Image, arrays: tuple[Array, ...], arguments: 
         elements = width(image.pixels, *arrays[::-1])
         launch = SOURCE.get(f"{name}_of_planes", **macros(elements, x))
         sizes = map(np.int64, (image.samples, image.channels, image.pixels, image.a_part))
-        launch((image.channels * image.parts,), (256,), (*arrays, *arguments, *sizes, *more))
+        accesses = image.a_part * (image.pixels // elements)
+        threads = min(max(-(-accesses // 32) * 32, 32), 256)
+        launch((image.channels * image.parts,), (threads,), (*arrays, *arguments, *sizes, *more))
         return
     elements = width(image.channels, *arrays[::-1])
     launch = SOURCE.get(f"{name}_of_rows", **macros(elements, x))
@@ -224,7 +226,7 @@ def _slope_sums(gradient: Array, x: Array, mean: Array, image: _Image, group: in
 
 
 def _by_channel(kernel: str, x: Array, channels: int, *arguments: Any) -> None:
-    SOURCE.get(kernel, **macros(1, x))((-(-channels // 32),), (32, 8), arguments)
+    SOURCE.get(kernel, **macros(1, x))((-(-channels // 32),), (32, 32), arguments)
 
 
 def _input_slopes(

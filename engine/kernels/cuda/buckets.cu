@@ -1,5 +1,5 @@
-// What is done to a bucket of gradients: the sum of the ranks' slices, scaling, checks for overflow, norms, and 8 bits an
-// element for the wire. `ELEMENT` is a macro.
+// What is done to a bucket of gradients: the sum of the ranks' slices, scaling, checks for overflow, norms, and 8 bits
+// an element for the wire. `ELEMENT` is a macro.
 
 typedef ELEMENT element;
 typedef accumulator<ELEMENT>::type real;
@@ -71,8 +71,8 @@ template <bool WRITE, typename Visit> DEVICE void each_of(const Arrays& arrays, 
     }
 }
 
-// x *= factor * single * twofold, the last two on the device, or null. found_inf (may be null) becomes 1 where an element
-// was infinite or NaN.
+// x *= factor * single * twofold, the last two on the device, or null. found_inf (may be null) becomes 1 where an
+// element was infinite or NaN.
 extern "C" __global__ void scale(Arrays arrays, double factor, const float* single, const double* twofold,
                                  float* found_inf) {
     real by = (real)(factor * (single ? (double)*single : 1.0) * (twofold ? *twofold : 1.0));

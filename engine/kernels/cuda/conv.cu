@@ -2,11 +2,12 @@
 // channels; terms are the taps of the window and the channels of the source.
 //
 // The adjoint reads, for a pixel y of the result and a tap k, the source's pixel (y + padding - k * dilation) / stride
-// where that is whole. Pixels with equal remainders modulo the stride (a phase) use the same taps, so that every phase is
-// a convolution of stride 1 with some of the taps.
+// where that is whole. Pixels with equal remainders modulo the stride (a phase) use the same taps, so that every phase
+// is a convolution of stride 1 with some of the taps.
 
-// Along each axis: which pixels of the result (from `first`, `by` apart, `count`), where the window of the first begins in
-// the source and how far the next one's does, which taps (from `tap`, `tap_by` apart, `taps`) and how far they reach.
+// Along each axis: which pixels of the result (from `first`, `by` apart, `count`), where the window of the first begins
+// in the source and how far the next one's does, which taps (from `tap`, `tap_by` apart, `taps`) and how far they
+// reach.
 struct Window {
     Point first, by, count, origin, move, tap, tap_by, taps, reach;
 };
@@ -101,7 +102,8 @@ conv(const element* source, const element* weight, const element* bias, element*
         int64 pixel = first_pixel + (ROWS_TURNED ? threadIdx.x % ROWS : (threadIdx.x + i * THREADS) / ENTRIES);
         int64 sample = decode(pixel, window.count, place[i]);
         UNROLL for (int axis = 0; axis < 3; axis++)
-            place[i].at[axis] = pixel < pixels ? window.origin.at[axis] + place[i].at[axis] * window.move.at[axis] : NOWHERE;
+            place[i].at[axis] =
+                pixel < pixels ? window.origin.at[axis] + place[i].at[axis] * window.move.at[axis] : NOWHERE;
         base[i] = pixel < pixels ? sample * source_image.sample + offset_of(place[i], source_image) : 0;
     }
 
@@ -116,7 +118,8 @@ conv(const element* source, const element* weight, const element* bias, element*
             term.weight = channel * weights.channel;
             UNROLL for (int axis = 0; axis < 3; axis++) {
                 term.source.move.at[axis] = tap.at[axis] * window.reach.at[axis];
-                term.weight += (window.tap.at[axis] + (int64)tap.at[axis] * window.tap_by.at[axis]) * weights.step[axis];
+                term.weight +=
+                    (window.tap.at[axis] + (int64)tap.at[axis] * window.tap_by.at[axis]) * weights.step[axis];
             }
             term.source.offset = channel * source_image.channel + offset_of(term.source.move, source_image);
         }
@@ -145,7 +148,8 @@ conv(const element* source, const element* weight, const element* bias, element*
         } else {
             UNROLL for (int i = 0; i < FETCHED_A; i++) {
                 Tap tap = table[threadIdx.x / ROWS + i * (THREADS / ROWS)].source;
-                fetched_a[i] = is_inside(place[0], tap.move, source_sizes) ? source[base[0] + tap.offset] : (element)0.0f;
+                bool inside = is_inside(place[0], tap.move, source_sizes);
+                fetched_a[i] = inside ? source[base[0] + tap.offset] : (element)0.0f;
             }
             UNROLL for (int i = 0; i < FETCHED_B; i++) {
                 int at = threadIdx.x + i * THREADS, column = first_column + at / DEPTH;

@@ -1,7 +1,7 @@
 // Tiles of the convolution kernels. Convolution is a product of matrices whose operands are gathered from images while
-// they are multiplied: slab by slab of DEPTH terms, the next ones on their way to shared memory while the warps multiply
-// one. ACCESS elements are read at once where that many channels are neighbours in memory and divide their number; then
-// slabs are copied asynchronously, STAGES of them, else through registers. Macros: see conv.py.
+// they are multiplied: slab by slab of DEPTH terms, the next ones on their way to shared memory while the warps
+// multiply one. ACCESS elements are read at once where that many channels are neighbours in memory and divide their
+// number; then slabs are copied asynchronously, STAGES of them, else through registers. Macros: see conv.py.
 
 typedef ELEMENT element;
 typedef PRODUCT<element> product;  // mma.cuh

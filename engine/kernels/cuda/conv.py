@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine import backend
+from engine.kernels.cuda.copy import copy
 from engine.kernels.cuda.launch import CUDA_TYPES, Source, cuda_type
 from engine.kernels.cuda.limits import TENSOR_CORES, limits
 from engine.kernels.cuda.rows import flat_grid, pointer
@@ -77,7 +78,6 @@ WEIGHT = Source(
 )
 _TYPES = [{"ELEMENT": kind} for kind in ("float", "double", "float16", "bfloat16")]
 DIRECT = Source("depthwise.cu", ["direct", "direct_weight"], _TYPES, headers=["image.cuh"])
-LAYOUT = Source("conv_layout.cu", ["turn"], [{"ELEMENT": CUDA_TYPES[name]} for name in _PRODUCTS])
 PARTS = Source("conv_parts.cu", ["add_parts"], _TYPES, headers=["image.cuh"])
 
 
@@ -102,6 +102,7 @@ def convolve(
     source: Array, weight: Array, bias: Array | None, out: Array, moves: Moves, adjoint: bool, tf32: bool
 ) -> None:
     """Fills `out`: (N, O, d...) from a source (N, C, d...); with `adjoint`, (N, C, d...) from (N, O, d...)."""
+    assert source.dtype == weight.dtype == out.dtype
     stride, _, _, groups = moves
     channels, outputs = source.shape[1] // groups, out.shape[1] // groups
     if bias is not None:
@@ -146,6 +147,7 @@ def convolve(
 
 def weight_gradient(slope: Array, input: Array, out: Array, moves: Moves, tf32: bool) -> None:
     """Fills `out` (O, C / groups, kernel...) from the gradient (N, O, d...) of a result and the input (N, C, d...)."""
+    assert slope.dtype == input.dtype == out.dtype
     groups = moves[3]
     cupy = backend.require_cupy()
     name = slope.dtype.name
@@ -204,16 +206,8 @@ def in_channels_last(image: Array) -> Array:
     rows = image.transpose(last)
     if rows.flags.c_contiguous:
         return image
-    cupy = backend.require_cupy()
-    batch, channels = image.shape[:2]
-    pixels = prod(image.shape[2:])
-    blocks = -(-channels // 32) * -(-pixels // 32)
-    if image.flags.c_contiguous and batch <= _GRID_AT_MOST:
-        target = cupy.empty(rows.shape, image.dtype)
-        launch = LAYOUT.get("turn", ELEMENT=cuda_type(image.dtype))
-        launch((blocks, batch), (256,), (image, target, np.int64(channels), np.int64(pixels)))
-    else:
-        target = cupy.ascontiguousarray(rows)
+    target = backend.require_cupy().empty(rows.shape, image.dtype)
+    copy(target, rows)
     return target.transpose(0, image.ndim - 1, *range(1, image.ndim - 1))
 
 
@@ -287,7 +281,11 @@ def _packed(weight: Array, groups: int, adjoint: bool) -> Array:
     order = (0, 2, *taps, 1) if adjoint else (0, 1, *taps, 2)
     turned = split.transpose(order)
     fits = turned.strides[-1] == turned.itemsize and all(step % 16 == 0 for step in turned.strides[:-1])
-    return turned if fits and backend.address(turned) % 16 == 0 else backend.require_cupy().ascontiguousarray(turned)
+    if fits and backend.address(turned) % 16 == 0:
+        return turned
+    target = backend.require_cupy().empty(turned.shape, turned.dtype)
+    copy(target, turned)
+    return target
 
 
 def _packed_steps(packed: Array) -> tuple[np.int64, ...]:

@@ -1,6 +1,6 @@
-// The gradient of a convolution's weight. Rows of the product are channels of the result's gradient, columns are taps of
-// the window and channels of the input, terms are pixels of the gradient. Blocks along z sum parts of the pixels, which
-// `add_parts` of conv_parts.cu adds in their order: equal calls give equal bits.
+// The gradient of a convolution's weight. Rows of the product are channels of the result's gradient, columns are taps
+// of the window and channels of the input, terms are pixels of the gradient. Blocks along z sum parts of the pixels,
+// which `add_parts` of conv_parts.cu adds in their order: equal calls give equal bits.
 
 const bool BOTH_TURNED = ACCESS > 1;
 const int LEADING_A = BOTH_TURNED ? ROWS + 8 : DEPTH + 16 / (int)sizeof(element);
@@ -70,19 +70,22 @@ conv_weight(const element* slope, const element* input, float* parts, int64 pixe
             for (int at = threadIdx.x; at < DEPTH * (ROWS / ACCESS); at += THREADS) {
                 int term = at / (ROWS / ACCESS), row = at % (ROWS / ACCESS) * ACCESS;
                 bool inside = table[term].slope >= 0 && first_row + row < outputs;
-                copy_16_bytes(a + term * LEADING_A + row, slope + (inside ? table[term].slope + first_row + row : 0), inside);
+                copy_16_bytes(a + term * LEADING_A + row, slope + (inside ? table[term].slope + first_row + row : 0),
+                              inside);
             }
             for (int at = threadIdx.x; at < DEPTH * (COLUMNS / ACCESS); at += THREADS) {
                 int term = at / (COLUMNS / ACCESS), column = at % (COLUMNS / ACCESS) * ACCESS;
                 Tap tap = taps[column];
                 bool inside = is_inside(table[term].place, tap.move, input_sizes);
-                copy_16_bytes(b + term * LEADING_B + column, input + (inside ? table[term].input + tap.offset : 0), inside);
+                copy_16_bytes(b + term * LEADING_B + column, input + (inside ? table[term].input + tap.offset : 0),
+                              inside);
             }
         } else {
             Pixel pixel = table[threadIdx.x % DEPTH];
             UNROLL for (int i = 0; i < FETCHED_A; i++) {
                 int row = first_row + threadIdx.x / DEPTH + i * (THREADS / DEPTH);
-                fetched_a[i] = row < outputs && pixel.slope >= 0 ? slope[pixel.slope + row * slopes.channel] : (element)0.0f;
+                bool inside = row < outputs && pixel.slope >= 0;
+                fetched_a[i] = inside ? slope[pixel.slope + row * slopes.channel] : (element)0.0f;
             }
             UNROLL for (int i = 0; i < FETCHED_B; i++) {
                 Tap tap = taps[threadIdx.x / DEPTH + i * (THREADS / DEPTH)];

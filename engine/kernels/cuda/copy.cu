@@ -1,5 +1,5 @@
-// Copies between any two layouts of one shape, with conversion. `SOURCE` and `ELEMENT` (of the target) are macros: words of
-// 1 to 16 bytes where nothing is converted, floating point types where something is.
+// Copies between any two layouts of one shape, with conversion. `SOURCE` and `ELEMENT` (of the target) are macros:
+// words of 1 to 16 bytes where nothing is converted, floating point types where something is.
 
 struct alignas(16) word16 {
     uint64 low, high;

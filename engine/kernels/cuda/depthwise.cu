@@ -4,9 +4,9 @@
 typedef ELEMENT element;
 typedef accumulator<element>::type sum;
 
-// `adjoint` 0: convolution; 1: its adjoint in the input. The `count` elements of a sample are numbered with channels last
-// if `channels_last`, else with the last spatial axis last: as they lie in memory, so that neighbouring threads read
-// neighbours.
+// `adjoint` 0: convolution; 1: its adjoint in the input. The `count` elements of a sample are numbered with channels
+// last if `channels_last`, else with the last spatial axis last: as they lie in memory, so that neighbouring threads
+// read neighbours.
 extern "C" __global__ void __launch_bounds__(256)
 direct(const element* source, const element* weight, const element* bias, element* out, int batch, uint32 count,
        int groups, int channels, int outputs, POINT(source_size), POINT(size), POINT(kernel), POINT(stride),

@@ -1,10 +1,10 @@
-// Rows of a table by index, and its adjoint: rows added up at their indices. For the adjoint the indices are sorted, stably,
-// by a radix sort of their own (Thrust's waits for the device); runs of equal ones are summed up in their order, so that
-// equal calls give equal bits however often an index occurs.
+// Rows of a table by index, and its adjoint: rows added up at their indices. For the adjoint the indices are sorted,
+// stably, by a radix sort that is kernels like all others, so that CUDA graphs can hold it; runs of equal ones are
+// summed up in their order, so that equal calls give equal bits however often an index occurs.
 
-#define DIGITS 256      // values of a digit of the sort, and threads of its blocks
-#define SORTED_A_BLOCK 2048
-#define ROWS_A_CHUNK 32 // sorted rows that one block adds up
+#define DIGITS 256           // values of a digit of the sort, and threads of its blocks
+#define SORTED_A_BLOCK 2048  // indices
+#define ROWS_A_CHUNK 32      // sorted rows that one block adds up
 
 // out (count, columns); a row whose index is outside the table is NaN. packs: accesses a row.
 extern "C" __global__ void look_up(
@@ -20,7 +20,7 @@ extern "C" __global__ void look_up(
     }
 }
 
-// --- sort -------------------------------------------------------------------------------------------------------------
+// --- sort ------------------------------------------------------------------------------------------------------------
 
 // The keys to sort: indices, and `rows` for those that are outside the table or `padding`.
 extern "C" __global__ void keys_of(const int64* index, uint32* keys, int64 count, int64 rows, int64 padding) {
@@ -44,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(DIGITS) count_digits(
 // Each number becomes the sum of those before it. One block of 1024 threads.
 extern "C" __global__ void __launch_bounds__(1024) sums_before(int* numbers, int64 count) {
     __shared__ int sums[1024];
-    int64 share = (count + 1023) / 1024, begin = threadIdx.x * share, end = begin + share < count ? begin + share : count;
+    int64 share = (count + 1023) / 1024, begin = threadIdx.x * share;
+    int64 end = begin + share < count ? begin + share : count;
     int total = 0;
     for (int64 i = begin; i < end; i++) total += numbers[i];
     sums[threadIdx.x] = total;
@@ -63,11 +64,11 @@ extern "C" __global__ void __launch_bounds__(1024) sums_before(int* numbers, int
     }
 }
 
-// Puts each key, and its position (its own where `positions` is null), behind those of smaller digits and the earlier ones
-// of its digit.
+// Puts each key, and its position (its own where `positions` is null), behind those of smaller digits and the earlier
+// ones of its digit.
 extern "C" __global__ void __launch_bounds__(DIGITS) sort_by_digit(
-    const uint32* keys, const int* positions, const int* places, uint32* sorted_keys, int* sorted_positions, int64 count,
-    int shift) {
+    const uint32* keys, const int* positions, const int* places, uint32* sorted_keys, int* sorted_positions,
+    int64 count, int shift) {
     __shared__ int next[DIGITS];
     __shared__ int digits[DIGITS];
     next[threadIdx.x] = places[(int64)threadIdx.x * gridDim.x + blockIdx.x];
@@ -93,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(DIGITS) sort_by_digit(
     }
 }
 
-// --- sums of runs -----------------------------------------------------------------------------------------------------
+// --- sums of runs ----------------------------------------------------------------------------------------------------
 
 struct Sums {
     real at[WIDTH];
@@ -106,8 +107,8 @@ DEVICE void put(element* table, uint32 key, int64 packs, int64 pack, const Sums&
     ((Elements*)table)[key * packs + pack] = made;
 }
 
-// A block a chunk of the sorted rows. Runs inside a chunk go to the table; of one that began in an earlier chunk, or goes on
-// in the next, this chunk's sum goes to `heads` or `tails` (chunks, columns).
+// A block a chunk of the sorted rows. Runs inside a chunk go to the table; of one that began in an earlier chunk, or
+// goes on in the next, this chunk's sum goes to `heads` or `tails` (chunks, columns).
 extern "C" __global__ void __launch_bounds__(256) add_rows(
     const element* values, const uint32* keys, const int* positions, element* table, real* heads, real* tails,
     int64 count, int64 rows, int64 packs, int by_frequency) {

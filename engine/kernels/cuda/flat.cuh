@@ -1,5 +1,5 @@
-// What kernels over flat memory share. Their sources are compiled without contraction of products and sums (--fmad=false):
-// where the CPU's bits are promised, `fma` is written where the CPU has one.
+// What kernels over flat memory share. Sources that promise the CPU's bits are compiled without contraction of products
+// and sums (--fmad=false), and write `fma` where the CPU has one.
 
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];

@@ -1,5 +1,5 @@
-// Losses over class indices. Logits are (outer, classes, inner), and a row has a target for each (outer, inner). A target
-// that is no class gives NaN in its row's loss and gradient: raising an error would have to wait for the device.
+// Losses over class indices. Logits are (outer, classes, inner), and a row has a target for each (outer, inner). A
+// target that is no class gives NaN in its row's loss and gradient: raising an error would have to wait for the device.
 
 struct Options {
     const int64* target;
@@ -16,7 +16,7 @@ struct Options {
 #define OPTIONS_ARGUMENTS \
     { target, weight, classes, ignore_index }
 
-// --- cross-entropy ----------------------------------------------------------------------------------------------------
+// --- cross-entropy ---------------------------------------------------------------------------------------------------
 
 // What forward leaves of each row: its loss, the weight of its target (0 if ignored), log of the sum of exponentials.
 struct Results {
@@ -126,7 +126,8 @@ struct Slope {
         real g = gradient.of(row);
         spread = smoothing != 0 ? g * smoothing / (real)options.classes : (real)0;
         at_target = options.knows(t) ? g * ((real)1 - smoothing) * options.weight_of(t) : NOT_A_NUMBER;
-        everywhere = at_target + spread * (options.weight ? (smoothing != 0 ? *all_weights : (real)0) : (real)options.classes);
+        real weights = !options.weight ? (real)options.classes : smoothing != 0 ? *all_weights : (real)0;
+        everywhere = at_target + spread * weights;
     }
     MEMBER element of(const Options& options, int64 column, real x) const {
         if (ignored) return (element)(real)0;
@@ -168,7 +169,7 @@ extern "C" __global__ void cross_entropy_columns_backward(BACKWARD_PARAMETERS, i
     }
 }
 
-// --- negative log-likelihood ------------------------------------------------------------------------------------------
+// --- negative log-likelihood -----------------------------------------------------------------------------------------
 
 // losses may be null: then only the weights of the targets.
 extern "C" __global__ void nll_forward(
@@ -179,8 +180,9 @@ extern "C" __global__ void nll_forward(
         real weight_of_target = options.ignores(t) ? (real)0 : options.knows(t) ? options.weight_of(t) : NOT_A_NUMBER;
         weights[row] = weight_of_target;
         if (!losses) continue;
+        int64 first = row / inner * classes * inner + row % inner;
         losses[row] = options.ignores(t) ? (real)0
-                      : options.knows(t) ? -weight_of_target * (real)x[(row / inner * classes + t) * inner + row % inner]
+                      : options.knows(t) ? -weight_of_target * (real)x[first + t * inner]
                                          : NOT_A_NUMBER;
     }
 }
@@ -203,7 +205,7 @@ extern "C" __global__ void nll_backward(
     }
 }
 
-// --- sums over the rows -----------------------------------------------------------------------------------------------
+// --- sums over the rows ----------------------------------------------------------------------------------------------
 
 // Sums of two vectors: each block of a part of `part` elements. With one block and `result` given: result is the sum of
 // the losses, divided by that of the weights if `mean`.

@@ -26,7 +26,7 @@ struct alignas(16) Words4 {
     uint32 of[4];
 };
 
-// ---- 16 bytes from global to shared memory, complete after wait_for_copies and a barrier ----------------------------
+// ---- from global to shared memory, complete after wait_for_copies and a barrier -------------------------------------
 
 // With `inside` false the target becomes zero and nothing is read.
 DEVICE void copy_16_bytes(void* target, const void* source, bool inside) {
@@ -36,6 +36,16 @@ DEVICE void copy_16_bytes(void* target, const void* source, bool inside) {
 #else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"((uint32)__cvta_generic_to_shared(target)), "l"(source), "r"(inside ? 16 : 0) : "memory");
+#endif
+}
+
+DEVICE void copy_4_bytes(void* target, const void* source, bool inside) {
+#ifdef ON_HOST
+    if (inside) __builtin_memcpy(target, source, 4);
+    else __builtin_memset(target, 0, 4);
+#else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :: "r"((uint32)__cvta_generic_to_shared(target)), "l"(source), "r"(inside ? 4 : 0) : "memory");
 #endif
 }
 
@@ -244,16 +254,16 @@ template <typename T> struct Tensor {
         UNROLL for (int k = 0; k < K; k += 16) {
             uint32 left[MT][4];
             UNROLL for (int m = 0; m < MT; m++) {
-                int first = 16 * m + (matrix & 1) * 8;
-                if (TURNED_A) load_matrices<true>(left[m], a + (k + (matrix >> 1) * 8 + row) * leading_a + first);
-                else load_matrices<false>(left[m], a + (first + row) * leading_a + k + (matrix >> 1) * 8);
+                int first = 16 * m + matrix % 2 * 8;
+                if (TURNED_A) load_matrices<true>(left[m], a + (k + matrix / 2 * 8 + row) * leading_a + first);
+                else load_matrices<false>(left[m], a + (first + row) * leading_a + k + matrix / 2 * 8);
             }
             UNROLL for (int n = 0; n < NT; n += 2) {
                 uint32 right[4];
                 if (TURNED_B)
-                    load_matrices<true>(right, b + (k + (matrix & 1) * 8 + row) * leading_b + 8 * n + (matrix >> 1) * 8);
+                    load_matrices<true>(right, b + (k + matrix % 2 * 8 + row) * leading_b + 8 * n + matrix / 2 * 8);
                 else
-                    load_matrices<false>(right, b + (8 * n + (matrix >> 1) * 8 + row) * leading_b + k + (matrix & 1) * 8);
+                    load_matrices<false>(right, b + (8 * n + matrix / 2 * 8 + row) * leading_b + k + matrix % 2 * 8);
                 UNROLL for (int m = 0; m < MT; m++) {
                     mma<T>::run(c[m][n], left[m], right[0], right[1]);
                     mma<T>::run(c[m][n + 1], left[m], right[2], right[3]);
@@ -277,7 +287,7 @@ template <typename T> struct Tensor {
             }
             UNROLL for (int n = 0; n < NT; n += 2) {
                 uint32 right[4];
-                load_matrices<true>(right, b + (8 * k + (matrix & 1) * 8 + row) * leading_b + 8 * n + (matrix >> 1) * 8);
+                load_matrices<true>(right, b + (8 * k + matrix % 2 * 8 + row) * leading_b + 8 * n + matrix / 2 * 8);
                 UNROLL for (int m = 0; m < MT; m++) {
                     mma<T>::run(c[m][n], left[m], right[0], right[1]);
                     mma<T>::run(c[m][n + 1], left[m], right[2], right[3]);

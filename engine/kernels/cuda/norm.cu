@@ -98,8 +98,9 @@ DEVICE void differentiate(
                     for_weight[k].at[i] += slope * normalised;
                     for_bias[k].at[i] += slope;
                 } else {  // beyond the registers sums lie in memory, which this thread alone touches
-                    if (weight_sums) weight_sums[column] = (row == first ? 0 : weight_sums[column]) + slope * normalised;
-                    if (bias_sums) bias_sums[column] = (row == first ? 0 : bias_sums[column]) + slope;
+                    bool begins = row == first;
+                    if (weight_sums) weight_sums[column] = (begins ? 0 : weight_sums[column]) + slope * normalised;
+                    if (bias_sums) bias_sums[column] = (begins ? 0 : bias_sums[column]) + slope;
                 }
             }
         });
@@ -143,20 +144,19 @@ extern "C" __global__ void __launch_bounds__(256) rms_norm_backward(
     differentiate<false>(g, x, weight, 0, rstds, of_x, of_weights, 0, rows, columns);
 }
 
-// Sums of the columns of (parts, columns), of two matrices at once: blockIdx.y says which. Blocks of 32 columns by 8.
-extern "C" __global__ void add_parts(
+// Sums of the columns of (parts, columns), of two matrices at once: blockIdx.y says which. Blocks of 32 columns by 32.
+extern "C" __global__ void __launch_bounds__(1024) add_parts(
     const real* first, const real* second, WEIGHT* of_first, WEIGHT* of_second, int64 parts, int64 columns) {
-    __shared__ real sums[8][33];
+    __shared__ real sums[32][33];
     const real* matrix = blockIdx.y ? second : first;
     WEIGHT* target = blockIdx.y ? of_second : of_first;
     int64 column = (int64)blockIdx.x * 32 + threadIdx.x;
     real total = 0;
     if (column < columns)
-        for (int64 part = threadIdx.y; part < parts; part += 8) total += matrix[part * columns + column];
+        for (int64 part = threadIdx.y; part < parts; part += 32) total += matrix[part * columns + column];
     sums[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
-    if (threadIdx.y == 0 && column < columns) {
-        for (int other = 1; other < 8; other++) total += sums[other][threadIdx.x];
-        target[column] = (WEIGHT)total;
-    }
+    total = over_warp<Sum>(sums[threadIdx.x][threadIdx.y]);  // a warp a column
+    column = (int64)blockIdx.x * 32 + threadIdx.y;
+    if (threadIdx.x == 0 && column < columns) target[column] = (WEIGHT)total;
 }

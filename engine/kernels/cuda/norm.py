@@ -24,7 +24,7 @@ SOURCE = Source(
     headers=["rows.cuh"],
 )
 
-_PARTS_AT_MOST = 512  # rows of sums that the gradients of weight and bias are added up from
+_BLOCKS_AT_MOST = 512  # that have sums of their own, which the gradients of weight and bias are added up from
 _ROWS_A_PART = 16
 
 
@@ -93,7 +93,7 @@ def _backward(
     variant = macros(elements, rows, WEIGHT=_weight_type(rows, weight))
     grid, block = shape(count, columns // elements, 256)
     if any(needs[1:]):
-        parts = min(max(count // _ROWS_A_PART, 1), _PARTS_AT_MOST)
+        parts = min(max(count // _ROWS_A_PART, 1), _BLOCKS_AT_MOST * block[1])
         grid = (min(-(-parts // block[1]), grid[0]),)
     parts = grid[0] * block[1]
     sums = [cupy.empty((parts, columns), work_type(rows)) if needed else None for needed in needs[1:]]
@@ -132,7 +132,7 @@ def _add(
 ) -> None:
     launch = SOURCE.get("add_parts", **variant)
     arguments = (first, pointer(second), of_first, pointer(of_second), np.int64(parts), np.int64(columns))
-    launch((-(-columns // 32), 1 if second is None else 2), (32, 8), arguments)
+    launch((-(-columns // 32), 1 if second is None else 2), (32, 32), arguments)
 
 
 def _weight_type(rows: Array, *vectors: Array | None) -> str:

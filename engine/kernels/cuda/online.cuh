@@ -1,5 +1,5 @@
-// The greatest element and the sum of exp(element - greatest) of a row, in one pass. After M. Milakov and N. Gimelshein,
-// "Online normalizer calculation for softmax" (2018).
+// The greatest element and the sum of exp(element - greatest) of a row, in one pass. After M. Milakov and N.
+// Gimelshein, "Online normalizer calculation for softmax" (2018).
 
 #define LOWEST ((real)-bits_float(0x7f800000u))
 

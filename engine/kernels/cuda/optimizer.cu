@@ -1,9 +1,9 @@
-// One optimizer step on many parameters at once. Macros: `ELEMENT`, the type of parameters and gradients; `STATE`, that of
-// the state (float for half precision parameters with float32 master weights); `ALGORITHM`, one of the structs below.
+// One optimizer step on many parameters at once. Macros: `ELEMENT`, the type of parameters and gradients; `STATE`, that
+// of the state (float for half precision parameters with float32 master weights); `ALGORITHM`, a struct below.
 //
-// `advance` counts the step and computes what depends on it, in double precision, into `coefficients`, so that nothing of
-// a step is a number of the host's and a captured graph can be replayed. `update` is elementwise; its formulas are those
-// of engine/optim, rounded in the same order (`fma` where engine/kernels/optimizer.py has it).
+// `advance` counts the step and computes what depends on it, in double precision, into `coefficients`, so that no count
+// is a number of the host's and a captured graph can be replayed. `update` is elementwise; its formulas are those of
+// engine/optim, rounded in the same order (`fma` where engine/kernels/optimizer.py has it).
 
 typedef ELEMENT element;
 typedef STATE state_type;
@@ -84,7 +84,8 @@ struct Adam {  // a beta1, b beta2; state: exp_avg, exp_avg_sq, max_exp_avg_sq
 
 struct Adamax {  // a beta1, b beta2; state: exp_avg, exp_inf
     static MEMBER void advance(const Options& o, double lr, double step, double* c, double*) {
-        c[OWN] = 1 - o.a, c[OWN + 1] = o.a, c[OWN + 2] = o.b, c[OWN + 3] = o.eps, c[OWN + 4] = lr / (1 - pow(o.a, step));
+        c[OWN] = 1 - o.a, c[OWN + 1] = o.a, c[OWN + 2] = o.b, c[OWN + 3] = o.eps;
+        c[OWN + 4] = lr / (1 - pow(o.a, step));
     }
     static MEMBER void update(real& p, real g, real* s, const real* c, const States&) {
         g = decayed(p, g, c);
@@ -209,8 +210,8 @@ struct Adagrad {  // a lr_decay; state: sum
     }
 };
 
-// One block. steps (count,): how many updates there were, the same number for all members; scalars (2 or fewer arrays of
-// `count`) may be null. Where found_inf is not 0 there is no step. other: weight decay is decoupled.
+// One block. steps (count,): how many updates there were, the same number for all members; first and second (count,):
+// the algorithm's scalars, or null. Where found_inf is not 0 there is no step. other: weight decay is decoupled.
 extern "C" __global__ void advance(Options options, float* steps, float* first, float* second, int64 count,
                                    double* coefficients, const float* grad_scale, const float* found_inf) {
     __shared__ double scalars[3];

@@ -1,6 +1,6 @@
-// Pooling by windows over three spatial axes (fewer have sizes of 1 in front), forward and backward. Images lie as planes
-// (N * C, D, H, W), `inner` 1, or channels-last (N, D, H, W, C), `inner` C. The gradient of an image is gathered: each of
-// its elements asks the windows it lies in, in their order, so that no two threads add to one place.
+// Pooling by windows over three spatial axes (fewer have sizes of 1 in front), forward and backward. Images lie as
+// planes (N * C, D, H, W), `inner` 1, or channels-last (N, D, H, W, C), `inner` C. The gradient of an image is
+// gathered: each of its elements asks the windows it lies in, in their order, so that no two threads add to one place.
 
 struct Axis {
     int size, out, kernel, stride, padding, dilation;  // kernel 0: `out` adaptive windows that share the axis evenly

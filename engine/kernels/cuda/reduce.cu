@@ -1,5 +1,5 @@
-// Sums of the columns of a matrix: parts of its rows are added up on their own, then the parts in their order, so that equal
-// calls give equal bits.
+// Sums of the columns of a matrix: parts of its rows are added up on their own, then the parts in their order, so that
+// equal calls give equal bits.
 
 // parts (gridDim.y, columns). Blocks of blockDim.x accesses of neighbouring columns by blockDim.y rows, 256 threads.
 extern "C" __global__ void __launch_bounds__(256) add_rows(
@@ -28,16 +28,17 @@ extern "C" __global__ void __launch_bounds__(256) add_rows(
     }
 }
 
-// Blocks of 32 columns by 8.
-extern "C" __global__ void add_parts(const real* parts, element* out, int64 count, int64 columns) {
-    __shared__ real sums[8][33];
+// Blocks of 32 columns by 32.
+extern "C" __global__ void __launch_bounds__(1024) add_parts(
+    const real* parts, element* out, int64 count, int64 columns) {
+    __shared__ real sums[32][33];
     int64 column = (int64)blockIdx.x * 32 + threadIdx.x;
     real total = 0;
     if (column < columns)
-        for (int64 part = threadIdx.y; part < count; part += 8) total += parts[part * columns + column];
+        for (int64 part = threadIdx.y; part < count; part += 32) total += parts[part * columns + column];
     sums[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
-    if (threadIdx.y || column >= columns) return;
-    for (int other = 1; other < 8; other++) total += sums[other][threadIdx.x];
-    out[column] = (element)total;
+    total = over_warp<Sum>(sums[threadIdx.x][threadIdx.y]);  // a warp a column
+    column = (int64)blockIdx.x * 32 + threadIdx.y;
+    if (threadIdx.x == 0 && column < columns) out[column] = (element)total;
 }

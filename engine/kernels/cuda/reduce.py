@@ -36,5 +36,5 @@ def column_sums(rows: Array) -> Array:
         return sums.reshape(columns)
     out = cupy.empty(columns, rows.dtype)
     arguments = (sums, out, np.int64(parts), np.int64(columns))
-    SOURCE.get("add_parts", **variant)((-(-columns // 32),), (32, 8), arguments)
+    SOURCE.get("add_parts", **variant)((-(-columns // 32),), (32, 32), arguments)
     return out

@@ -1,11 +1,13 @@
 // One time step of an LSTM or a GRU between its matrix products: a thread an element of the state. Matrices are (batch,
-// hidden) or (batch, gates * hidden); the orders of gates are i, f, g, o and r, z, n, as engine/kernels/rnn.py has them.
+// hidden) or (batch, gates * hidden); the orders of gates are i, f, g, o and r, z, n, as engine/kernels/rnn.py has
+// them.
 
 DEVICE real logistic(real x) { return (real)1 / ((real)1 + exponential(-x)); }
 
 // `first`: of the element `at` of the state, its place in gate 0; those of the other gates follow by `hidden`.
-#define EVERY(at) \
-    for (int64 at = (int64)blockIdx.x * blockDim.x + threadIdx.x; at < batch * hidden; at += (int64)gridDim.x * blockDim.x)
+#define EVERY(at)                                                                                             \
+    for (int64 at = (int64)blockIdx.x * blockDim.x + threadIdx.x; at < batch * hidden;                            \
+         at += (int64)gridDim.x * blockDim.x)
 #define FIRST(at, gates) (at + at / hidden * (gates - 1) * hidden)
 
 extern "C" __global__ void lstm_cell(

@@ -27,7 +27,7 @@ DEVICE double square_root(double x) { return sqrt(x); }
 DEVICE float magnitude(float x) { return fabsf(x); }
 DEVICE double magnitude(double x) { return fabs(x); }
 
-// --- rows -------------------------------------------------------------------------------------------------------------
+// --- rows ------------------------------------------------------------------------------------------------------------
 // A row is the work of the threads of one threadIdx.y: of a warp where blockDim.x is 32, else of a block of one row.
 
 #define CACHED 4  // accesses of a row that each thread keeps in registers between its passes
@@ -60,8 +60,15 @@ template <typename Visit> DEVICE void each(const Row& row, Visit visit) {
         int64 pack = threadIdx.x + (int64)k * blockDim.x;
         if (pack < row.packs) visit(k, pack, row.near[k]);
     }
-    for (int64 pack = threadIdx.x + (int64)CACHED * blockDim.x; pack < row.packs; pack += blockDim.x)
-        visit(CACHED, pack, row.memory[pack]);
+    for (int64 first = threadIdx.x + (int64)CACHED * blockDim.x; first < row.packs; first += CACHED * blockDim.x) {
+        Elements far[CACHED];  // all on their way before the first is used
+#pragma unroll
+        for (int k = 0; k < CACHED; k++)
+            if (first + k * blockDim.x < row.packs) far[k] = row.memory[first + k * blockDim.x];
+#pragma unroll
+        for (int k = 0; k < CACHED; k++)
+            if (first + k * blockDim.x < row.packs) visit(CACHED, first + k * blockDim.x, far[k]);
+    }
 }
 
 // The same for two rows of equal length.

@@ -1,5 +1,6 @@
 """Grids, blocks and macros of kernels that include `rows.cuh`, and what their callers pass."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,14 @@ def width(columns: int, *arrays: Array) -> int:
 
 
 def macros(elements: int, array: Array, **more: str) -> dict[str, str]:
-    """The variant for the element type of an array."""
-    return {"ELEMENT": cuda_type(array.dtype), "WIDTH": str(elements), **more}
+    """The variant for the element type of an array; not to be changed."""
+    variant = _macros(elements, array.dtype)
+    return {**variant, **more} if more else variant
+
+
+@cache
+def _macros(elements: int, dtype: np.dtype) -> dict[str, str]:
+    return {"ELEMENT": cuda_type(dtype), "WIDTH": str(elements)}
 
 
 def shape(rows: int, accesses: int, threads: int) -> tuple[tuple[int], tuple[int, int]]:

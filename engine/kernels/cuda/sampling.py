@@ -24,7 +24,9 @@ def draws(name: str, draw: Draw, *parameters: Array) -> Array:
     is not valid.
     """
     first = parameters[0]
-    assert all(each.dtype == np.float64 and each.flags.c_contiguous and each.shape == first.shape for each in parameters)
+    assert all(
+        each.dtype == np.float64 and each.flags.c_contiguous and each.shape == first.shape for each in parameters
+    )
     out = backend.require_cupy().empty(first.shape, np.float64)
     stream = draw(_CALLS)
     if first.size:

@@ -1,4 +1,5 @@
-// softmax and log_softmax of rows, and along an axis that neighbours lie across (`columns` kernels): forward and backward.
+// softmax and log_softmax of rows, and along an axis that neighbours lie across (`columns` kernels): forward and
+// backward.
 
 #define FORWARD_PARAMETERS const element *x, element *out, int64 rows, int64 columns
 #define BACKWARD_PARAMETERS const element *g, const element *y, element *of_x, int64 rows, int64 columns
@@ -71,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(512) log_softmax_backward(BACKWARD_
     slopes_of_rows<true>(g, y, of_x, rows, columns);
 }
 
-// --- along an axis of `size` steps of `inner` elements: a thread an (outer, inner) ------------------------------------
+// --- along an axis of `size` steps of `inner` elements: a thread an (outer, inner) -----------------------------------
 
 template <bool LOGARITHM> DEVICE void of_columns(const element* x, element* out, int64 outer, int64 size, int64 inner) {
     for (int64 at = (int64)blockIdx.x * blockDim.x + threadIdx.x; at < outer * inner;

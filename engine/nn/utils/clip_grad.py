@@ -78,8 +78,8 @@ def _norm_on_device(tensors: list[Tensor], power: int) -> Tensor:
     first = tensors[0]
     kind = _real(first.dtype)
     with on_gpu_of(first._array):
-        norm = buckets.norm([flat_view(tensor) for tensor in tensors], power).astype(kind.numpy)
-    return Tensor(norm.reshape(()), spec_of((), (), kind, first.device))
+        norm = buckets.norm([flat_view(tensor) for tensor in tensors], power).astype(kind.numpy).reshape(())
+    return Tensor(norm, spec_of((), (), kind, first.device))
 
 
 def _real(dtype: "engine.dtype") -> "engine.dtype":

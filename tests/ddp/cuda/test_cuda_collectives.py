@@ -70,6 +70,38 @@ def test_all_reduce_broadcast_and_gathering(start) -> None:
 
 
 @pytest.mark.mpi(ranks=[2, 3])
+def test_the_other_collectives(start) -> None:
+    group, device = start()
+    size, rank = group.size(), group.rank
+    everyone = [numbers(other, size, 2).numpy() for other in range(size)]
+    own = numbers(rank, size, 2).to(device)
+    to = engine.zeros(size, 2, device=device)
+    ddp.all_to_all_single(to, own)
+    assert np.array_equal(to.cpu().numpy(), np.stack([one[rank] for one in everyone]))
+    parts = [engine.zeros(2, device=device) for _ in range(size)]
+    ddp.all_to_all(parts, list(own))
+    assert np.array_equal(engine.stack(parts).cpu().numpy(), to.cpu().numpy())
+    lists = [engine.zeros(size, 2, device=device) for _ in range(size)] if rank == 0 else None
+    ddp.gather(own, lists, dst=0)
+    if lists is not None:
+        assert all(np.array_equal(part.cpu().numpy(), one) for part, one in zip(lists, everyone, strict=True))
+    got = engine.zeros(2, device=device)
+    ddp.scatter(got, list(own) if rank == 0 else None, src=0)
+    assert np.array_equal(got.cpu().numpy(), everyone[0][rank])
+    reduced = own.clone()
+    ddp.reduce(reduced, dst=0)
+    assert np.array_equal(reduced.cpu().numpy(), sum(everyone) if rank == 0 else everyone[rank])
+    half = own.to(engine.bfloat16)
+    ddp.all_reduce(half)
+    assert np.array_equal(half.float().cpu().numpy(), sum(everyone))
+    seen = own.clone().requires_grad_()
+    ddp.nn.functional.all_reduce(seen).sum().backward()
+    assert seen.grad.device is device
+    assert set(seen.grad.cpu().numpy().reshape(-1).tolist()) == {size}
+    ddp.barrier(device_ids=[0])
+
+
+@pytest.mark.mpi(ranks=[2, 3])
 def test_messages_and_objects(start) -> None:
     group, device = start()
     after, before = (group.rank + 1) % group.size(), (group.rank - 1) % group.size()
@@ -156,22 +188,83 @@ def test_uneven_inputs_and_checkpoints(start, shared_tmp_path) -> None:
 
 
 @pytest.mark.mpi(ranks=[2])
-@pytest.mark.parametrize(
-    ("hook", "state"),
-    [
-        ("powerSGD_hook", lambda: ddp.hooks.PowerSGDState(None, 1, start_powerSGD_iter=2)),
-        ("topk_hook", lambda: ddp.hooks.TopKState(ratio=0.5)),
-        ("quantization_perchannel_hook", lambda: None),
-    ],
-)
-def test_hooks_that_compute_in_host_memory_say_so(start, hook: str, state: Any) -> None:
+def test_a_hook_that_computes_in_host_memory_says_so(start) -> None:
     _, device = start()
     net = DistributedDataParallel(nn.Linear(4, 4).to(device))
-    net.register_comm_hook(state(), getattr(ddp.hooks, hook))
+    net.register_comm_hook(ddp.hooks.TopKState(ratio=0.5), ddp.hooks.topk_hook)
+    loss = net(numbers(0, 3, 4).to(device)).sum()
+    with pytest.raises(NotImplementedError, match="topk_hook computes in host memory, but the gradients are on cuda:0"):
+        loss.backward()
 
-    def train() -> None:
-        for _ in range(4):
-            net(numbers(0, 3, 4).to(device)).sum().backward()
 
-    with pytest.raises(NotImplementedError, match=f"{hook} computes in host memory, but the gradients are on cuda:0"):
-        train()
+COMPRESSION: dict[str, tuple[Callable[[], Any], Any]] = {
+    "rank 1": (lambda: ddp.hooks.PowerSGDState(None, 1, start_powerSGD_iter=2), ddp.hooks.powerSGD_hook),
+    "rank 3": (lambda: ddp.hooks.PowerSGDState(None, 3, start_powerSGD_iter=2), ddp.hooks.powerSGD_hook),
+    "batched": (lambda: ddp.hooks.PowerSGDState(None, 2, start_powerSGD_iter=2), ddp.hooks.batched_powerSGD_hook),
+    "8 bits": (lambda: None, ddp.hooks.quantization_perchannel_hook),
+}
+
+
+@pytest.mark.mpi(ranks=[2])
+@pytest.mark.parametrize("kind", COMPRESSION)
+def test_compression_on_a_gpu_is_that_of_the_host(start, kind: str) -> None:
+    group, device = start("cuda_ipc")
+    make, hook = COMPRESSION[kind]
+    results = []
+    for where in ("cpu", device):
+        model = nn.Sequential(nn.Linear(12, 9), nn.Linear(9, 8)).to(where)
+        with engine.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                parameter.copy_(numbers(number, *parameter.shape) / 8)
+        net = DistributedDataParallel(model)
+        net.register_comm_hook(make(), hook)
+        for step in range(4):
+            net.zero_grad()
+            net((numbers(10 * step + group.rank, 6, 12) / 8).to(where)).square().sum().backward()
+        results.append([p.grad.cpu().numpy() for p in model.parameters()])
+    for expected, found in zip(*results, strict=True):
+        assert np.allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_local_sgd(start) -> None:
+    """Gradients averaged by the hook at first and in the subgroup later, parameters by the averager."""
+    group, device = start()
+    results = []
+    for where in ("cpu", device):
+        model = nn.Linear(4, 2).to(where)
+        with engine.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                parameter.copy_(numbers(number, *parameter.shape))
+        net = DistributedDataParallel(model)
+        net.register_comm_hook(ddp.hooks.PostLocalSGDState(None, None, 1), ddp.hooks.post_localSGD_hook)
+        for step in range(2):
+            net.zero_grad()
+            net(numbers(step + group.rank, 3, 4).to(where)).sum().backward()
+        with engine.no_grad():
+            model.weight.add_(group.rank)
+        ddp.local_sgd.average_parameters(model.parameters())
+        results.append([t.detach().cpu().numpy() for p in model.parameters() for t in (p, p.grad)])
+    for expected, found in zip(*results, strict=True):
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.mpi(ranks=[2])
+@pytest.mark.parametrize("name", ["cuda_ipc", "staged"])
+def test_the_optimizer_steps_in_backward(start, name: str) -> None:
+    group, device = start(name)
+    results = []
+    for where in ("cpu", device):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).to(where)
+        with engine.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                parameter.copy_(numbers(number, *parameter.shape) / 4)
+        net = DistributedDataParallel(model, bucket_cap_mb=0.00002)
+        optimizer = SGD(net.parameters(), lr=0.25)
+        ddp.step_in_backward(optimizer, net)
+        for step in range(3):
+            optimizer.zero_grad()
+            net((numbers(step + group.rank, 3, 4) / 4).to(where)).sum().backward()
+        results.append([p.detach().cpu().numpy() for p in model.parameters()])
+    for expected, found in zip(*results, strict=True):
+        assert np.allclose(found, expected, rtol=1e-6)

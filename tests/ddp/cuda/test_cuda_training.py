@@ -82,7 +82,7 @@ def sum_of_outputs(model: nn.Module, x: engine.Tensor) -> engine.Tensor:
     return model(x).sum()
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.mpi(ranks=[1, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
 def test_gradients_equal_one_process_exactly(start, name: str, as_view: bool) -> None:
@@ -102,8 +102,7 @@ def test_gradients_equal_one_process_exactly(start, name: str, as_view: bool) ->
             optimizer.zero_grad()
             sum_of_outputs(model, x).backward()
         for expected, found, parameter in zip(gradients(alone), gradients(net), net.parameters(), strict=True):
-            assert np.array_equal(found * np.float32(group.size()), expected) or group.size() == 3
-            assert np.allclose(found * group.size(), expected, rtol=1e-6)
+            assert np.array_equal(found * np.float32(group.size()), expected)
             assert parameter.grad.device is device
             assert parameter.grad.stride() == parameter.stride()
         for parameter, other in zip(alone.parameters(), net.parameters(), strict=True):
@@ -115,7 +114,7 @@ def test_gradients_equal_one_process_exactly(start, name: str, as_view: bool) ->
     assert all(other == own for other in group.exchange(own))
 
 
-@pytest.mark.mpi(ranks=[2, 3])
+@pytest.mark.mpi(ranks=[3])
 @pytest.mark.parametrize("name", NAMES)
 def test_training_has_the_bits_of_the_cpu(start, name: str) -> None:
     """The same model on host memory beside it, in the same group: sums have the same bits, whatever sums them."""
@@ -134,7 +133,7 @@ def test_training_has_the_bits_of_the_cpu(start, name: str) -> None:
             assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3])
+@pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_host_waits_in_a_step(start, name: str) -> None:
     if not cuda_simulator.installed():
@@ -184,7 +183,7 @@ def test_gradients_of_other_streams(start, name: str) -> None:
         engine.cuda.synchronize()
 
 
-@pytest.mark.mpi(ranks=[2, 3])
+@pytest.mark.mpi(ranks=[2])
 @pytest.mark.parametrize("name", ["cuda_ipc", "staged", "nccl"])
 def test_unused_parameters_no_sync_and_weights(start, name: str) -> None:
     group, device = start(name)
@@ -249,6 +248,20 @@ def test_communication_hooks(start, name: str, hook: str) -> None:
 
 
 @pytest.mark.mpi(ranks=[2])
+@pytest.mark.parametrize("hook", ["quantization_perchannel_hook", "quantization_pertensor_hook"])
+def test_eight_bits_have_the_bits_of_the_cpu(start, hook: str) -> None:
+    group, device = start("staged")
+    results = []
+    for where in (engine.device("cpu"), device):
+        net = DistributedDataParallel(whole_model().to(where), bucket_cap_mb=0.0002)
+        net.register_comm_hook(None, getattr(ddp.hooks, hook))
+        sum_of_outputs(net, whole_batch(0)[group.rank :: 2].to(where)).backward()
+        results.append(gradients(net))
+    for expected, found in zip(*results, strict=True):
+        assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.mpi(ranks=[2])
 def test_a_users_hook_runs_on_device_tensors(start) -> None:
     group, device = start("cuda_ipc")
     net = DistributedDataParallel(whole_model().to(device), bucket_cap_mb=0.0002)
@@ -286,6 +299,7 @@ def test_parameters_in_host_memory_and_on_a_gpu(start) -> None:
 
     net = DistributedDataParallel(Mixed(), bucket_cap_mb=0.0002)
     assert {bucket.transport.name for bucket in net.reducer._buckets} == {"shared", "cuda_ipc"}
+    assert ddp.group.describe()["on_devices"] == {"cuda:0": "cuda_ipc"}
     alone = copy.deepcopy(Mixed())
     for step in range(3):
         for model in (alone, net):
@@ -348,3 +362,35 @@ def test_a_rank_trains_on_one_gpu(start) -> None:
         ValueError, match=r"a rank trains on one GPU, but parameter 0.weight is on cuda:0 and parameter"
     ):
         DistributedDataParallel(model)
+
+
+@pytest.mark.mpi(ranks=[2])
+@pytest.mark.parametrize("name", ["cuda_ipc", "staged"])
+def test_a_captured_step_has_the_bits_of_an_eager_one(start, name: str) -> None:
+    """CUDA graphs between the sums of buckets."""
+    group, device = start(name)
+    nets = [DistributedDataParallel(whole_model().to(device), bucket_cap_mb=0.0002) for _ in range(2)]
+
+    def make_step(net: nn.Module) -> Callable[[engine.Tensor], engine.Tensor]:
+        optimizer = SGD(net.parameters(), lr=2**-6)
+
+        def step(x: engine.Tensor) -> engine.Tensor:
+            optimizer.zero_grad()
+            loss = sum_of_outputs(net, x)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    eager, captured = make_step(nets[0]), engine.compile(make_step(nets[1]))
+    for step in range(6):
+        x = whole_batch(step)[group.rank :: group.size()].to(device)
+        with cuda_simulator.counters() as count:
+            found = captured(x)
+        assert found.item() == eager(x).item()
+    if cuda_simulator.installed():
+        assert count.graph_launches > 0
+        assert count.synchronizations == 0, count.waits
+    for parameter, other in zip(*(net.parameters() for net in nets), strict=True):
+        assert np.array_equal(parameter.detach().cpu().numpy(), other.detach().cpu().numpy())

@@ -68,11 +68,11 @@ def reduce_once(transport: Transport, buffer: Any, addend: np.ndarray, divisor: 
         return buffer.result.get()
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.mpi(ranks=[1, 2, 3])
 def test_sums_are_exact_in_every_dtype(transports, comm) -> None:
     for transport in transports:
         for dtype in DTYPES.values():
-            for count in (0, 1, 17, 2001):
+            for count in (0, 17, 1001):
                 expected = sum(integers(rank, count, np.int64) for rank in range(comm.size))
                 buffer = transport.allocate(count, dtype)
                 assert buffer.array.dtype == dtype
@@ -81,10 +81,10 @@ def test_sums_are_exact_in_every_dtype(transports, comm) -> None:
                 assert np.array_equal(result.astype(np.complex128), expected + 0j * np.zeros(count)), transport.name
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.mpi(ranks=[1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.float16, ml_dtypes.bfloat16])
 def test_bits_are_those_of_rank_order_and_one_division(transports, comm, dtype: Any) -> None:
-    count = 20_003
+    count = 9_003
     addends = [np.random.default_rng(rank).standard_normal(count).astype(dtype) for rank in range(comm.size)]
     wide = np.dtype(np.float32) if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
     total = addends[0].astype(wide)
@@ -98,10 +98,10 @@ def test_bits_are_those_of_rank_order_and_one_division(transports, comm, dtype: 
             assert result.tobytes() == expected.tobytes(), transport.name
 
 
-@pytest.mark.mpi(ranks=[2, 3])
+@pytest.mark.mpi(ranks=[2, 4])
 def test_bits_are_those_of_the_shared_transport(transports, comm) -> None:
     host = choose_transport(comm, "shared")
-    for count in (1000, 30_001):
+    for count in (1000, 20_001):
         addend = np.random.default_rng(comm.rank).standard_normal(count, np.float32)
         buffer = host.allocate(count, np.float32, header=1)
         buffer.array[:] = addend
@@ -115,7 +115,7 @@ def test_bits_are_those_of_the_shared_transport(transports, comm) -> None:
     host.close()
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3])
+@pytest.mark.mpi(ranks=[1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
 def test_out_of_place_the_addends_stay(transports, comm, dtype: Any) -> None:
     count = 10_001
@@ -132,7 +132,7 @@ def test_out_of_place_the_addends_stay(transports, comm, dtype: Any) -> None:
             assert buffer.header[0] == comm.size
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.mpi(ranks=[1, 3, 4])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_weights_travel_in_the_header(transports, comm, dtype: Any) -> None:
     count = 9_003
@@ -154,7 +154,7 @@ def test_weights_travel_in_the_header(transports, comm, dtype: Any) -> None:
         assert buffer.header[0] == sum(weights)
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.mpi(ranks=[1, 2])
 def test_header_without_elements(transports, comm) -> None:
     for transport in transports:
         buffer = transport.allocate(0, np.float32, header=3)
@@ -165,7 +165,7 @@ def test_header_without_elements(transports, comm) -> None:
             assert buffer.header.tolist() == [comm.size, comm.size * (comm.size - 1) / 2, comm.size * round_]
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3])
+@pytest.mark.mpi(ranks=[1, 2])
 def test_polling_gets_there_and_says_so(transports, comm) -> None:
     for transport in transports:
         buffer = transport.allocate(1000, np.float32, header=1)
@@ -199,7 +199,7 @@ def test_independent_transports_need_no_common_order(transports, comm) -> None:
         assert set(second.array.get().tolist()) == {comm.size}
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.mpi(ranks=[1, 3, 4])
 def test_many_in_flight_waited_for_in_different_orders(transports, comm) -> None:
     counts = [7, 3000, 1, 5000, 40_001]
     for transport in transports:
@@ -219,7 +219,7 @@ def test_many_in_flight_waited_for_in_different_orders(transports, comm) -> None
                     assert buffers[index].header[0] == seed * comm.size
 
 
-@pytest.mark.mpi(ranks=[2, 3])
+@pytest.mark.mpi(ranks=[3])
 def test_hundreds_of_rounds_with_stragglers(transports, comm) -> None:
     """A fast rank refills a buffer while a slow one is still leaving the round before: nothing may be lost or torn."""
     count = 257
@@ -229,7 +229,7 @@ def test_hundreds_of_rounds_with_stragglers(transports, comm) -> None:
         buffers = [transport.allocate(count, np.float64, header=2) for _ in range(2)]
         wrong = 0
         with transport._on_device:
-            for round_ in range(30):
+            for round_ in range(20):
                 for buffer in buffers:
                     buffer.array.set(pattern * (comm.rank + 1) + float(round_))
                     buffer.header[:] = comm.rank, round_
@@ -273,7 +273,7 @@ def test_what_other_streams_wrote_is_waited_for(transports, comm) -> None:
                 cupy.cuda.Device().synchronize()
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3])
+@pytest.mark.mpi(ranks=[1, 2])
 def test_no_host_waits_for_its_device(transports, comm, cuda: engine.device) -> None:
     if not cuda_simulator.installed():
         pytest.skip("only the simulated device counts synchronisations")
@@ -292,7 +292,7 @@ def test_no_host_waits_for_its_device(transports, comm, cuda: engine.device) -> 
         assert count.raw_allocations == 0
 
 
-@pytest.mark.mpi(ranks=[2, 3, 4])
+@pytest.mark.mpi(ranks=[3])
 def test_ranks_hold_the_same_bits(transports, comm) -> None:
     for transport in transports:
         addend = np.random.default_rng(comm.rank).standard_normal(7_000, np.float32)
@@ -353,4 +353,42 @@ def test_buffers_of_different_sizes_are_refused_on_every_rank(comm, cuda: engine
     transport = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
     with pytest.raises(RuntimeError, match=r"different sizes, \["):
         transport.allocate(1000 * (comm.rank + 1), np.float32)
+    transport.close()
+
+
+@pytest.mark.mpi(ranks=[3])
+def test_devices_wait_for_one_anothers_events(comm, cuda: engine.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no test of numbers shows where work runs at once: each rank's stream waits for the events of all ranks, all
+    arrays full before its sum, all sums made before its result; and it waits only for events recorded before."""
+    if not cuda_simulator.installed():
+        pytest.skip("calls are counted on the simulated device")
+    from engine.backend import require_cupy
+
+    transport: Any = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
+    buffer = transport.allocate(3000, np.float32)
+    runtime = require_cupy().cuda.runtime
+    wait, waited = runtime.streamWaitEvent, []
+
+    def note(stream: int, event: int, flags: int = 0) -> None:
+        waited.append((stream, event))
+        wait(stream, event, flags)
+
+    monkeypatch.setattr(runtime, "streamWaitEvent", note)
+    run, summed_after = buffer.work.sums.run, []
+
+    def sum_slices(*arguments: Any) -> None:
+        summed_after.append(len(waited))
+        run(*arguments)
+
+    monkeypatch.setattr(buffer.work.sums, "run", sum_slices)
+    for _ in range(2):
+        waited.clear()
+        summed_after.clear()
+        transport.start(buffer)
+        transport.wait(buffer)
+        filled, summed = zip(*buffer.work.block.events, strict=True)
+        before, after = waited[: summed_after[0]], waited[summed_after[0] :]
+        assert set(before) == {(transport._stream.ptr, event) for event in filled}
+        assert set(after) == {(transport._results.ptr, event) for event in summed}
+        assert len(set(filled) | set(summed)) == 2 * comm.size
     transport.close()

@@ -5,6 +5,7 @@ import pytest
 
 import engine
 import engine.nn as nn
+from engine.autograd import delivery, workers
 from tests import cuda_simulator
 
 
@@ -115,6 +116,22 @@ def test_grad_is_safe_on_the_stream_that_called(cuda):
     assert (gx + 0).tolist() == [3.0, 12.0, 27.0]
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_memory_of_gradients_is_not_given_away_while_the_caller_reads_it(captured, cuda):
+    side, main = engine.cuda.Stream(), engine.cuda.current_stream()
+    x = leaf(cuda)
+    with on(side, main):
+        loss = (x * x).sum()
+    main.wait_stream(side)
+    found = engine.autograd.grad(loss, x)[0] if captured else loss.backward() or x.grad
+    doubled = found * 2
+    found = x.grad = None
+    with engine.cuda.stream(side):  # which does not wait for the product on the main stream
+        others = [engine.zeros(3, device=cuda) for _ in range(20)]
+    assert doubled.tolist() == [4.0, 8.0, 12.0]
+    assert len(others) == 20
+
+
 def test_several_backwards_accumulate_over_streams(cuda):
     main = engine.cuda.current_stream()
     x = leaf(cuda)
@@ -209,9 +226,8 @@ def test_a_step_on_one_stream_makes_no_synchronisation(simulated):
 
 
 def test_no_events_where_there_is_one_stream(simulated, monkeypatch):
-    from engine.autograd import workers
-
-    monkeypatch.setattr(workers, "event_after", lambda place: pytest.fail("an event on one stream"))
+    for module in (workers, delivery):
+        monkeypatch.setattr(module, "event_after", lambda place: pytest.fail("an event on one stream"))
     x = leaf(simulated)
     (x * x + x).sum().backward()
     assert x.grad.tolist() == [3.0, 5.0, 7.0]

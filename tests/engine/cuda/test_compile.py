@@ -1,5 +1,6 @@
 """`engine.compile` on a GPU: the eager step, bit for bit, in CUDA graphs; when these hold, and when not."""
 
+import gc
 import warnings
 
 import pytest
@@ -104,6 +105,35 @@ def test_a_scheduler_outside_the_step(cuda):
     told = [str(warning.message) for warning in seen if warning.category is CaptureWarning]
     assert len(told) == 1
     assert "is recorded again: options of AdamW changed, which is called outside CUDA graphs from now on" in told[0]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_mixed_precision_is_captured(kind, cuda):
+    def run(compiled):
+        engine.manual_seed(0)
+        model = Net(0.3).to(cuda)
+        optimizer = AdamW(model.parameters(), lr=0.1)
+        scaler = engine.amp.GradScaler("cuda", enabled=kind == "float16", init_scale=8.0, growth_interval=3)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            with engine.autocast("cuda", dtype=getattr(engine, kind)):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        call = engine.compile(step, fullgraph=True) if compiled else step
+        engine.cuda.manual_seed(3)
+        losses = [call(x, y).item() for x, y in batches(cuda)]
+        return losses, [parameter.tolist() for parameter in model.parameters()], scaler.get_scale()
+
+    captured = run(True)
+    assert captured == run(False)
+    assert captured[2] == (32.0 if kind == "float16" else 1.0)
 
 
 def test_a_learning_rate_on_the_gpu_needs_no_new_capture(cuda):
@@ -365,3 +395,37 @@ def test_a_step_on_another_stream(cuda):
     engine.cuda.current_stream().wait_stream(side)
     assert captured == train(cuda, False)
     assert isinstance(engine.compile(lambda x: x), CompiledStep)
+
+
+def test_on_another_gpu_than_the_one_in_use(cuda):
+    if engine.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    where = engine.device("cuda", 1)
+    assert train(where, True) == train(cuda, False)
+    assert engine.cuda.current_device() == 0
+
+
+def test_memory_of_graphs_that_will_never_run_again_is_freed(cuda):
+    weight = engine.ones(1 << 18, device=cuda, requires_grad=True)
+    optimizer = SGD([weight], lr=0.1)
+
+    @engine.compile
+    def step(x):
+        optimizer.zero_grad()
+        loss = (x * weight).tanh().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x = engine.ones(1 << 18, device=cuda)
+    for _ in range(5):
+        step(x)
+    gc.collect()
+    pools = len(engine.cuda.graphs.living_pools)
+    optimizer.param_groups[0]["lr"] = 0.2
+    with pytest.warns(CaptureWarning, match="options of SGD changed"):
+        step(x)
+    for _ in range(3):
+        step(x)
+    gc.collect()
+    assert len(engine.cuda.graphs.living_pools) == pools

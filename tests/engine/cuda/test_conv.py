@@ -108,6 +108,8 @@ def test_columns_a_few_images_at_a_time(cuda: engine.device, monkeypatch: pytest
 
 @pytest.mark.parametrize("last", [False, True], ids=["row-major", "channels-last"])
 def test_pointwise_is_a_product_without_copies_and_nothing_waits(cuda: engine.device, last: bool):
+    if not cuda_simulator.installed():
+        pytest.skip("looks at the launches that the simulated device got")
     image = engine.ones(2, 16, 6, 6, device=cuda)
     if last:
         image = image.contiguous(memory_format=engine.channels_last)
@@ -122,7 +124,7 @@ def test_pointwise_is_a_product_without_copies_and_nothing_waits(cuda: engine.de
     step()
     with cuda_simulator.counters() as count:
         product = F.conv2d(image.detach(), pointwise.detach())
-    assert not any(name in ("conv", "turn") for name in count.names)
+    assert not any(name in ("conv", "tiles", "strided") for name in count.names)
     assert product.is_contiguous(memory_format=engine.channels_last if last else engine.contiguous_format)
     with cuda_simulator.counters() as count:
         step()

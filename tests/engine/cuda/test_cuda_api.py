@@ -230,3 +230,24 @@ def test_nvtx_ranges_nest(monkeypatch):
         engine.cuda.nvtx.mark("here")
     assert engine.cuda.nvtx.range_pop() == 0
     assert calls == [("push", "outer"), ("push", "epoch 3"), ("mark", "here"), ("pop",), ("pop",)]
+
+
+def test_the_accelerator_is_the_gpu(cuda):
+    assert engine.accelerator.is_available()
+    assert engine.accelerator.device_count() == engine.cuda.device_count()
+    assert engine.accelerator.get_memory_info() == engine.cuda.mem_get_info()
+    assert engine.accelerator.current_stream() == engine.cuda.current_stream()
+    assert engine.accelerator.memory_allocated() == engine.cuda.memory_allocated()
+    if engine.cuda.device_count() > 1:
+        with engine.accelerator.device_index(1):
+            assert engine.accelerator.current_device_index() == 1
+    assert engine.accelerator.current_device_index() == 0
+
+
+def test_switches_of_cudnn():
+    cudnn = engine.backends.cudnn
+    with cudnn.flags(deterministic=True, allow_tf32=False):
+        assert (cudnn.deterministic, cudnn.allow_tf32, cudnn.enabled) == (True, False, False)
+    assert (cudnn.deterministic, cudnn.allow_tf32, cudnn.enabled) == (False, True, True)
+    assert not cudnn.is_available()
+    assert not cudnn.is_acceptable(engine.ones(1))

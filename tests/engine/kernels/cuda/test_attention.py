@@ -176,11 +176,10 @@ def test_dropout_keeps_its_share_and_depends_on_seed_and_offset(cuda: engine.dev
     assert not kernels.keep_mask(draws_of(1, 0), (4, 5), 0.0).get().any()  # a probability of 1
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_accesses_are_in_bounds_and_in_order(cuda: engine.device, kind: str):
+def test_accesses_are_in_bounds_and_in_order(cuda: engine.device):
     with on_host.checked(seed=3):
-        check(kind, (1, 1, 18, 20), (1, 1, 66, 20), (1, 1, 66, 20), mask=some_true, dropout=0.2)
-        check(kind, (1, 70, 16), (1, 70, 16), (1, 70, 16), causal=True)
+        check("float32", (1, 1, 18, 20), (1, 1, 66, 20), (1, 1, 66, 20), mask=some_true, dropout=0.2)
+        check("bfloat16", (1, 70, 16), (1, 70, 16), (1, 70, 16), causal=True)
 
 
 def test_what_is_not_served(cuda: engine.device):

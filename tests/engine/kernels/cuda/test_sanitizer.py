@@ -1,0 +1,40 @@
+"""NVIDIA's compute-sanitizer over the tests of the kernels, on a real GPU that has it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine import backend
+from tests.mpi_job import ROOT, python_path
+
+# Every array is an allocation of its own, so that an access beside it is seen.
+PROGRAM = """
+import sys
+import pytest
+from engine.backend import require_cupy
+require_cupy().cuda.set_allocator(None)
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_kernels_are_clean(tool: str) -> None:
+    try:
+        backend.require_cupy()
+    except RuntimeError as missing:
+        pytest.skip(str(missing))
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if sanitizer is None:
+        pytest.skip("no compute-sanitizer on PATH or in /usr/local/cuda/bin")
+    here = Path(__file__)
+    words = [sanitizer, "--tool", tool, "--error-exitcode", "9", "--target-processes", "application-only"]
+    words += [sys.executable, "-c", PROGRAM, str(here.parent), "--ignore", str(here)]
+    done = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": python_path()}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
