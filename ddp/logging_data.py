@@ -41,6 +41,8 @@ def logging_data(net: "DistributedDataParallel") -> dict[str, Any]:
         "unused_parameter_size": sum(p.nbytes for p, count in zip(parameters, users, strict=True) if not count),
         "dtypes": ", ".join(dict.fromkeys(str(parameter.dtype.name) for parameter in parameters)),
     }
+    if net.find_unused_parameters and not net.static_graph:
+        data["can_set_static_graph"] = int(reducer.same_use)
     if reducer.times[3]:
         seconds = reducer.overlap()
         hidden = seconds["communication"] - seconds["exposed"]

@@ -19,19 +19,19 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Any
-from weakref import WeakValueDictionary, finalize, ref
+from weakref import WeakValueDictionary
 
 import engine
+from ddp import backward
 from ddp.buckets import BucketLayout, plan_buckets
 from ddp.futures import Future
 from ddp.gathering import Bucket
 from ddp.hooks import GradBucket
+from ddp.listening import listen
 from ddp.order import GradientOrder
 from ddp.progress import Channel
 from ddp.transport import Transport
 from engine.autograd import graph
-
-Listener = Callable[[bool, engine.Tensor | None], None]
 
 
 class Reducer:
@@ -83,13 +83,15 @@ class Reducer:
         self._channel: Channel | None = None  # of the watchdog
         self._order = None if exchange is None or self._find_unused else GradientOrder(exchange)
         self.rebuilt = False  # buckets follow the order of a backward
-        self._number = next(_numbers)
+        self.same_use = True  # every backward so far led to the same parameters; watched with find_unused only
+        self._used: list[bool] | None = None  # which ones, on any rank, in the last backward
+        self.number = next(_numbers)
         self._cursor = 0  # the next bucket to start
         self._finished = 0  # buckets that were handed out while backward went on
         self._failure: str | None = None  # whose backward failed, in words
-        self._flying: list[Bucket] = []  # started, and not waited for
+        self.flying: list[Bucket] = []  # started, and not waited for
         self._attach()
-        reducers[self._number] = self
+        reducers[self.number] = self
 
     def _plan(self, order: Sequence[int]) -> list[BucketLayout]:
         """Buckets of the parameters in this order; those that are delayed come last, among themselves."""
@@ -107,23 +109,7 @@ class Reducer:
 
     def _attach(self) -> None:
         """Has the engine tell this Reducer of every gradient, and write it into its bucket."""
-        for parameter in self.parameters:
-            before = _owners.get(id(parameter))
-            if before not in (None, self) and any(owned is parameter for owned in before.parameters):
-                before.taken_over = True
-                before.detach()
-            _owners[id(parameter)] = self
-        listeners: list[tuple[engine.Tensor, Listener]] = []
-        for bucket in self._buckets:
-            for slot, (parameter, view) in enumerate(bucket.members):
-                listener = _listener(self, bucket, slot)
-                if self._order is not None:
-                    listener = self._order.noting(bucket.indices[slot], listener)
-                graph.listen_to_gradients(parameter, listener, view if self._as_view else None)
-                listeners.append((parameter, listener))
-        # Parameters outlive the wrapper: what was put on them goes when the wrapper goes.
-        self._release = finalize(self, _release, listeners)
-        self._release.atexit = False
+        self._release = listen(self, self._buckets, self._order, self._as_view)
 
     def watch(self, channel: Channel) -> None:
         """Let the watchdog know from now on which bucket is waited for."""
@@ -227,7 +213,7 @@ class Reducer:
 
     # --- during backward ----------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """The first gradient of a backward that is to be synchronised."""
         if self.failed:
             raise RuntimeError(
@@ -241,13 +227,12 @@ class Reducer:
             if reached is not None:
                 bucket.expected = [int(reached[index]) for index in bucket.indices]
             bucket.begin(delay=self._learning)
-        if not _running:
-            graph.queue_callback(_finish_all, outermost=True, on_error=_give_up_all)
-        _running.append(self)
+        backward.enter(self)
         self.times = [perf_counter(), 0.0, 0.0, 0.0]
-        self._start_full_buckets()  # those of which nothing is expected
+        self.start_full_buckets()  # those of which nothing is expected
 
-    def _start_full_buckets(self) -> None:
+    def start_full_buckets(self) -> None:
+        """Another bucket is full: it is on its way now, unless an earlier one is not."""
         now = perf_counter()
         while self._cursor < len(self._buckets) and self._buckets[self._cursor].pending == 0:
             self._start(self._buckets[self._cursor])
@@ -281,10 +266,10 @@ class Reducer:
     def _start(self, bucket: Bucket) -> None:
         if self.times[1] == 0.0:
             self.times[1] = perf_counter()
-        self._flying.append(bucket)
+        self.flying.append(bucket)
         bucket.start(self.weight, self._hook)
 
-    def _check_surplus(self, bucket: Bucket, slot: int) -> None:
+    def check_surplus(self, bucket: Bucket, slot: int) -> None:
         """More gradients of one parameter than expected do no harm as long as its bucket is still here."""
         if not bucket.flying:
             return
@@ -307,25 +292,29 @@ class Reducer:
 
     # --- at the end of backward ---------------------------------------------------------------------------------------
 
-    def _start_rest(self) -> None:
+    def start_rest(self) -> None:
+        """No further gradient will come: what is not full goes as it is."""
         self.times[2] = self.times[2] or perf_counter()
         for bucket in self._buckets[self._cursor :]:
             self._start(bucket)
             self._cursor += 1
 
-    def _collect(self) -> str | None:
+    def collect(self) -> str | None:
         """Waits for all buckets and hands out the results. Returns whose backward failed, in words, or None."""
         for bucket in self._buckets[self._finished :]:
             self._finish(bucket)
         for bucket in self._buckets[: self._finished]:
             bucket.flying = bucket.counting = False
+        if self._find_unused and self._failure is None:
+            used, before = [bool(ranks) for ranks in self.users()], self._used
+            self.same_use, self._used = self.same_use and before in (None, used), used
         self._learning = False
-        self._flying.clear()
+        self.flying.clear()
         self.no_averages = self._failure is not None
         self.times[3] = perf_counter()
         return self._failure
 
-    def _follow_order(self) -> None:
+    def follow_order(self) -> None:
         """Collective, after the first backward that was summed: buckets in the order in which gradients came.
 
         With a communication hook they stay as they are, since hooks keep state by bucket; and where a parameter is
@@ -366,12 +355,12 @@ class Reducer:
         for bucket in self._buckets:
             bucket.forget()
         if failures:
-            raise _failed(failures[0])
-        self._follow_order()
+            raise backward.failed(failures[0])
+        self.follow_order()
 
     # --- when backward does not end -----------------------------------------------------------------------------------
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """An exception ended this rank's backward. If somebody catches it, `recover` must come before the next one."""
         for bucket in self._buckets:
             bucket.counting = False
@@ -391,56 +380,12 @@ class Reducer:
             bucket.forget()
         for bucket in self._buckets[: self._finished]:
             bucket.flying = False
-        self._flying.clear()
+        self.flying.clear()
         self.failed = False
 
 
 _numbers = count()
 reducers: WeakValueDictionary[int, Reducer] = WeakValueDictionary()
-_owners: WeakValueDictionary[int, Reducer] = WeakValueDictionary()  # by id of the parameter
-_running: list[Reducer] = []  # those whose backward is going on; several where several modules are wrapped
-
-
-def _listener(reducer: Reducer, bucket: Bucket, slot: int) -> Listener:
-    """What the engine calls when backward has reached a parameter.
-
-    It runs once a parameter and step, so it touches nothing but the bucket: 0.25 µs where that is not full yet. The
-    Reducer is held weakly, or the parameter would keep it alive.
-    """
-    weak, fresh, flying, poll = ref(reducer), bucket.fresh, reducer._flying, reducer.poll
-    view = bucket.members[slot][1]
-
-    def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
-        if arrived:
-            fresh[slot] = 1
-        if gradient is not view:
-            bucket.astray = True
-        if not bucket.counting:
-            owner = weak()
-            if owner is None or not owner.synchronize:
-                return
-            owner._begin()
-        missing = bucket.missing
-        left = missing[slot] = missing[slot] - 1
-        if left < 0:
-            if arrived:
-                _reducer(weak)._check_surplus(bucket, slot)
-            return
-        bucket.pending = pending = bucket.pending - 1
-        if not pending:
-            _reducer(weak)._start_full_buckets()
-        elif flying:
-            poll()
-
-    if bucket.streams is None:
-        return on_gradient
-    note = bucket.streams.note
-
-    def on_device_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
-        note()
-        on_gradient(arrived, gradient)
-
-    return on_device_gradient
 
 
 def _poll_all(transports: Sequence[Transport]) -> Callable[[], None]:
@@ -451,41 +396,3 @@ def _poll_all(transports: Sequence[Transport]) -> Callable[[], None]:
             transport.poll()
 
     return poll
-
-
-def _reducer(weak: "ref[Reducer]") -> Reducer:
-    reducer = weak()
-    assert reducer is not None  # it is in `_running`
-    return reducer
-
-
-def _release(listeners: list[tuple[engine.Tensor, Listener]]) -> None:
-    for parameter, listener in listeners:
-        graph.stop_listening(parameter, listener)
-
-
-def _finish_all() -> None:
-    """The end of a backward: all wrapped modules start what is left before one of them waits, in a common order."""
-    reducers = _running if len(_running) == 1 else sorted(_running, key=lambda reducer: reducer._number)
-    for reducer in reducers:
-        reducer._start_rest()
-    failures = [failure for reducer in reducers if (failure := reducer._collect()) is not None]
-    finished = list(reducers)
-    _running.clear()
-    if failures:
-        raise _failed(failures[0])
-    for reducer in finished:
-        reducer._follow_order()
-
-
-def _failed(who: str) -> RuntimeError:
-    return RuntimeError(
-        f"DistributedDataParallel: an exception ended the backward of {who}, so the gradients of this step are no "
-        "averages; the cause is in that rank's output"
-    )
-
-
-def _give_up_all() -> None:
-    for reducer in _running:
-        reducer._give_up()
-    _running.clear()

@@ -191,6 +191,21 @@ def test_a07_a_graph_that_is_not_static(group) -> None:
 
 
 @RANKS
+def test_a10_a_graph_that_turns_out_to_be_static_is_told(group) -> None:
+    """A10: where unused parameters are searched for, whether every backward led to the same ones."""
+    net = DistributedDataParallel(Weights("a", "b"), find_unused_parameters=True)
+    for _ in range(3):
+        net.zero_grad()
+        net(a=12.0 * group.rank).backward()
+        assert net._get_ddp_logging_data()["can_set_static_graph"] == 1
+    net(a=12.0, b=12).backward()
+    for _ in range(2):
+        assert net._get_ddp_logging_data()["can_set_static_graph"] == 0
+        net(a=12.0, b=12).backward()
+    assert "can_set_static_graph" not in DistributedDataParallel(Weights("a"))._get_ddp_logging_data()
+
+
+@RANKS
 @pytest.mark.parametrize("kind", ["tuple", "list", "dict", "namedtuple", "nested"])
 def test_a08_static_graph_and_nested_outputs(group, kind) -> None:
     """A8: containers keep their types."""

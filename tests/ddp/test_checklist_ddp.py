@@ -299,7 +299,7 @@ def test_d27_complex_parameters(group, dtype, as_view) -> None:
 
 @RANKS
 def test_d28_what_names_devices_is_refused(group) -> None:
-    """D4, D28: device_ids, a device mesh, mixed precision."""
+    """D28, and D4 and H15 for a model in host memory: device_ids, a device mesh, mixed precision."""
     for options in ({"device_ids": [0]}, {"device_mesh": object()}, {"mixed_precision": object()}):
         with pytest.raises(ValueError, match=f"{next(iter(options))} given, but"):
             DistributedDataParallel(Weights("a"), **options)

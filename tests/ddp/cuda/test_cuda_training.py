@@ -162,7 +162,7 @@ def test_no_host_waits_in_a_step(start, name: str) -> None:
 @pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.parametrize("name", ["cuda_ipc", "staged"])
 def test_gradients_of_other_streams(start, name: str) -> None:
-    """Forward on a stream of its own: backward runs there too, and the caller's stream is ordered behind the mean."""
+    """D11: forward on a stream of its own: backward runs there, and the caller's stream is ordered behind the mean."""
     group, device = start(name)
     net = DistributedDataParallel(whole_model().to(device), bucket_cap_mb=0.0002)
     alone = whole_model()
@@ -334,6 +334,7 @@ def test_buffers_become_those_of_the_first_rank(start, name: str) -> None:
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_device_ids(start) -> None:
+    """D4: numbers and devices alike."""
     _, device = start(None)
     net = DistributedDataParallel(nn.Linear(6, 2).to(device), device_ids=[0], output_device=0)
     assert net.device_ids == [device]
