@@ -338,6 +338,7 @@ def test_device_ids(start) -> None:
     _, device = start(None)
     net = DistributedDataParallel(nn.Linear(6, 2).to(device), device_ids=[0], output_device=0)
     assert net.device_ids == [device]
+    assert DistributedDataParallel(nn.Linear(6, 2).to(device), device_ids=[device]).device_ids == [device]
     assert net(whole_batch(0)).device is device  # inputs are moved
     x = {"input": whole_batch(0)}
     assert net(**x).device is device
