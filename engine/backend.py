@@ -187,7 +187,8 @@ def strided_view(array: Array, spec: Spec, offset: int) -> Array:
         start = address(array) - address(owner) + offset * spec.dtype.itemsize
         if owner.flags.c_contiguous and start <= owner.nbytes:  # 0.3 µs; np.lib.stride_tricks.as_strided takes 2.6
             return np.ndarray(spec.shape, spec.dtype.numpy, owner, start, spec.byte_strides)
-        return np.asarray(_Interface(owner, address(owner) + start, spec))
+        view = np.asarray(_Interface(owner, address(owner) + start, spec))
+        return view if view.dtype == spec.dtype.numpy else view.view(spec.dtype.numpy)  # bfloat16 has no type string
     return require_cupy().ndarray(
         tuple(spec.shape), spec.dtype.numpy, array.data + offset * spec.dtype.itemsize, spec.byte_strides
     )

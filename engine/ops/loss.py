@@ -141,7 +141,7 @@ def _cross_entropy(
     log_sums = (
         (largest + xp.log(xp.exp(rows - largest).sum(axis=1, keepdims=True)))
         if rows.size
-        else rows.reshape(count, -1)[:, :1]
+        else rows[:, :1]
     )
     log_probabilities = rows - log_sums
     weights = _weights(xp, index, counted, weight, rows.dtype)

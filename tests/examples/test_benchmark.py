@@ -58,6 +58,18 @@ def test_every_model_trains() -> None:
     assert all(line["step_ms"] > 0 and line["peak_MB"] > 0 for line in lines)
 
 
+def test_what_the_wrapper_costs() -> None:
+    """benchmarks/ddp_cost.py on two ranks: its shares are those of its own medians."""
+    done = run(command(2, "benchmarks/ddp_cost.py", "tiny", "--rounds=2", "--steps=2"))
+    assert done.returncode == 0, done.stderr
+    line = json.loads(done.stdout)
+    plain = sum(line["plain_ms"]) / 2
+    assert len(line["plain_ms"]) == line["ranks"] == 2
+    assert line["slower_ms"] >= min(line["plain_ms"]) * 0.99
+    assert line["cost"] == pytest.approx(line["ddp_ms"] / plain - 1, abs=1e-2)
+    assert line["cost_in_backward"] == pytest.approx(line["in_backward_ms"] / plain - 1, abs=1e-2)
+
+
 SIZES = {
     "mlp": 1.864,
     "cnn": 0.422,

@@ -85,3 +85,14 @@ X, Y = engine.zeros(2, 5), engine.tensor([1, 2])
 def test_errors(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [engine.float16, engine.bfloat16, engine.float32])
+def test_cross_entropy_of_no_rows(dtype: engine.dtype) -> None:
+    x, none = engine.zeros(0, 5, dtype=dtype, requires_grad=True), engine.zeros(0, dtype=engine.int64)
+    mean = F.cross_entropy(x, none)
+    assert mean.isnan()
+    mean.backward()
+    assert x.grad.shape == (0, 5)
+    assert F.cross_entropy(x, none, reduction="sum").item() == 0
+    assert F.cross_entropy(x, none, reduction="none").shape == (0,)

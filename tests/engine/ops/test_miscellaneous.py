@@ -103,3 +103,11 @@ def test_derivatives_that_are_not_defined_are_refused() -> None:
     y = engine.ones(2).scatter_reduce(0, index, x, "prod")
     with pytest.raises(RuntimeError, match="factors of 0"):
         engine.autograd.grad(y.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("dtype", [engine.bool, engine.int64, engine.float16, engine.bfloat16, engine.complex64])
+def test_views_of_nothing_keep_their_dtype(dtype: engine.dtype) -> None:
+    for view in (engine.zeros((0, 3), dtype=dtype)[:, 1], engine.zeros((3, 0), dtype=dtype)[1:2]):
+        assert view.dtype is dtype
+        assert view.storage_offset() == 1
+        assert view.numel() == 0

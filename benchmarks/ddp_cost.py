@@ -1,0 +1,97 @@
+"""What DistributedDataParallel adds to a training step of one rank: both in turns in one job, so under one load.
+
+    ddprun -n 2 benchmarks/ddp_cost.py mlp cnn
+
+One JSON line a workload, from rank 0, medians over the rounds: plain_ms, a step of each rank without the wrapper (all
+ranks busy, nobody waits for another); slower_ms, the mean over the rounds of the slower rank's, which any lock step
+costs at least; ddp_ms, wrapped; and in_backward_ms, wrapped with `ddp.step_in_backward`. cost and cost_in_backward are
+their shares above the mean of plain_ms.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import workloads
+from training import MANY, training_step
+from workloads import F, library
+
+import ddp
+from ddp import DistributedDataParallel, step_in_backward
+
+STEPS, WARMUP = 10, 3  # a round
+
+
+def steps_of(name: str) -> dict[str, Callable[[], object]]:
+    """Collective: the three kinds of steps, each on a model of its own."""
+    library.manual_seed(0)
+    model, inputs, targets = workloads.WORKLOADS[name](library.Generator().manual_seed(ddp.get_rank()))
+    plain = training_step(copy.deepcopy(model))
+    wrapped = training_step(DistributedDataParallel(copy.deepcopy(model)))
+    net = DistributedDataParallel(model)
+    optimizer = library.optim.AdamW(net.parameters(), lr=1e-3)
+    step_in_backward(optimizer, net)
+
+    def in_backward() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(net(inputs), targets).backward()
+
+    return {
+        "plain": lambda: plain(inputs, targets),
+        "ddp": lambda: wrapped(inputs, targets),
+        "in_backward": in_backward,
+    }
+
+
+def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
+    """Collective: the line of one workload."""
+    kinds = steps_of(name)
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind, step in kinds.items():
+            for _ in range(WARMUP):
+                step()
+            ddp.barrier()
+            began = time.perf_counter()
+            for _ in range(steps):
+                step()
+            times[kind].append((time.perf_counter() - began) / steps * 1e3)
+    ranks: list[Any] = [None] * ddp.get_world_size()
+    ddp.all_gather_object(ranks, times)
+    medians = {kind: [statistics.median(rank[kind]) for rank in ranks] for kind in times}
+    plain = statistics.mean(medians["plain"])
+    return {
+        "workload": name,
+        "ranks": len(ranks),
+        "plain_ms": [round(each, 4) for each in medians["plain"]],
+        "slower_ms": round(statistics.mean(map(max, zip(*(rank["plain"] for rank in ranks), strict=True))), 4),
+        "ddp_ms": round(medians["ddp"][0], 4),
+        "in_backward_ms": round(medians["in_backward"][0], 4),
+        "cost": round(medians["ddp"][0] / plain - 1, 4),
+        "cost_in_backward": round(medians["in_backward"][0] / plain - 1, 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = ", ".join(workloads.WORKLOADS)
+    parser.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {known}; default the first four")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--steps", type=int, help="a round (default 10, more where they are short)")
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in workloads.WORKLOADS]:
+        parser.error(f"unknown workload {unknown[0]!r}: choose from {known}")
+    ddp.init_process_group()
+    for name in given.names or workloads.STATED:
+        line = measure(name, given.rounds, given.steps or MANY.get(name, STEPS))
+        if ddp.get_rank() == 0:
+            print(json.dumps(line), flush=True)
+    ddp.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
