@@ -1,5 +1,6 @@
 """How the engine tells a Reducer of gradients: a listener on each parameter, which counts its bucket down."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize, ref
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 Listener = Callable[[bool, engine.Tensor | None], None]
 
 _owners: "WeakValueDictionary[int, Reducer]" = WeakValueDictionary()  # by id of the parameter
+
+# Gradients on a GPU come from a thread of the engine's, those in host memory from the one that called backward; but
+# Reducers and transports know one thread at a time.
+_turn = threading.RLock()
 
 
 def listen(
@@ -32,9 +37,12 @@ def listen(
             before.detach()
         _owners[id(parameter)] = reducer
     listeners: list[tuple[engine.Tensor, Listener]] = []
+    threads = any(parameter.is_cuda for owner in set(_owners.values()) for parameter in owner.parameters)
     for bucket in buckets:
         for slot, (parameter, view) in enumerate(bucket.members):
             listener = _listener(reducer, bucket, slot)
+            if threads:
+                listener = _in_turn(listener)
             if order is not None:
                 listener = order.noting(bucket.indices[slot], listener)
             graph.listen_to_gradients(parameter, listener, view if as_view else None)
@@ -84,6 +92,14 @@ def _listener(reducer: "Reducer", bucket: Bucket, slot: int) -> Listener:
         on_gradient(arrived, gradient)
 
     return on_device_gradient
+
+
+def _in_turn(listener: Listener) -> Listener:
+    def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
+        with _turn:
+            listener(arrived, gradient)
+
+    return on_gradient
 
 
 def _reducer(weak: "ref[Reducer]") -> "Reducer":

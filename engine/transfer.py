@@ -80,11 +80,22 @@ def _keep(cuda: Any, stream: Any, host: np.ndarray) -> None:
             graph.kept.append(host)
             return
     else:
-        while _under_way and _under_way[0][0].done:
-            _under_way.popleft()
+        _let_go()
     event = cuda.Event(disable_timing=True)
     event.record(stream)
     _under_way.append((event, host))
+
+
+def _let_go() -> None:
+    """Gives host memory back whose copies have run."""
+    while True:
+        try:
+            oldest = _under_way.popleft()  # whoever looks at it has it to himself: several threads copy
+        except IndexError:
+            return
+        if not oldest[0].done:
+            _under_way.appendleft(oldest)
+            return
 
 
 def forget() -> None:

@@ -36,7 +36,10 @@ def distribute(run: "Run", task: GraphTask, node: Node, results: list[Any], plac
         gradient, results[number] = results[number], None
         following, slot = edge
         if gradient is not None:
-            gradient = fit(node, number, gradient, spec, recorded)
+            fitted = fit(node, number, gradient, spec, recorded)
+            if fitted is not gradient:
+                event = None  # the work of that comes after it
+            gradient, fitted = fitted, None
         source = place
         index = spec.device.index
         if source is None and gradient is not None and index is not None:

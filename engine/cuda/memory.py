@@ -155,16 +155,16 @@ def _free_later(block: Any) -> None:
         block.private.kept.append(block.inner)
         return
     events = []
-    with _on(block.device_id):
-        cuda = backend.require_cupy().cuda
-        for raw in block.streams.values():
-            captured = _private_pool(raw) if capturing else None
-            if captured is not None:  # an event of a capture cannot be asked whether it is done
-                captured.kept.append(block.inner)
-                return
+    cuda = backend.require_cupy().cuda
+    for raw in block.streams.values():
+        captured = _private_pool(raw) if capturing else None
+        if captured is not None:  # an event of a capture cannot be asked whether it is done
+            captured.kept.append(block.inner)
+            return
+        with _on(block.device_id if raw.device_id < 0 else raw.device_id):  # an event is recorded on its own GPU
             event = cuda.Event(disable_timing=True)
             event.record(raw)
-            events.append(event)
+        events.append(event)
     _waiting.append((events, block.inner))
 
 
@@ -172,8 +172,18 @@ def free_done() -> None:
     """Gives blocks back that no stream uses any more. Asking an event does not wait for it."""
     if capturing:  # which forbids to ask
         return
-    while _waiting and all(event.done for event in _waiting[0][0]):
-        _waiting.popleft()
+    while (oldest := _take_oldest()) is not None:
+        if not all(event.done for event in oldest[0]):
+            _waiting.appendleft(oldest)
+            return
+
+
+def _take_oldest() -> tuple[list[Any], Any] | None:
+    """Whoever looks at a block that waits has it to himself: several threads allocate."""
+    try:
+        return _waiting.popleft()
+    except IndexError:
+        return None
 
 
 def _malloc_again(source: Any, size: int, error: BaseException) -> Any:
@@ -187,9 +197,8 @@ def _malloc_again(source: Any, size: int, error: BaseException) -> Any:
     if not capturing:
         known.retries += 1
         gc.collect()
-        while _waiting:
-            events, _ = _waiting.popleft()
-            for event in events:
+        while (oldest := _take_oldest()) is not None:
+            for event in oldest[0]:
                 event.synchronize()
         note_reserved()
         source.free_all_blocks()

@@ -170,13 +170,15 @@ class stream:
             self._before.append((cuda.runtime.getDevice(), cuda.get_current_stream(index)))
             if self._before[-1][0] != index:
                 cuda.runtime.setDevice(index)
-            self.stream.raw.use()
+            self.stream.raw.__enter__()  # CuPy's own `with` inside comes back to what was entered, not to what is used
         return self.stream
 
     def __exit__(self, *_: object) -> None:
         if self.stream is not None:
             runtime = backend.require_cupy().cuda.runtime
             index, raw = self._before.pop()
+            runtime.setDevice(self.stream.device_index)  # it may have been changed inside
+            self.stream.raw.__exit__(None, None, None)
             raw.use()
             if index != self.stream.device_index:
                 runtime.setDevice(index)
@@ -248,7 +250,7 @@ class Event:
 
     def query(self) -> bool:
         """Whether the work before the event is done."""
-        return self.raw is None or backend.require_cupy().cuda.runtime.eventQuery(self.raw.ptr) == 0
+        return self.raw is None or has_passed(self.raw)
 
     def synchronize(self) -> None:
         """Waits for the work before the event."""
@@ -282,6 +284,21 @@ class Event:
 
     def __repr__(self) -> str:
         return f"<engine.cuda.Event {self.cuda_event:#x}>" if self.raw is not None else "<engine.cuda.Event unrecorded>"
+
+
+_NOT_READY = 600  # cudaErrorNotReady, which CuPy has no name for
+
+
+def has_passed(event: Any) -> bool:
+    """Whether the work before an event of CuPy's is done.
+
+    Raises: CUDARuntimeError where the GPU has failed. CuPy's own `done` says False then, for ever.
+    """
+    runtime = backend.require_cupy().cuda.runtime
+    status = runtime.eventQuery(event.ptr)
+    if status not in (0, _NOT_READY):
+        raise runtime.CUDARuntimeError(status)
+    return bool(status == 0)
 
 
 class _Opened:

@@ -101,6 +101,7 @@ class DevicePrefetcher:
         self.device = as_device(device)
         if self.device.type != "cuda":
             raise RuntimeError(f"DevicePrefetcher copies to a GPU; expected a cuda device, got {self.device}")
+        self._side: Any = None  # one for all epochs: CuPy's pool keeps the memory of a stream for that stream
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -108,7 +109,9 @@ class DevicePrefetcher:
     def __iter__(self) -> Iterator[Any]:
         from engine.cuda import streams
 
-        side = streams.Stream(self.device)
+        if self._side is None:
+            self._side = streams.Stream(self.device)
+        side = self._side
         batches = iter(self.loader)
         coming = self._sent(batches, side)
         while coming is not None:

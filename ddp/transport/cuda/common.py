@@ -23,6 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from ddp.transport.base import CACHE_LINE, accumulator_dtype, check_divisor, closed, round_up
 from engine import device
 from engine.backend import require_cupy
+from engine.cuda.streams import has_passed, of_raw, stream
 
 # Waiting for other ranks' hosts: look again at once, then let others run, then sleep. As in `ddp.transport.shared`.
 _SPINS = 2000
@@ -142,7 +143,7 @@ class CudaTransport(ABC):
         buffer.stage = IDLE
 
     def is_done(self, buffer: Any) -> bool:
-        return buffer.stage == DONE and (not buffer.array.size or bool(buffer.done.done))
+        return buffer.stage == DONE and (not buffer.array.size or has_passed(buffer.done))
 
     def close(self) -> None:
         self._closed = True
@@ -153,6 +154,10 @@ class CudaTransport(ABC):
     def current_device(self) -> Any:
         """Context manager: this transport's GPU is the one in use."""
         return require_cupy().cuda.Device(self.device.index)
+
+    def _on_stream(self) -> Any:
+        """Context manager: `_stream` is the current one. CuPy's own would not come back to a stream set by `use`."""
+        return stream(of_raw(self._stream, self._on_device.id))
 
     def _current(self) -> Any:
         return require_cupy().cuda.get_current_stream(self.device.index)
@@ -179,7 +184,7 @@ class LoopbackCudaTransport(CudaTransport):
         from ddp.transport.cuda.summing import SliceSum
 
         buffer.work = buffer.work or SliceSum([buffer.array], [buffer.result])
-        with self._stream:
+        with self._on_stream():
             buffer.work.run(mean, None)
         buffer.done.record(self._stream)
 

@@ -21,6 +21,7 @@ from ddp.transport.cuda.common import CudaBuffer, CudaTransport, device_zeros
 from ddp.transport.cuda.summing import SliceSum
 from engine import device
 from engine.backend import require_cupy
+from engine.cuda.streams import has_passed
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -118,11 +119,11 @@ class GpuMpiTransport(CudaTransport):
 
     def _poll(self) -> None:
         self._host.poll()
-        while self._queue and self._free[self._queue[0][1].place] and self._queue[0][0].work.filled.done:
+        while self._queue and self._free[self._queue[0][1].place] and has_passed(self._queue[0][0].work.filled):
             self._scatter(*self._queue.popleft())
         while self._scattering and self._add(*self._scattering[0]):
             self._scattering.popleft()
-        while self._adding and self._adding[0][1].total.done:
+        while self._adding and has_passed(self._adding[0][1].total):
             self._gather(*self._adding.popleft())
         for pair in tuple(self._gathering):
             if all(request.Test() for request in pair[1].requests):
@@ -161,7 +162,7 @@ class GpuMpiTransport(CudaTransport):
         work = buffer.work
         if not self._learn_headers(work) or not all(request.Test() for request in chunk.requests):
             return False
-        with self._stream:
+        with self._on_stream():
             if buffer.divisor is None:
                 chunk.sums.average(work.headers.header[-self.size :].tolist())
             else:

@@ -133,7 +133,7 @@ class IpcTransport(CudaTransport):
     def _sum(self, buffer: CudaBuffer) -> None:
         work = buffer.work
         self._wait_for(self._stream, work.block, _FILLED)
-        with self._stream:
+        with self._on_stream():
             if buffer.divisor is None:
                 work.sums.average(work.arrived.header[-self.size :].tolist())
             else:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # cudaIpcGetMemHandle names whole allocations; cudaMalloc packs those below this size into one, which would be mapped
 # with whatever else lies there.
 _GRANULE = 2 << 20
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, which CuPy has no name for
 
 
 class _Hold:
@@ -30,8 +31,9 @@ class _Hold:
 class Block:
     """One rank's memory, and the addresses and events at which this process sees those of every rank."""
 
-    def __init__(self, memory: Any, addresses: list[int], events: list[list[int]]) -> None:
+    def __init__(self, memory: Any, addresses: list[int], events: list[list[int]], own: Sequence[Any]) -> None:
         self.memory = memory
+        self.own = own  # this rank's events, which must not be destroyed as long as another rank may wait for them
         self.addresses = addresses  # in rank order
         self.events = events  # of each rank, in rank order: raw handles
         self.hold: Any = None  # weakly: what the arrays on `memory` keep alive
@@ -59,12 +61,12 @@ class MappedBlocks:
         mine: Any = None
         offer: tuple[int, bytes, list[bytes]] | str
         try:
-            mine = cuda.Memory(round_up(max(nbytes, 1), _GRANULE))
+            mine = _new_memory(round_up(max(nbytes, 1), _GRANULE))
             cuda.runtime.memsetAsync(mine.ptr, 0, nbytes, cuda.get_current_stream().ptr)
             handles = [cuda.runtime.ipcGetEventHandle(event.ptr) for event in events]
             offer = (nbytes, cuda.runtime.ipcGetMemHandle(mine.ptr), handles)
             cuda.get_current_stream().synchronize()  # before a peer can write there
-        except (error, cuda.memory.OutOfMemoryError) as cause:
+        except error as cause:
             offer = f"rank {self._rank} cannot share device memory: {cause}"
         offers = self._comm.allgather(offer)
         addresses: list[int] = []
@@ -86,7 +88,7 @@ class MappedBlocks:
         sizes = {one[0] for one in offers if not isinstance(one, str)}
         if not problems and len(sizes) > 1:
             problems = [f"the ranks ask for buffers of different sizes, {[one[0] for one in offers]} bytes"]
-        block = Block(mine, addresses, everyones)
+        block = Block(mine, addresses, everyones, events)
         if problems:
             self._unmap(block)
             self._comm.Barrier()  # nobody frees what another one has mapped
@@ -137,6 +139,19 @@ class MappedBlocks:
             if rank != self._rank:
                 for event in events:
                     runtime.eventDestroy(event)
+
+
+def _new_memory(nbytes: int) -> Any:
+    """An allocation of its own, of memory that CuPy's pool does not use where there is no other."""
+    cupy = require_cupy()
+    runtime = cupy.cuda.runtime
+    try:
+        return cupy.cuda.Memory(nbytes)
+    except runtime.CUDARuntimeError as error:
+        if error.status != _OUT_OF_MEMORY:
+            raise
+    cupy.get_default_memory_pool().free_all_blocks()
+    return cupy.cuda.Memory(nbytes)
 
 
 def _mark_dead(block: Block) -> None:

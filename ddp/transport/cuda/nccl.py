@@ -8,6 +8,9 @@ size, topology and version, halves are summed in half precision, and weights wou
 Everything of a transport is queued on one stream, buffer after buffer in the order of start, which NCCL asks for: a
 buffer's turn comes when the headers of all ranks are there (they travel between the hosts), so no kernel of NCCL
 occupies the GPU before all ranks have filled their buffers.
+
+An `independent` transport has a communicator and a stream of its own. Where ranks start sums of two of them
+in different orders, NCCL needs room on the GPU for both at once, and nothing that waits for the whole GPU between them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -123,7 +126,7 @@ class NcclTransport(CudaTransport):
                 self._nccl.send(own.data.ptr, nbytes, nccl.NCCL_UINT8, rank, stream.ptr)
                 self._nccl.recv(row.data.ptr, nbytes, nccl.NCCL_UINT8, rank, stream.ptr)
         nccl.groupEnd()
-        with stream:
+        with self._on_stream():
             if buffer.divisor is None:
                 work.sums.average(work.headers.header[-self.size :].tolist())
             else:

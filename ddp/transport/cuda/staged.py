@@ -11,6 +11,7 @@ the last chunks. Chunks are handed to the host transport in the order of start o
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 from weakref import finalize
 
@@ -21,6 +22,7 @@ from ddp.transport.base import Transport
 from ddp.transport.cuda.common import CudaBuffer, CudaTransport, device_zeros
 from engine import device
 from engine.backend import require_cupy
+from engine.cuda.streams import has_passed
 
 CHUNK_BYTES = 1 << 22
 
@@ -31,14 +33,14 @@ _COPYING_OUT, _SUMMING, _COPIED_BACK = range(3)
 class _Chunk:
     """A part of a buffer's arrays, and the host memory it travels through."""
 
-    __slots__ = ("__weakref__", "array", "host", "left", "locked", "result", "stage")
+    __slots__ = ("__weakref__", "array", "copied", "host", "locked", "result", "stage")
 
     def __init__(self, array: Any, result: Any, host: Any) -> None:
         self.array = array
         self.result = result
         self.host = host  # a buffer of the host transport
+        self.copied = require_cupy().cuda.Event(disable_timing=True)  # the last copy, out or back
         self.locked = _page_locked(host.array, self)  # its memory, or what is copied to and from there
-        self.left = require_cupy().cuda.Event(disable_timing=True)  # it is in host memory
         self.stage = _COPIED_BACK
 
 
@@ -70,19 +72,21 @@ class StagedTransport(CudaTransport):
         return buffer
 
     def _begin(self, buffer: CudaBuffer) -> None:
+        if buffer.array.size:
+            self._stream.wait_event(buffer.done)  # what was copied back before has left the host memory
         for place, chunk in enumerate(buffer.work):
             chunk.stage = _COPYING_OUT
             if place and buffer.header.size:
                 chunk.host.header[0] = buffer.header[0]
             if chunk.array.size:
                 chunk.array.data.copy_to_host_async(chunk.locked.ctypes.data, chunk.array.nbytes, self._stream)
-                chunk.left.record(self._stream)
+                chunk.copied.record(self._stream)
             self._leaving.append((buffer, chunk))
 
     def _poll(self) -> None:
         while self._leaving:
             buffer, chunk = self._leaving[0]
-            if chunk.array.size and not chunk.left.done:
+            if chunk.array.size and not has_passed(chunk.copied):
                 break  # later chunks are summed later, on every rank
             self._leaving.popleft()
             if chunk.locked is not chunk.host.array:
@@ -108,6 +112,7 @@ class StagedTransport(CudaTransport):
             if chunk.locked is not chunk.host.array:
                 chunk.locked[:] = chunk.host.result
             chunk.result.data.copy_from_host_async(chunk.locked.ctypes.data, chunk.result.nbytes, self._back)
+            chunk.copied.record(self._back)
         chunk.stage = _COPIED_BACK
 
     def independent(self) -> "StagedTransport":
@@ -120,7 +125,8 @@ class StagedTransport(CudaTransport):
 def _page_locked(array: NDArray[Any], owner: _Chunk) -> NDArray[Any]:
     """The array itself with its memory page-locked as long as `owner` lives; where that cannot be, another one like it.
 
-    It cannot where its pages are not its own, as those of a small private array.
+    It cannot where its pages are not its own, as those of a small private array. A copy may be under way when nobody
+    holds the owner any more: the memory stays until that has run.
     """
     if not array.size:
         return array
@@ -128,6 +134,14 @@ def _page_locked(array: NDArray[Any], owner: _Chunk) -> NDArray[Any]:
     try:
         cuda.runtime.hostRegister(array.ctypes.data, array.nbytes, 0)
     except cuda.runtime.CUDARuntimeError:
-        return np.frombuffer(cuda.alloc_pinned_memory(array.nbytes), array.dtype, array.size)
-    finalize(owner, cuda.runtime.hostUnregister, array.ctypes.data).atexit = False
+        array = np.frombuffer(cuda.alloc_pinned_memory(array.nbytes), array.dtype, array.size)
+        finalize(owner, _let_go, array, owner.copied, None).atexit = False
+        return array
+    finalize(owner, _let_go, array, owner.copied, cuda.runtime.hostUnregister).atexit = False
     return array
+
+
+def _let_go(array: NDArray[Any], copied: Any, unregister: "Callable[[int], None] | None") -> None:
+    copied.synchronize()
+    if unregister is not None:
+        unregister(array.ctypes.data)

@@ -2,6 +2,8 @@
 
 import copy
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ import ddp
 import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
+from ddp.reducer import Reducer
 from engine.optim import SGD
 from tests import cuda_simulator
 
@@ -308,6 +311,37 @@ def test_parameters_in_host_memory_and_on_a_gpu(start) -> None:
         sum_of_outputs(net, whole_batch(step)[group.rank :: 2]).backward()
         for expected, found in zip(gradients(alone), gradients(net), strict=True):
             assert np.array_equal(found * np.float32(2), expected)
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_gradients_of_two_threads_take_turns(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of the GPU and the thread that called backward: a Reducer and MPI know one at a time."""
+    _, device = start(None)
+
+    class Apart(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.there, self.here = nn.Linear(3, 1, device=device), nn.Linear(3, 1)
+
+        def forward(self, x: engine.Tensor) -> engine.Tensor:
+            return self.there(x.to(device)).sum() + self.here(x).sum().to(device)
+
+    net = DistributedDataParallel(Apart(), bucket_cap_mb=1e-6)
+    inside: list[str] = []
+    most: list[int] = []
+    begun = Reducer.start_full_buckets
+
+    def slowly(reducer: Reducer) -> None:
+        inside.append(threading.current_thread().name)
+        most.append(len(set(inside)))
+        time.sleep(0.05)
+        begun(reducer)
+        inside.remove(threading.current_thread().name)
+
+    monkeypatch.setattr(Reducer, "start_full_buckets", slowly)
+    net(engine.ones(2, 3)).backward()
+    assert most
+    assert max(most) == 1
 
 
 @pytest.mark.mpi(ranks=[2])

@@ -98,6 +98,23 @@ def test_bits_are_those_of_rank_order_and_one_division(transports, comm, dtype: 
             assert result.tobytes() == expected.tobytes(), transport.name
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+def test_the_callers_stream_stays_current(transports, comm) -> None:
+    for transport in transports:
+        with transport._on_device:
+            buffer = transport.allocate(1001, np.float32)
+            side = engine.cuda.Stream()
+            side.wait_stream(engine.cuda.current_stream())
+            engine.cuda.set_stream(side)
+            buffer.array.set(np.full(1001, 2.0, np.float32))
+            transport.start(buffer, 2.0)
+            assert engine.cuda.current_stream() == side, transport.name
+            transport.wait(buffer)
+            assert engine.cuda.current_stream() == side, transport.name
+            assert buffer.result.get().tolist() == [comm.size * 1.0] * 1001
+            engine.cuda.set_stream(engine.cuda.default_stream())
+
+
 @pytest.mark.mpi(ranks=[2, 4])
 def test_bits_are_those_of_the_shared_transport(transports, comm) -> None:
     host = choose_transport(comm, "shared")
@@ -391,4 +408,81 @@ def test_devices_wait_for_one_anothers_events(comm, cuda: engine.device, monkeyp
         assert set(before) == {(transport._stream.ptr, event) for event in filled}
         assert set(after) == {(transport._results.ptr, event) for event in summed}
         assert len(set(filled) | set(summed)) == 2 * comm.size
+    transport.close()
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_a_gpu_that_fails_ends_the_sum(transports, comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event of a GPU that has failed is never done: nobody must wait for that."""
+    if not cuda_simulator.installed():
+        pytest.skip("a real GPU is not to fail")
+    from engine.backend import require_cupy
+
+    runtime = require_cupy().cuda.runtime
+    for transport in transports:
+        if transport.name not in ("staged", "gpu_mpi"):
+            continue
+        buffer = transport.allocate(10, np.float32)
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime, "eventQuery", lambda event: 700)
+            with pytest.raises(runtime.CUDARuntimeError, match="illegal memory access"):
+                reduce_once(transport, buffer, np.ones(10, np.float32))
+        transport.wait(buffer)
+        comm.Barrier()
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_events_live_as_long_as_others_may_wait_for_them(comm, cuda: engine.device) -> None:
+    if not cuda_simulator.installed():
+        pytest.skip("a real GPU does not tell of an event that was destroyed")
+    from engine.backend import require_cupy
+
+    transport: Any = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
+    buffer = transport.allocate(1000, np.float32)
+    reduce_once(transport, buffer, np.ones(1000, np.float32))
+    events = buffer.work.block.events[comm.rank]
+    del buffer
+    runtime = require_cupy().cuda.runtime
+    for event in events:  # the other rank may not yet have told its stream to wait for it
+        assert runtime.eventQuery(event) in (0, 600)
+    transport._blocks.collect()
+    for event in events:
+        with pytest.raises(runtime.CUDARuntimeError, match="invalid resource handle"):
+            runtime.eventQuery(event)
+    transport.close()
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_mapped_memory_may_come_from_what_the_pool_does_not_use(
+    comm, cuda: engine.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not cuda_simulator.installed():
+        pytest.skip("fills the device's memory")
+    from tests.cuda_simulator import memory
+
+    transport: Any = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
+    unused = engine.empty(1 << 20, device=cuda)
+    with transport._on_device:
+        arena = memory.arena_of(0)
+    monkeypatch.setattr(memory, "_capacity", arena.used - arena.left)
+    with pytest.raises(RuntimeError, match=r"rank 0 cannot share device memory: .*out of memory"):
+        transport.allocate(1000, np.float32)
+    del unused
+    buffer = transport.allocate(1000, np.float32)
+    assert set(reduce_once(transport, buffer, np.ones(1000, np.float32)).tolist()) == {2}
+    transport.close()
+
+
+@pytest.mark.mpi(ranks=[2])
+@pytest.mark.parametrize("inner", ["shared", "mpi"])
+def test_host_memory_stays_until_it_was_copied_back(comm, cuda: engine.device, inner: str) -> None:
+    if not cuda_simulator.installed():
+        pytest.skip("a real copy may be through already")
+    transport: Any = CUDA_TRANSPORTS["staged"](comm, cuda, inner)
+    buffer = transport.allocate(1000, np.float32)
+    transport.start(buffer)
+    transport.wait(buffer)
+    copied = [chunk.copied for chunk in buffer.work]
+    del buffer
+    assert all(event.done for event in copied)
     transport.close()

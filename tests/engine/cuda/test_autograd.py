@@ -87,6 +87,21 @@ def test_gradients_accumulated_from_several_streams_are_ordered(branches, cuda):
     assert x.grad.tolist() == [branches * (branches + 1) / 2] * 3
 
 
+def test_what_makes_a_gradient_fit_comes_before_its_event(cuda):
+    """The gradients of both inputs leave for other streams, and the second one is summed first: it was broadcast."""
+    first, second, main = engine.cuda.Stream(), engine.cuda.Stream(), engine.cuda.current_stream()
+    x, scale = leaf(cuda), leaf(cuda, [2.0])
+    with on(first, main):
+        a = x * 2
+    with on(second, main):
+        b = scale * 3
+    main.wait_stream(first)
+    main.wait_stream(second)
+    (a * b).sum().backward()
+    assert x.grad.tolist() == [12.0] * 3
+    assert scale.grad.tolist() == [36.0]
+
+
 def test_a_stream_that_does_not_wait_in_forward_is_a_race_in_forward_only(simulated):
     """Backward orders itself, whatever the caller's stream is when it is called."""
     side, third, main = engine.cuda.Stream(), engine.cuda.Stream(), engine.cuda.current_stream()

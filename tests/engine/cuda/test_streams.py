@@ -1,8 +1,11 @@
 """Streams and events, and memory that is used on several streams. On the simulated device a race is an error."""
 
+import threading
+
 import pytest
 
 import engine
+from engine import backend, transfer
 from engine.cuda import memory
 from tests import cuda_simulator
 
@@ -36,6 +39,21 @@ def test_a_stream_is_current_inside_its_block(cuda):
     engine.cuda.set_stream(engine.cuda.default_stream())
     assert side != engine.cuda.default_stream()
     assert {side: 1}[side] == 1
+
+
+def test_cupys_own_blocks_come_back_to_the_stream_around_them(cuda):
+    side, inner = engine.cuda.Stream(), engine.cuda.Stream()
+    with engine.cuda.stream(side):
+        with inner.raw:
+            assert engine.cuda.current_stream() == inner
+        assert engine.cuda.current_stream() == side
+        engine.cuda.set_stream(inner)
+    assert engine.cuda.current_stream() == engine.cuda.default_stream()
+    engine.cuda.set_stream(side)
+    with engine.cuda.stream(inner):
+        assert engine.cuda.current_stream() == inner
+    assert engine.cuda.current_stream() == side
+    engine.cuda.set_stream(engine.cuda.default_stream())
 
 
 def test_a_stream_of_another_gpu_brings_its_device(cuda):
@@ -151,6 +169,47 @@ def test_freed_memory_that_another_stream_uses_is_not_given_away(cuda):
     engine.empty(1, device=cuda)
     assert not memory._waiting
     assert y.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("name", ["memory", "transfer"])
+def test_two_threads_give_back_what_is_done(name, cuda):
+    """While one asks the event of a block, another one gives that block back: the next one is not theirs to give."""
+    waiting = memory._waiting if name == "memory" else transfer._under_way
+    give_back = memory.free_done if name == "memory" else transfer._let_go
+
+    class Passed:
+        asked = 0
+
+        @property
+        def done(self):
+            self.asked += 1
+            if self.asked == 1:
+                other = threading.Thread(target=give_back)
+                other.start()
+                other.join()
+            return True
+
+    class Pending:
+        done = False
+
+        def synchronize(self):
+            pass
+
+    try:
+        for event in (Passed(), Pending()):
+            waiting.append(([event], "block") if name == "memory" else (event, "block"))
+        give_back()
+        assert len(waiting) == 1
+    finally:
+        waiting.clear()
+
+
+def test_a_gpu_that_has_failed_is_told(simulated, monkeypatch):
+    event = engine.cuda.current_stream().record_event()
+    runtime = backend.require_cupy().cuda.runtime
+    monkeypatch.setattr(runtime, "eventQuery", lambda event: 700)
+    with pytest.raises(runtime.CUDARuntimeError, match="illegal memory access"):
+        event.query()
 
 
 def test_without_record_stream_the_memory_is_a_race(simulated):
