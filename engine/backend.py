@@ -2,6 +2,7 @@
 imports CuPy.
 """
 
+import ctypes
 import importlib
 import warnings
 from contextlib import AbstractContextManager
@@ -75,6 +76,11 @@ def find_nccl() -> ModuleType | None:
         except ImportError:
             return None
     return module if module.available else None
+
+
+def cublas_library() -> Any:
+    """cuBLAS itself: the library that CuPy's module for it is linked to."""
+    return ctypes.CDLL(require_cupy().cuda.cublas.__file__)  # a look-up of a symbol goes on to what the module needs
 
 
 def special_functions() -> Any:

@@ -19,6 +19,7 @@ from engine.dtypes import bool_
 from engine.ops.attention_blocks import attention_by_blocks, fits_blocks, slopes_by_blocks
 from engine.ops.common import optional
 from engine.ops.dropout import keep_mask
+from engine.ops.matmul_cuda import matmul
 from engine.ops.precision import in_single_precision, require_real
 from engine.ops.softmax import softmax
 from engine.spec import Spec
@@ -77,7 +78,7 @@ def _rule(
 
 def _probabilities(xp: ModuleType, query: Any, key: Any, mask: Any, causal: bool, scale: float) -> tuple[Any, Any]:
     """softmax(query keyᵀ · scale + mask) and its log-sum-exp, in whole."""
-    scores = xp.matmul(query, key.swapaxes(-1, -2)) * scale
+    scores = matmul(xp, query, key.swapaxes(-1, -2)) * scale
     if causal:
         scores = xp.where(xp.tri(*scores.shape[-2:], dtype=bool), scores, -xp.inf)
     if mask is not None:
@@ -105,7 +106,7 @@ def _attention(
     query, key, value = (in_single_precision(array) for array in (query, key, value))
     probabilities, log_sums = _probabilities(xp, query, key, mask, causal, scale)
     dropped = probabilities if kept is None else probabilities * kept * kept_scale
-    return xp.matmul(dropped, value).astype(kind, copy=False), log_sums, None
+    return matmul(xp, dropped, value).astype(kind, copy=False), log_sums, None
 
 
 def _slopes(
@@ -130,14 +131,14 @@ def _slopes(
         return slopes_by_blocks(g, query, key, value, mask, kept, causal, scale, kept_scale, log_sums, blocks)
     query, key, value, g = (in_single_precision(array) for array in (query, key, value, g))
     probabilities, _ = _probabilities(xp, query, key, mask, causal, scale)
-    of_dropped = xp.matmul(g, value.swapaxes(-1, -2))
+    of_dropped = matmul(xp, g, value.swapaxes(-1, -2))
     dropped = probabilities
     if kept is not None:
         of_dropped, dropped = of_dropped * kept * kept_scale, probabilities * kept * kept_scale
     of_scores = probabilities * (of_dropped - (of_dropped * probabilities).sum(axis=-1, keepdims=True))
-    of_query = xp.matmul(of_scores, key) * scale
-    of_key = xp.matmul(of_scores.swapaxes(-1, -2), query) * scale
-    return [of_query, of_key, xp.matmul(dropped.swapaxes(-1, -2), g), of_scores if needs[3] else None, None]
+    of_query = matmul(xp, of_scores, key) * scale
+    of_key = matmul(xp, of_scores.swapaxes(-1, -2), query) * scale
+    return [of_query, of_key, matmul(xp, dropped.swapaxes(-1, -2), g), of_scores if needs[3] else None, None]
 
 
 def _recorded_slopes(

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from engine import dtypes
+from engine import backend, dtypes
 from engine.autograd.versions import MULTIPLE, restricted
 from engine.dispatch import Operator, apply, define
+from engine.layout import contiguous_format
 from engine.ops.pointwise import FUNCTIONS, floating, pointwise
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -76,7 +77,13 @@ VIEW_AS_REAL = _not_analytic(
         "view_as_real",
         rule=_as_real_rule,
         forward=_as_real,
-        backward=(lambda g, nd: nd.view_as_complex(g.contiguous()) if nd.records else g[..., 0] + 1j * g[..., 1],),
+        backward=(
+            lambda g, nd: (
+                nd.view_as_complex(g.clone(memory_format=contiguous_format))
+                if nd.records
+                else g[..., 0] + 1j * g[..., 1]
+            ),
+        ),
         view=True,
     )
 )
@@ -96,6 +103,9 @@ def _joined(xp: ModuleType, input: Any) -> Any:
     kind = input.dtype.char.upper()
     if not input.size:
         return xp.empty(input.shape[:-1], kind)
+    offset = (backend.address(input) - backend.address(backend.storage(input))) // input.itemsize
+    if offset % 2:
+        raise RuntimeError(f"Tensor must have a storage_offset divisible by 2, got {offset}")
     if input.strides[-1] != input.itemsize:  # NumPy's own answer for an axis that was made of another one
         return xp.lib.stride_tricks.as_strided(input, strides=(*input.strides[:-1], input.itemsize)).view(kind)[..., 0]
     return input.view(kind)[..., 0]
@@ -127,7 +137,8 @@ def view_as_real(input: Tensor) -> Tensor:
 def view_as_complex(input: Tensor) -> Tensor:
     """A last axis of size 2 as the parts of complex numbers, a view.
 
-    Raises: RuntimeError for other sizes or strides.
+    Raises: RuntimeError for other sizes or strides, and where it begins at an odd place in its storage: a GPU reads
+    both parts at once.
     """
     return _restrict(apply(VIEW_AS_COMPLEX, (input,)), input)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine.layout import MemoryFormat, contiguous_format
+from engine.ops.matmul_cuda import matmul
 from engine.ops.windows import Axes, ConvWindow, channels_first, channels_last, padded, patches
 
 Array = Any
@@ -27,7 +28,7 @@ def convolve(
     input, weight, bias = _widened(xp, input, weight, bias)
     out = window.positions(input.shape[2:], weight.shape[2:])
     rows = columns(xp, channels_last(input), weight.shape[2:], window, out)
-    products = xp.matmul(rows, weight_matrices(weight, window.groups).swapaxes(-1, -2))
+    products = matmul(xp, rows, weight_matrices(weight, window.groups).swapaxes(-1, -2))
     result = products.swapaxes(0, 1).reshape(input.shape[0], *out, weight.shape[0])
     if bias is not None:
         result = result + bias
@@ -48,7 +49,7 @@ def convolve_transposed(
     input, weight, bias = _widened(xp, input, weight, bias)
     rows = grouped(channels_last(input).reshape(-1, weight.shape[0]), window.groups)
     shape = (input.shape[0], *size, weight.shape[1] * window.groups)
-    matrices = rows @ weight_matrices(weight, window.groups)
+    matrices = matmul(xp, rows, weight_matrices(weight, window.groups))
     result = gather_columns(xp, matrices, shape, weight.shape[2:], window, input.shape[2:])
     if bias is not None:
         result += bias
@@ -67,7 +68,7 @@ def weight_gradient(
     kernel = size[2:]
     rows = columns(xp, channels_last(input), kernel, window, gradient.shape[2:])
     per_group = grouped(channels_last(gradient).reshape(-1, size[0]), window.groups)
-    matrices = per_group.swapaxes(-1, -2) @ rows  # (G, O / G, kernel... * C / G)
+    matrices = matmul(xp, per_group.swapaxes(-1, -2), rows)  # (G, O / G, kernel... * C / G)
     return channels_first(matrices.reshape(size[0], *kernel, size[1])).astype(kind, copy=False)
 
 

@@ -460,7 +460,12 @@ _DLPACK_GPU = 2  # kDLCUDA
 def from_dlpack(source: Any) -> Tensor:
     """A Tensor on memory exported through DLPack."""
     if source.__dlpack_device__()[0] == _DLPACK_GPU:
-        return _on_its_gpu(backend.require_cupy().from_dlpack(source))
+        array = backend.require_cupy().from_dlpack(source)
+        block = array.data.mem
+        # CuPy adds the lengths of the axes up where it should multiply them
+        reach = sum((size - 1) * max(step, 0) for size, step in zip(array.shape, array.strides, strict=True))
+        block.size = array.data.ptr - block.ptr + reach + array.dtype.itemsize if array.size else 0
+        return _on_its_gpu(array)
     return Tensor(array := np.from_dlpack(source), backend.spec_of_array(array))
 
 

@@ -138,11 +138,7 @@ def _cross_entropy(
     count, classes = rows.shape
     index, counted = _indices(xp, target, classes, ignore_index)
     largest = rows.max(axis=1, keepdims=True) if rows.size else rows
-    log_sums = (
-        (largest + xp.log(xp.exp(rows - largest).sum(axis=1, keepdims=True)))
-        if rows.size
-        else rows[:, :1]
-    )
+    log_sums = (largest + xp.log(xp.exp(rows - largest).sum(axis=1, keepdims=True))) if rows.size else rows[:, :1]
     log_probabilities = rows - log_sums
     weights = _weights(xp, index, counted, weight, rows.dtype)
     # where, not a product: an ignored row may hold infinities

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine import backend
+from engine.ops import matmul_captured
 from engine.settings import matmul as allowed
 from engine.spec import Spec
 
@@ -47,6 +48,11 @@ def product(xp: ModuleType, a: Array, b: Array) -> Array:
     out = xp.empty((*batch, rows.shape[-2], columns.shape[-1]), a.dtype)
     write(xp, rows, columns, out)
     return out.reshape((*batch, *(rows.shape[-2:-1] if a.ndim > 1 else ()), *(b.shape[-1:] if b.ndim > 1 else ())))
+
+
+def matmul(xp: ModuleType, a: Array, b: Array) -> Array:
+    """xp.matmul; on a GPU this module's, since CuPy's cannot be recorded in a CUDA graph."""
+    return np.matmul(a, b) if xp is np else product(xp, a, b)
 
 
 def write(xp: ModuleType, a: Array, b: Array, out: Array, add: bool = False, tf32: bool | None = None) -> None:
@@ -143,16 +149,26 @@ def _multiply(a: Array, b: Array, out: Array, add: bool, tf32: bool) -> None:
         operations = [cublas.CUBLAS_OP_T if turned else cublas.CUBLAS_OP_N for turned in (turned_a, turned_b)]
         how = (getattr(cublas, compute), cublas.CUBLAS_GEMM_DEFAULT)
         if count == 1:
-            cublas.gemmEx(
-                *(handle, *operations, m, n, k, one, a.data.ptr, type_of, lead_a, b.data.ptr, type_of, lead_b),
-                *(other, out.data.ptr, type_of, lead_out, *how),
+            name, arguments = (
+                "gemmEx",
+                (
+                    *(handle, *operations, m, n, k, one, a.data.ptr, type_of, lead_a, b.data.ptr, type_of, lead_b),
+                    *(other, out.data.ptr, type_of, lead_out, *how),
+                ),
             )
         else:
-            cublas.gemmStridedBatchedEx(
-                *(handle, *operations, m, n, k, one, a.data.ptr, type_of, lead_a, _batch_stride(a)),
-                *(b.data.ptr, type_of, lead_b, _batch_stride(b)),
-                *(other, out.data.ptr, type_of, lead_out, _batch_stride(out), count, *how),
+            name, arguments = (
+                "gemmStridedBatchedEx",
+                (
+                    *(handle, *operations, m, n, k, one, a.data.ptr, type_of, lead_a, _batch_stride(a)),
+                    *(b.data.ptr, type_of, lead_b, _batch_stride(b)),
+                    *(other, out.data.ptr, type_of, lead_out, _batch_stride(out), count, *how),
+                ),
             )
+        try:
+            getattr(cublas, name)(*arguments)
+        except NotImplementedError:  # CuPy's, while a CUDA graph is recorded
+            matmul_captured.call(name, *arguments)
     finally:
         if full_sums:
             cublas.setMathMode(handle, before)

@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from engine import backend
 from engine.autograd.api import grad
 from engine.dispatch import apply, define
 from engine.kernels import product
 from engine.kernels import rnn as kernels
-from engine.ops import pointwise
+from engine.ops import matmul_cuda, pointwise
 from engine.ops.common import in_single_precision, optional, require_real
 from engine.ops.matmul import linear
+from engine.ops.matmul_cuda import matmul
 from engine.ops.views import chunk, unbind
 from engine.ops.windows import compiled
 from engine.spec import Spec
@@ -200,7 +202,13 @@ def _input_sums(xp: ModuleType, input: Array, weight: Array, bias: Array) -> Arr
 
 def _dot(a: Array, b: Array, out: Array = None) -> Array:
     """a @ b for matrices, by the compiled product where it is faster than BLAS."""
-    if a.size * b.shape[1] >= product.FROM and a.__class__ is np.ndarray and product.serves(a, b):
+    if a.__class__ is not np.ndarray:
+        xp = backend.require_cupy()
+        if out is None:
+            return matmul_cuda.product(xp, a, b)
+        matmul_cuda.write(xp, a, b, out)
+        return out
+    if a.size * b.shape[1] >= product.FROM and product.serves(a, b):
         return product.multiply(a, b, out)
     return a.dot(b, out)
 
@@ -411,10 +419,11 @@ def _weight_slopes(
         else (of_recurrent[0], of_recurrent[1:], outputs[:-1])
     )
     of_weight_hh = _dot(rest.reshape(-1, width).T, before.reshape(-1, hidden.shape[1]))
-    of_weight_hh += xp.dot(first.T, hidden)
+    of_weight_hh += matmul(xp, first.T, hidden)
     ones = xp.ones(len(rows), rows.dtype)
     # BLAS sums short rows faster than add.reduce does
-    return of_input, of_weight_ih, of_weight_hh, xp.dot(ones, rows), xp.dot(ones, of_recurrent.reshape(-1, width))
+    sums = matmul(xp, ones, rows), matmul(xp, ones, of_recurrent.reshape(-1, width))
+    return of_input, of_weight_ih, of_weight_hh, *sums
 
 
 def _recorded_slopes(

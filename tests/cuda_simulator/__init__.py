@@ -14,7 +14,9 @@ punish rarely: accesses that nothing orders (races.py), memory used after its en
 
 import gc
 
+from engine import backend
 from tests.cuda_simulator import calls as _calls
+from tests.cuda_simulator import cublas as _cublas
 from tests.cuda_simulator import ipc as _ipc
 from tests.cuda_simulator import kernels as _kernels
 from tests.cuda_simulator import memory as _memory
@@ -33,13 +35,12 @@ from tests.cuda_simulator.raw import write_only as write_only
 
 GIGABYTE = 1 << 30
 _installed = False
+_cublas_library = backend.cublas_library
 
 
 def install(devices: int = 2, memory: int = 16 * GIGABYTE) -> None:
     """Puts the stand-in in place of `cupy`, with `devices` fresh devices of `memory` bytes each."""
     global _installed
-    from engine import backend
-
     gc.collect(1)
     _streams.reset(devices)
     _memory.reset(memory)
@@ -53,6 +54,7 @@ def install(devices: int = 2, memory: int = 16 * GIGABYTE) -> None:
     _mpi.put_in_place()
     backend._cupy = None
     backend.require_cupy()
+    backend.cublas_library = lambda: _cublas.library
     _installed = True
 
 
@@ -62,12 +64,11 @@ def uninstall() -> None:
     Raises: RaceError for a race that was found and whose error somebody swallowed.
     """
     global _installed
-    from engine import backend
-
     if not _installed:
         return
     _installed = False
     backend._cupy = None
+    backend.cublas_library = _cublas_library
     _module.take_away()
     _mpi.take_away()
     found = list(dict.fromkeys(races.found))

@@ -38,6 +38,13 @@ def contiguous_strides(shape: tuple[int, ...], itemsize: int, order: str = "C") 
     return tuple(reversed(strides)) if order == "C" else tuple(strides)
 
 
+class Exported:
+    """What stands for DLPack's capsule; `from_dlpack` reads it."""
+
+    def __init__(self, array: "ndarray") -> None:
+        self.array = array
+
+
 class ndarray:
     """An array on a simulated device."""
 
@@ -258,8 +265,10 @@ class ndarray:
             "Please use `.get()` to construct a NumPy array explicitly."
         )
 
-    def __dlpack__(self, **_: Any) -> Any:
-        raise BufferError("the simulated device exports no DLPack tensor")
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> "Exported":
+        return Exported(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.data.device_id

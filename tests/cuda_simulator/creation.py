@@ -98,6 +98,13 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, b
     return array(a, dtype, True if copy is None else copy, order or "K", blocking=blocking)
 
 
+def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> ndarray:
+    """`cupy.from_dlpack`: the size of the memory is as wrong as CuPy has it, a sum where a product belongs."""
+    source = array.__dlpack__().array
+    owned = UnownedMemory(source.data.ptr, sum(source.shape) * source.dtype.itemsize, source, source.data.device_id)
+    return ndarray(source.shape, source.dtype, MemoryPointer(owned, 0), source.strides)
+
+
 def asanyarray(a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> ndarray:
     return asarray(a, dtype, order, copy=copy, blocking=blocking)
 

@@ -4,6 +4,7 @@ batch strides. A wrong leading dimension reads wrong elements here as it does th
 Half precision is added up in float32, TF32 rounds operands to 10 bits of mantissa.
 """
 
+import ctypes
 from typing import Any
 
 import ml_dtypes
@@ -32,6 +33,45 @@ calls: list[tuple[str, int, int]] = []  # (function, compute type, math mode) of
 
 class CUBLASError(RuntimeError):
     """What CuPy raises for a status that is not success."""
+
+
+class Library:
+    """cuBLAS itself as `ctypes` calls it: on the stream that it was given, captured or not."""
+
+    def __init__(self) -> None:
+        self._stream = 0
+
+    def cublasSetStream_v2(self, handle: Any, stream: Any) -> int:
+        _check(handle.value)
+        self._stream = stream.value or 0
+        return 0
+
+    def cublasGemmEx(self, *arguments: Any) -> int:
+        return self._run(gemmEx, "PiiiiiPPiiPiiPPiiii", arguments)
+
+    def cublasGemmStridedBatchedEx(self, *arguments: Any) -> int:
+        return self._run(gemmStridedBatchedEx, "PiiiiiPPiilPiilPPiiliii", arguments)
+
+    def _run(self, function: Any, kinds: str, arguments: Any) -> int:
+        types = {"P": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_longlong}
+        assert [type(each) for each in arguments] == [types[kind] for kind in kinds], "nothing converts arguments here"
+        assert self._stream == handles.get_current_stream().ptr, "work of another stream"
+        _past_cupy.append(True)
+        try:
+            function(*(each.value or 0 for each in arguments))
+        finally:
+            _past_cupy.pop()
+        return 0
+
+
+library = Library()
+_past_cupy: list[bool] = []
+
+
+def refuse_in_capture() -> None:
+    """Raises: NotImplementedError, as all of CuPy's functions of cuBLAS and cuSOLVER, on a stream that is captured."""
+    if execution.capturing() and not _past_cupy:
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
 
 
 def _check(handle: int) -> None:
@@ -125,6 +165,7 @@ def _gemm(name: str, handle: int, transa: int, transb: int, m: int, n: int, k: i
         compute,
         algo,
     ) = rest
+    refuse_in_capture()
     _check(handle)
     assert algo in (CUBLAS_GEMM_DEFAULT, CUBLAS_GEMM_DEFAULT_TENSOR_OP)
     if not all(-(2**31) <= each < 2**31 for each in (m, n, k, lda, ldb, ldc, count)):

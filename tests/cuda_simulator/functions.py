@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda_simulator import api, arrays, calls, counters, creation, streams
+from tests.cuda_simulator import api, arrays, calls, counters, creation, cublas, streams
 from tests.cuda_simulator.arrays import ndarray
 from tests.cuda_simulator.ufuncs import BFLOAT16, check_operand, ufunc
 
@@ -57,10 +57,18 @@ def function(owner: str, name: str, numpy_function: Callable[..., Any]) -> Calla
         if name in UNSORTED and any(each.dtype == BFLOAT16 for each in args if isinstance(each, ndarray)):
             raise NotImplementedError(f"cupy.{name}: dtype bfloat16 is not supported")
         args, kwargs = _translate(signature, theirs, args, kwargs)
+        _refuse_in_capture(name, args)
         return calls.call(_half(name, numpy_function), name, args, kwargs)
 
     run.__name__ = run.__qualname__ = name
     return run
+
+
+def _refuse_in_capture(name: str, args: Any) -> None:
+    """Products of floating point arrays go to cuBLAS."""
+    floating = any(each.dtype.kind in "fcV" for each in args if isinstance(each, ndarray))
+    if floating and name in _PRODUCTS - {"outer", "kron"}:
+        cublas.refuse_in_capture()
 
 
 def wait(what: str) -> None:
@@ -329,6 +337,7 @@ def matmul(*args: Any, **kwargs: Any) -> Any:
         *args, kwargs["out"] = args  # type: ignore[assignment]
     if np.result_type(*(each.dtype for each in args)) == BFLOAT16:
         raise TypeError("cupy.matmul takes bfloat16 for an integer type; call cuBLAS")
+    _refuse_in_capture("matmul", args)
     return calls.call(_half("matmul", np.matmul), "matmul", tuple(args), kwargs)
 
 

@@ -97,7 +97,6 @@ class _Base:
     def __init__(self, ptr: int, device_id: int) -> None:
         self.ptr = ptr
         self.device_id = device_id
-        self._before: list[tuple[int, Any]] = []
 
     def _queue(self) -> streams.Queue:
         """The driver's stream; the null stream is the current device's."""
@@ -115,12 +114,17 @@ class _Base:
     def __enter__(self) -> Any:
         device = streams.current_device()
         self._check_device(device)
-        self._before.append((device, get_current_stream(device)))
+        streams.entered(device).append(self)
+        streams.devices_entered().append(device)
         streams.set_current(device, self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        streams.set_current(*self._before.pop())
+        """As CuPy's: what the last `with` around this one made current, whatever `use` did since."""
+        stack = streams.entered(streams.devices_entered().pop())
+        stack.pop()
+        before = stack[-1] if stack else Stream.null
+        streams.set_current(before.device_id if before.device_id >= 0 else streams.current_device(), before)
 
     def use(self) -> Any:
         device = streams.current_device()

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,37 @@ def why_not() -> str | None:
 
 def kernel_names(code: str) -> list[str]:
     """The kernels of a source, in their order."""
+    return [name for name, _ in _heads(code)]
+
+
+def _heads(code: str) -> list[tuple[str, str]]:
+    """Name and `__launch_bounds__` (or "") of each kernel."""
+    bounds = r"(?:__launch_bounds__\s*\(([^)]*)\)\s+)?"
+    found = re.findall(rf"__global__\s+{bounds}void\s+{bounds}(\w+)\s*\(", _without_comments(code))
+    return [(name, before or after) for before, after, name in found]
+
+
+# Threads of a block. A thread has 255 registers at most, and a block 65536: so many threads a device starts of any
+# kernel. One that declares another number has as many registers as that leaves it.
+UNDECLARED = 256
+MOST_PARAMETERS = 4096  # bytes
+
+
+@cache
+def largest_blocks(code: str, options: tuple[str, ...]) -> dict[str, int]:
+    """How many threads a block of each kernel may have: `__launch_bounds__`, a product of numbers, macros and
+    constants, or UNDECLARED.
+    """
     plain = _without_comments(code)
-    return re.findall(
-        r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s+)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s+)?(\w+)\s*\(",
-        plain,
-    )
+    values = dict(re.findall(r"#define\s+(\w+)\s+(\d+)\s*$", plain, flags=re.MULTILINE))
+    values.update(re.findall(r"\bconst int (\w+) = ([^;,]+);", plain))
+    values.update(each[2:].split("=", 1) for each in options if each.startswith("-D"))
+
+    def product(text: str) -> int:
+        factors = [each.strip() for each in text.split("*")]
+        return prod(int(each) if each.isdecimal() else product(values[each]) for each in factors)
+
+    return {name: product(bounds) if bounds else UNDECLARED for name, bounds in _heads(code)}
 
 
 def run(
@@ -123,6 +150,11 @@ def run(
     library = _library(code, tuple(options), settings.check)
     if not hasattr(library, f"launch_{name}"):
         raise KernelError(f"named symbol not found: {name}")
+    most = largest_blocks(code, tuple(options))[name]
+    if prod(block) > most:
+        raise KernelError(
+            f"{name}: a block of {prod(block)} threads; __launch_bounds__, or their absence, allow {most}"
+        )
     signature_of = getattr(library, f"signature_of_{name}")
     signature_of.restype = ctypes.c_char_p
     kinds = signature_of().decode().split()
@@ -131,6 +163,9 @@ def run(
     values = [
         _value(name, number, kind, each) for number, (kind, each) in enumerate(zip(kinds, arguments, strict=True))
     ]
+    size = sum(value.nbytes for value in values)
+    if size > MOST_PARAMETERS:
+        raise KernelError(f"{name}: {size} bytes of parameters, {MOST_PARAMETERS} are what every driver takes")
     pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
     regions: list[tuple[int, int]] = []
     if settings.check:

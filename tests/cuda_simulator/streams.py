@@ -72,8 +72,10 @@ def reset(count: int) -> None:
     global _count
     _count = count
     _local.__dict__.clear()
-    for table in (_queues, _nulls, _moments, _gone, races.HOST):
+    for table in (_queues, _nulls, _gone, races.HOST):
         table.clear()
+    for moment in _moments.values():  # somebody holds them still
+        moment.clock = moment.capture = moment.exported = moment.shared = None
     _waiting.clear()
     races.found.clear()
 
@@ -323,6 +325,18 @@ def query_moment(moment: Moment) -> bool:
 def set_current(device: int, stream: Any) -> None:
     """`stream` (with a `ptr` and a `device_id`) is the one on which this thread queues its work for a device."""
     _local.__dict__.setdefault("streams", {})[device] = stream
+
+
+def entered(device: int) -> list[Any]:
+    """The streams of a device whose `with` this thread is in, outermost first."""
+    found: list[Any] = _local.__dict__.setdefault("entered", {}).setdefault(device, [])
+    return found
+
+
+def devices_entered() -> list[int]:
+    """The devices of those of all devices."""
+    found: list[int] = _local.__dict__.setdefault("devices_entered", [])
+    return found
 
 
 def current(device: int) -> Any:

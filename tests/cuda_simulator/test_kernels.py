@@ -83,6 +83,27 @@ def test_kernel_names():
     assert kernels.kernel_names(CODE)[:2] == ["reverse", "sums"]
 
 
+def test_blocks_larger_than_declared_are_refused():
+    code = """
+    #define MANY 32
+    const int THREADS = 4 * WARPS * MANY;
+    extern "C" __global__ void __launch_bounds__(THREADS) declared() {}
+    extern "C" __global__ void undeclared() {}
+    """
+    options = ("--std=c++17", "-DWARPS=3")
+    assert kernels.largest_blocks(code, options) == {"declared": 384, "undeclared": 256}
+    for name, most in (("declared", 384), ("undeclared", 256)):
+        kernels.run(code, options, name, (1,), (most // 2, 2), ())
+        with pytest.raises(kernels.KernelError, match=f"{name}: a block of {most + 32} threads"):
+            kernels.run(code, options, name, (1,), (most + 32,), ())
+
+
+def test_more_parameters_than_every_driver_takes_are_refused():
+    code = 'struct Table { double at[512]; }; extern "C" __global__ void read(Table table, int* out) {}'
+    with pytest.raises(kernels.KernelError, match="4104 bytes of parameters"):
+        kernels.run(code, (), "read", (1,), (32,), (np.zeros((), "V4096"), np.zeros(1, np.int32)))
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_sums_of_a_block(seed):
     values = np.arange(1000, dtype=np.float32)

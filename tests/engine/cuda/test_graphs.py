@@ -34,6 +34,29 @@ def test_a_replay_reads_what_is_in_memory_then(cuda):
     assert y.tolist() == [3.0, 5.0, 7.0, 9.0]
 
 
+@pytest.mark.parametrize("kind", [engine.float32, engine.float64])
+@pytest.mark.parametrize("layer", ["lstm", "gru", "attention", "conv"])
+def test_layers_that_multiply_matrices_are_recorded(layer, kind, cuda):
+    """CuPy's own products refuse a stream that is captured."""
+    x = engine.randn(4, 2, 8, device=cuda, dtype=kind, requires_grad=True)
+    module = {"lstm": nn.LSTM, "gru": nn.GRU}.get(layer, lambda *_: nn.Conv1d(2, 3, 3))(8, 4).to(cuda).to(kind)
+
+    def step():
+        if layer == "attention":
+            y = nn.functional.scaled_dot_product_attention(x, x, x)
+        else:
+            y = module(x)[0] if layer in ("lstm", "gru") else module(x)
+        return engine.autograd.grad((y * y).sum(), [x, *(module.parameters() if layer != "attention" else ())])
+
+    step()
+    recorded, found = record(step)
+    with engine.no_grad():
+        x.add_(1)
+    recorded.replay()
+    for gradient, expected in zip(found, step(), strict=True):
+        assert engine.equal(gradient, expected)
+
+
 def test_nothing_runs_while_it_is_recorded(cuda):
     x = engine.zeros(4, device=cuda)
     recorded, _ = record(lambda: x.add_(1))

@@ -182,6 +182,21 @@ def test_linear(kind: str, with_bias: bool, cuda: engine.device) -> None:
             assert_same(found, expected, f"{shape} {kind}", 1e-2 if kind == "bfloat16" else 1e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_recorded_in_graphs(kind: str, cuda: engine.device) -> None:
+    """CuPy refuses to call cuBLAS there."""
+    for first, second in (((4, 3), (3, 5)), ((6, 4, 3), (6, 3, 5)), ((2, 3, 4, 3), (3, 3, 5)), ((3,), (3, 5))):
+        arrays = made(first, kind, 1), made(second, kind, 2)
+        a, b = (engine.from_numpy(each).to(getattr(engine, kind)).to(cuda) for each in arrays)
+        a @ b
+        recorded = engine.cuda.CUDAGraph()
+        with engine.cuda.graph(recorded):
+            found = a @ b
+        a.add_(1)
+        recorded.replay()
+        assert_same(found, a.cpu() @ b.cpu(), f"{first} {second} {kind}", 1e-2 if a.itemsize == 2 else 1e-6)
+
+
 def test_integers_and_refusals(cuda: engine.device) -> None:
     x = engine.arange(6, device=cuda).reshape(2, 3)
     assert (x @ x.t()).tolist() == [[5, 14], [14, 50]]

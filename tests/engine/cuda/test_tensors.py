@@ -273,6 +273,18 @@ def test_files_remember_the_device(cuda: engine.device) -> None:
     assert pickle.loads(pickle.dumps(state["w"])).device is cuda
 
 
+def test_dlpack_shares_memory(cuda: engine.device) -> None:
+    x = engine.arange(24.0, device=cuda).reshape(4, 6)
+    for source in (x, x[1:, ::2], x.t()):
+        found = engine.from_dlpack(source)
+        assert found.data_ptr() == source.data_ptr()
+        assert found.stride() == source.stride()
+        assert found.untyped_storage().nbytes() == 4 * (
+            1 + sum((size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True))
+        )
+        assert found.tolist() == source.tolist()
+
+
 def test_deep_copies_stay_on_the_device(cuda: engine.device) -> None:
     import copy
 
