@@ -228,6 +228,7 @@ attention_of_key(const element* query, const element* key, const element* value,
         product::multiply_tile(value_sums, scores, pair + OTHERS * LEADING + chunk, LEADING, scratch);
         product::multiply_tile(key_sums, of_scores, pair + chunk, LEADING, scratch);
     }
+    wait_for_copies<0>();  // of keys that no query looks at: nothing is on its way when the block ends
 
     UNROLL for (int r = 0; r < 2; r++) {
         int64 row = first + first_of_warp + row_of(2 * r);

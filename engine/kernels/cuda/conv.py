@@ -1,10 +1,11 @@
 """Convolution on the device: what `conv.cu`, `conv_weight.cu` and `depthwise.cu` are compiled for, grids, places in
 memory.
 
-Images are (N, C, d...) with one to three spatial axes and weights (O, C / groups, kernel...), all in any strides and of
-one dtype. Sums are in float32 for float32 and the half types. Products of matrices run on tensor cores for the half
-types, for float32 with `tf32`, else on the ordinary units; groups of few channels have kernels without products, which
-serve float64 as well. The order of every sum depends on shapes and strides alone, so equal calls give equal bits.
+Images are (N, C, d...) with one to three spatial axes and weights (O, C / groups, kernel...), of one dtype, in any
+strides that are not negative. Sums are in float32 for float32 and the half types. Products of matrices run on tensor
+cores for the half types, for float32 with `tf32`, else on the ordinary units; groups of few channels have kernels
+without products, which serve float64 as well. The order of every sum depends on shapes and strides alone, so equal
+calls give equal bits.
 """
 
 from functools import lru_cache

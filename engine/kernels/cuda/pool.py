@@ -32,7 +32,7 @@ class Windows:
     def __init__(
         self, size: Axes, out: Axes, kernel: Axes = (), stride: Axes = (), padding: Axes = (), dilation: Axes = ()
     ) -> None:
-        assert prod(size) < 2**31
+        assert max(prod(size), prod(out)) < 2**31
         self.size, self.out = size, out
         missing = 3 - len(size)
         fixed = bool(kernel)

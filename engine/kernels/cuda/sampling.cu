@@ -18,6 +18,7 @@ struct Source {
 // Marsaglia and Tsang (2000). Below 1, a draw for alpha + 1 times a power of a uniform number.
 DEVICE double gamma_draw(Source& source, double alpha) {
     if (!(alpha > 0)) return alpha == 0 ? 0.0 : not_a_number();
+    if (alpha - alpha != 0) return alpha;  // infinite: no proposal would ever be accepted
     double boost = 1;
     if (alpha < 1) {
         source.next();

@@ -253,6 +253,10 @@ def test_parameters_without_a_meaning_give_nan(cuda) -> None:
     assert sampling.standard_gamma(bad, (2,)).isnan().all().item()
 
 
+def test_an_infinite_concentration_ends(cuda) -> None:
+    assert sampling.standard_gamma(engine.tensor([math.inf], device=cuda), (1,)).item() == math.inf
+
+
 def test_distributions_on_a_gpu(cuda) -> None:
     one = engine.ones(4, device=cuda)
     engine.manual_seed(1)

@@ -58,6 +58,7 @@ def test_steepest_ascent_is_along_the_gradient() -> None:
         (lambda: engine.view_as_complex(engine.ones(3)), RuntimeError, "last dimension of size 2"),
         (lambda: engine.view_as_complex(engine.ones(2, 2).t()), RuntimeError, "stride 1"),
         (lambda: engine.view_as_complex(engine.ones(2, 3)[:, :2]), RuntimeError, "divisible by 2"),
+        (lambda: engine.view_as_complex(engine.ones(5)[1:].view(2, 2)), RuntimeError, "storage_offset divisible by 2"),
         (lambda: engine.view_as_complex(engine.ones(2).long()), RuntimeError, "half, float and double"),
         (lambda: engine.complex(engine.ones(2), engine.ones(2).double()), RuntimeError, "float64"),
         (lambda: engine.complex(engine.ones(2).long(), engine.ones(2).long()), RuntimeError, "Half, Float or Double"),

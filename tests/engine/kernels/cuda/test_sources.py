@@ -21,7 +21,9 @@ for module in pkgutil.iter_modules(engine.kernels.cuda.__path__):
     importlib.import_module(f"engine.kernels.cuda.{module.name}")
 
 ARCHITECTURES = ("sm_80", "sm_90")
+AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # what CuPy adds to the options
 SPILLED_AT_MOST = 64  # bytes a thread; a register or two depends on the compiler's release
+REGISTERS = 65536  # of a block
 
 every_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.file)
 
@@ -86,25 +88,52 @@ def findings(request: pytest.FixtureRequest) -> Iterator[dict[str, list[Future[s
 
 
 def compiled(nvrtc: Any, source: Source, macros: dict[str, str], architecture: str) -> str | None:
-    """What is wrong with a variant: it does not compile, or its values do not fit into registers."""
+    """What is wrong with a variant: it does not compile, its values do not fit into registers, or a device refuses to
+    launch the largest block that the simulated device lets its callers launch.
+    """
     what = f"{source.file} {macros} {architecture}"
+    options = source.options(macros)
     program = nvrtc.createProgram(source.code(), source.file, [], [])
     try:
-        nvrtc.compileProgram(program, [*source.options(macros), f"-arch={architecture}", "--ptxas-options=-v"])
+        nvrtc.compileProgram(program, [*options, *AS_CUPY, f"-arch={architecture}", "--ptxas-options=-v"])
         assert nvrtc.getCUBIN(program)[1:4] == b"ELF"
         log = nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError:
         return f"{what}:\n{nvrtc.getProgramLog(program)}"
     finally:
         nvrtc.destroyProgram(program)
-    spilled = re.findall(r"properties for (\w+)\n.*?, (\d+) bytes spill stores", log)
-    assert spilled
-    many = {kernel: int(size) for kernel, size in spilled if int(size) > SPILLED_AT_MOST}
-    return f"{what}: bytes of registers spilled to memory: {many}" if many else None
+    found = re.findall(
+        r"Compiling entry function '(\w+)'.*\n.*\n.*, (\d+) bytes spill stores.*\n.* Used (\d+) registers", log
+    )
+    assert sorted(kernel for kernel, _, _ in found) == sorted(source.kernels)
+    spilled = {kernel: int(size) for kernel, size, _ in found if int(size) > SPILLED_AT_MOST}
+    if spilled:
+        return f"{what}: bytes of registers spilled to memory: {spilled}"
+    blocks = kernels.largest_blocks(source.code(), options)
+    refused = {
+        kernel: (int(registers), blocks[kernel])
+        for kernel, _, registers in found
+        if registers_of_block(int(registers), blocks[kernel]) > REGISTERS
+    }
+    return f"{what}: too many registers a thread for so many threads: {refused}" if refused else None
+
+
+def registers_of_block(registers: int, threads: int) -> int:
+    """What a block takes of an SM: 256 at a time for each warp, and of four warps at a time, one a part of the SM.
+
+    Source: NVIDIA's occupancy calculator, compute capability 8.0 and 9.0.
+    """
+    of_warp = -(-registers * 32 // 256) * 256
+    return of_warp * -(-threads // 128) * 4
+
+
+def test_registers_of_a_block():
+    assert registers_of_block(255, kernels.UNDECLARED) == REGISTERS < registers_of_block(255, kernels.UNDECLARED + 1)
+    assert registers_of_block(64, 1024) == REGISTERS < registers_of_block(65, 1024)
 
 
 @every_source
 def test_compiles_for_gpus(source: Source, findings: dict[str, list[Future[str | None]]]):
-    """To machine code that keeps its values in registers."""
+    """To machine code that keeps its values in registers, and can be launched."""
     said = "\n\n".join(text for future in findings[source.file] if (text := future.result()))
     assert not said, said
