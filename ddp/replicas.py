@@ -1,6 +1,8 @@
 """Making the replicas equal: parameters and buffers of one rank become those of all, in a few large messages."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,6 +10,9 @@ import engine
 from ddp import device_replicas
 from ddp.group import ProcessGroup
 from engine.flat import flat_view
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 # Bytes of one message, and of the memory that small tensors are packed into. What is larger travels from where it lies.
 # 1000 tensors of 1 KiB, 2 ranks: 3.3 ms one by one, 1.1 ms packed.
@@ -20,26 +25,53 @@ def copy_from(root: int, tensors: Iterable[engine.Tensor], group: ProcessGroup) 
     Tensors must agree in number, shape, strides and dtype. Versions are not counted up, since a backward that is still
     to come may have saved a buffer (PyTorch does not either).
     """
+    copy_shares({root: list(tensors)}, group)
+
+
+def copy_shares(shares: Mapping[int, Sequence[engine.Tensor]], group: ProcessGroup) -> None:
+    """Collective: `copy_from` of several ranks at once, given the tensors of each, alike on every rank.
+
+    All of them send at the same time: 4.2 MB from one rank and 3.2 MB from the other take 0.67 ms, one after the other
+    1.19.
+    """
     comm = group.comm
     if comm is None or group.size() == 1:
         return
-    tensors = list(tensors)
-    for where in dict.fromkeys(tensor.device for tensor in tensors if tensor.device.type == "cuda"):
-        device_replicas.copy_from(root, [tensor for tensor in tensors if tensor.device is where], group)
-    for batch in _batches(tensor for tensor in tensors if tensor.device.type != "cuda"):
-        pieces = [_memory(tensor) for tensor in batch]
-        packed = pieces[0] if len(batch) == 1 else np.concatenate(pieces)
+    for root, tensors in shares.items():
+        for where in dict.fromkeys(tensor.device for tensor in tensors if tensor.device.type == "cuda"):
+            device_replicas.copy_from(root, [tensor for tensor in tensors if tensor.device is where], group)
+    batches = [_batches(tensor for tensor in share if tensor.device.type != "cuda") for share in shares.values()]
+    for at_once in zip_longest(*batches):
+        copies = [_Copy(root, batch, comm) for root, batch in zip(shares, at_once, strict=True) if batch]
         with group.meeting("the copy of parameters and buffers"):
-            for begin in range(0, packed.size, _MESSAGE_BYTES):
-                comm.Bcast(packed[begin : begin + _MESSAGE_BYTES], root)
-        if len(batch) > 1:
-            begin = 0
-            for piece in pieces if group.rank != root else ():
-                piece[:] = packed[begin : begin + piece.size]
+            for copy in copies:
+                for request in copy.requests:
+                    request.Wait()
+        for copy in copies:
+            copy.unpack()
+
+
+class _Copy:
+    """The tensors of one message, or of one large tensor's messages, under way from rank `root`."""
+
+    def __init__(self, root: int, tensors: list[engine.Tensor], comm: "MPI.Intracomm") -> None:
+        self._tensors = tensors
+        self._pieces = [_memory(tensor) for tensor in tensors]
+        self._packed = self._pieces[0] if len(tensors) == 1 else np.concatenate(self._pieces)
+        self._receives = comm.rank != root
+        begins = range(0, self._packed.size, _MESSAGE_BYTES)
+        self.requests = [comm.Ibcast(self._packed[begin : begin + _MESSAGE_BYTES], root) for begin in begins]
+
+    def unpack(self) -> None:
+        """The messages have come."""
+        if not self._receives:
+            return
+        begin = 0
+        for tensor, piece in zip(self._tensors, self._pieces, strict=True):
+            if piece is not self._packed:
+                piece[:] = self._packed[begin : begin + piece.size]
                 begin += piece.size
-        if group.rank != root:
-            for tensor, piece in zip(batch, pieces, strict=True):
-                _put_back(tensor, piece)
+            _put_back(tensor, piece)
 
 
 def _batches(tensors: Iterable[engine.Tensor]) -> Iterator[list[engine.Tensor]]:

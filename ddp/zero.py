@@ -101,8 +101,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         for group, part in zip(self.param_groups, self._parts, strict=True):
             part.update({name: value for name, value in group.items() if name != "params"}, part_of=group)
             self.optim._step_group(part)
+        replicas.copy_shares(dict(enumerate(self._shares)), self.process_group)
         for rank, share in enumerate(self._shares):
-            replicas.copy_from(rank, share, self.process_group)
             if rank != self.process_group.rank:
                 increment_version(share)
         self._whole.clear()
