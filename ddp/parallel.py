@@ -10,8 +10,9 @@ from typing import Any
 import engine
 import engine.nn as nn
 from ddp import placement, replicas
-from ddp.agreement import Replica, TensorLayout, check_replicas
+from ddp.agreement import Replica, check_replicas
 from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
+from ddp.contents import Contents, layouts
 from ddp.group import ProcessGroup, resolve
 from ddp.hooks import Hook, check_hook
 from ddp.join import Join
@@ -123,6 +124,7 @@ class DistributedDataParallel(nn.Module):
         self._standing_in = False  # for want of data: this rank's gradients do not count
         self._buffer_hook: tuple[Any, Callable[..., Any], _BufferCommHookLocation] | None = None
         self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
+        self._contents = Contents(module, self.parameters_to_ignore)
         self._delayed = [name for name, _ in delay_all_reduce_named_params or ()]
         self.device_ids, problem = placement.read(module, device_ids, output_device)
         only_defaults = {
@@ -152,7 +154,7 @@ class DistributedDataParallel(nn.Module):
                 raise problem from None
             raise
         if init_sync:
-            replicas.copy_from(0, self._tensors_to_copy(self._start_buffers), self.process_group)
+            replicas.copy_from(0, self._contents.tensors(self._start_buffers), self.process_group)
         return self._make_reducer()
 
     def _problem(self, only_defaults: dict[str, Any], hooked: bool) -> Exception | None:
@@ -162,7 +164,7 @@ class DistributedDataParallel(nn.Module):
             return ValueError(
                 f"{name}: delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time."
             )
-        missing = set(self._delayed) - {path for path, _ in self._trainable()}
+        missing = set(self._delayed) - {path for path, _ in self._contents.trainable()}
         if missing:
             return ValueError(f"{name}: delay_all_reduce_named_params names no trainable parameter {min(missing)!r}")
         if any(value is not None for value in only_defaults.values()):
@@ -176,11 +178,11 @@ class DistributedDataParallel(nn.Module):
         for cap in (*self.bucket_cap_mb_list, 1 if self.bucket_cap_mb is None else self.bucket_cap_mb):
             if cap <= 0:
                 return ValueError(f"{name}: expected a positive bucket_cap_mb, got {cap}")
-        if not self._trainable():
+        if not self._contents.trainable():
             return RuntimeError(
                 f"{name} is not needed when a module doesn't have any parameter that requires a gradient."
             )
-        return placement.check(self._trainable())
+        return placement.check(self._contents.trainable())
 
     def _describe(self, problem: Exception | None, init_sync: bool) -> Replica:
         options = {
@@ -197,36 +199,16 @@ class DistributedDataParallel(nn.Module):
         return Replica(
             str(problem or ""),
             options | {"init_sync": init_sync},
-            _layouts(self._kept(self.module.named_parameters())),
-            _layouts(self._trainable()),
-            _layouts(self._kept(self.module.named_buffers())),
+            layouts(self._contents.parameters()),
+            layouts(self._contents.trainable()),
+            layouts(self._contents.buffers()),
         )
-
-    def _kept(self, named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        return [(name, tensor) for name, tensor in named if name not in self.parameters_to_ignore]
-
-    def _trainable(self) -> list[tuple[str, nn.Parameter]]:
-        named = self._kept(self.module.named_parameters())
-        return [(name, parameter) for name, parameter in named if parameter.requires_grad]
-
-    def _tensors_to_copy(self, buffers: bool) -> list[engine.Tensor]:
-        named = [*self.module.named_parameters(), *(self.module.named_buffers() if buffers else ())]
-        return [tensor for _, tensor in self._kept(named)]
 
     def _make_reducer(self) -> Reducer:
         """Collective: the Reducer, and what `forward` needs to know of the module."""
-        trainable = self._trainable()
+        trainable = self._contents.trainable()
         name_parameters(trainable)
-        self._members = [
-            (owner._parameters, name, parameter, parameter.requires_grad, path)
-            for owner, name, parameter, path in self._parameters_of_owners()
-            if path not in self.parameters_to_ignore
-        ]
-        self._owners_of_buffers = [
-            (path, owner)
-            for path, owner in self.module.named_modules()
-            if any(True for _ in owner.buffers(recurse=False))
-        ]
+        self._contents.note()
         reducer = Reducer(
             trainable,
             {device: self.process_group.transport_on(device).independent() for device in placement.devices(trainable)},
@@ -249,11 +231,6 @@ class DistributedDataParallel(nn.Module):
             return [int(cap * _MIB) for cap in self.bucket_cap_mb_list]
         return [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES] if self.bucket_cap_mb is None else [int(self.bucket_cap_mb * _MIB)]
 
-    def _parameters_of_owners(self) -> Iterator[tuple[nn.Module, str, nn.Parameter, str]]:
-        for path, owner in self.module.named_modules():
-            for name, parameter in owner.named_parameters(recurse=False):
-                yield owner, name, parameter, f"{path}.{name}" if path else name
-
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: everything but what belongs to this process."""
         if self.process_group is not resolve(None):
@@ -261,7 +238,7 @@ class DistributedDataParallel(nn.Module):
                 "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
                 "when you have called init_process_group and have not passed process_group argument to DDP constructor"
             )
-        local = ("reducer", "process_group", "_members", "_owners_of_buffers")
+        local = ("reducer", "process_group", "_contents")
         state = {name: value for name, value in self.__dict__.items() if name not in local}
         return state | {"_joining": None, "_batches": None, "_standing_in": False, "_buffer_hook": None}
 
@@ -269,6 +246,7 @@ class DistributedDataParallel(nn.Module):
         """The ranks join at the first forward that records: one of them may have made a copy for itself."""
         self.__dict__.update(state)
         self.process_group = resolve(None)
+        self._contents = Contents(self.module, self.parameters_to_ignore)
         self.reducer = None
 
     # --- using it -----------------------------------------------------------------------------------------------------
@@ -295,11 +273,11 @@ class DistributedDataParallel(nn.Module):
         reducer = self.live_reducer()
         if reducer.taken_over:
             raise RuntimeError("DistributedDataParallel: the module was wrapped again since; use the later wrapper")
-        self._check_members()
+        self._contents.check()
         if reducer.failed:
             reducer.recover()
         synchronize = self.require_backward_grad_sync
-        buffers = bool(self._owners_of_buffers) and self.broadcast_buffers and synchronize and module.training
+        buffers = self._contents.has_buffers() and self.broadcast_buffers and synchronize and module.training
         buffers = buffers and self._buffer_hook is None
         root = 0
         if self._joining is not None:
@@ -307,35 +285,13 @@ class DistributedDataParallel(nn.Module):
         elif self._batches is not None and buffers:
             root = self._batches.root()
         if buffers:
-            replicas.copy_from(root, self._current_buffers(), self.process_group)
+            replicas.copy_from(root, self._contents.current_buffers(), self.process_group)
 
     def live_reducer(self) -> Reducer:
         """The Reducer; collective where this wrapper was unpickled or copied and has none yet."""
         if self.reducer is None:
             self.reducer = self._agree(False, None)
         return self.reducer
-
-    def _check_members(self) -> None:
-        for members, name, parameter, trainable, path in self._members:
-            if members.get(name) is not parameter:
-                raise RuntimeError(
-                    f"DistributedDataParallel: parameter {path} was exchanged for another one since the module was "
-                    "wrapped; wrap it again"
-                )
-            if not trainable and parameter.requires_grad:
-                raise RuntimeError(
-                    f"DistributedDataParallel: parameter {path} did not require grad when the module was wrapped, and "
-                    "does now, so nobody would average its gradient; wrap the module again"
-                )
-
-    def _current_buffers(self) -> list[engine.Tensor]:
-        """The buffers of this moment: they may have been assigned anew."""
-        named = [
-            (f"{path}.{name}" if path else name, buffer)
-            for path, owner in self._owners_of_buffers
-            for name, buffer in owner.named_buffers(recurse=False)
-        ]
-        return [buffer for _, buffer in self._kept(named)]
 
     def set_gradient_weight(self, weight: float) -> None:
         """How much this rank's gradients count from now on: the mean is sum(weight * gradient) / sum(weight).
@@ -408,11 +364,11 @@ class DistributedDataParallel(nn.Module):
         weight = reducer.weight if divide_by_initial_world_size else 0.0
         while (vote := joining.before_shadow_step()) is not None:
             if vote.buffers:
-                replicas.copy_from(vote.active - 1, self._current_buffers(), self.process_group)
+                replicas.copy_from(vote.active - 1, self._contents.current_buffers(), self.process_group)
             if vote.synchronize:
                 reducer.shadow(weight)
         if joining.root is not None:
-            replicas.copy_from(joining.root, self._tensors_to_copy(self.broadcast_buffers), self.process_group)
+            replicas.copy_from(joining.root, self._contents.tensors(self.broadcast_buffers), self.process_group)
 
     @effect
     def _set_sync(self, synchronize: bool) -> None:
@@ -435,7 +391,7 @@ class DistributedDataParallel(nn.Module):
     def take_over_buffers(self, root: int) -> None:
         """Collective: the buffers of one rank become those of all, if they are to be alike."""
         if self.broadcast_buffers:
-            replicas.copy_from(root, self._current_buffers(), self.process_group)
+            replicas.copy_from(root, self._contents.current_buffers(), self.process_group)
 
     # --- PyTorch's names for advanced use -----------------------------------------------------------------------------
 
@@ -464,7 +420,7 @@ class DistributedDataParallel(nn.Module):
         state, hook, wanted = self._buffer_hook
         if location is not wanted or not engine.is_grad_enabled() or not self.require_backward_grad_sync:
             return
-        found = hook(state, dict(self._kept(self.module.named_buffers())))
+        found = hook(state, dict(self._contents.buffers()))
         for future in found if isinstance(found, list | tuple) else [found]:
             if future is not None:
                 future.wait()
@@ -491,7 +447,3 @@ class DistributedDataParallel(nn.Module):
     def _remove_autograd_hooks(self) -> None:
         """Gradients are local from now on; the module may be wrapped again."""
         self.live_reducer().detach()
-
-
-def _layouts(named: Iterable[tuple[str, engine.Tensor]]) -> list[TensorLayout]:
-    return [TensorLayout(name, tuple(t.shape), tuple(t.stride()), t.dtype.name) for name, t in named]

@@ -1,0 +1,89 @@
+"""What of a wrapped module is averaged and copied: its parameters and buffers, but for those to be ignored."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import engine
+import engine.nn as nn
+from ddp.agreement import TensorLayout
+
+Named = list[tuple[str, Any]]  # by path, as in `state_dict`
+
+
+class Contents:
+    """Of `module`, without the paths in `ignored`.
+
+    `note` remembers what is there when the module is wrapped; `check`, at every forward, tells what has changed since.
+    """
+
+    def __init__(self, module: nn.Module, ignored: Collection[str]) -> None:
+        self._module = module
+        self._ignored = ignored
+        self._noted: list[tuple[dict[str, Any], str, nn.Parameter, bool, str]] = []
+        self._owners_of_buffers: list[tuple[str, nn.Module]] = []
+
+    def _kept(self, named: Iterable[tuple[str, Any]]) -> Named:
+        return [(name, tensor) for name, tensor in named if name not in self._ignored]
+
+    def parameters(self) -> Named:
+        return self._kept(self._module.named_parameters())
+
+    def trainable(self) -> Named:
+        return [(name, parameter) for name, parameter in self.parameters() if parameter.requires_grad]
+
+    def buffers(self) -> Named:
+        return self._kept(self._module.named_buffers())
+
+    def tensors(self, buffers: bool) -> list[engine.Tensor]:
+        """Parameters, and buffers if wanted."""
+        return [tensor for _, tensor in (*self.parameters(), *(self.buffers() if buffers else ()))]
+
+    def note(self) -> None:
+        """The module is wrapped: from now on its parameters may not change."""
+        self._noted = [
+            (owner._parameters, name, parameter, parameter.requires_grad, _path(where, name))
+            for where, owner in self._module.named_modules()
+            for name, parameter in owner.named_parameters(recurse=False)
+            if _path(where, name) not in self._ignored
+        ]
+        self._owners_of_buffers = [
+            (where, owner)
+            for where, owner in self._module.named_modules()
+            if any(True for _ in owner.buffers(recurse=False))
+        ]
+
+    def check(self) -> None:
+        """Raises RuntimeError when a parameter was exchanged, or unfrozen, since `note`."""
+        for parameters, name, parameter, trainable, path in self._noted:
+            if parameters.get(name) is not parameter:
+                raise RuntimeError(
+                    f"DistributedDataParallel: parameter {path} was exchanged for another one since the module was "
+                    "wrapped; wrap it again"
+                )
+            if not trainable and parameter.requires_grad:
+                raise RuntimeError(
+                    f"DistributedDataParallel: parameter {path} did not require grad when the module was wrapped, and "
+                    "does now, so nobody would average its gradient; wrap the module again"
+                )
+
+    def has_buffers(self) -> bool:
+        """Whether there were any at `note`."""
+        return bool(self._owners_of_buffers)
+
+    def current_buffers(self) -> list[engine.Tensor]:
+        """Those of this moment, of the modules that had some at `note`: they may have been assigned anew."""
+        named = (
+            (_path(where, name), buffer)
+            for where, owner in self._owners_of_buffers
+            for name, buffer in owner.named_buffers(recurse=False)
+        )
+        return [buffer for _, buffer in self._kept(named)]
+
+
+def layouts(named: Named) -> list[TensorLayout]:
+    """What must be equal on all ranks."""
+    return [TensorLayout(name, tuple(t.shape), tuple(t.stride()), t.dtype.name) for name, t in named]
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
