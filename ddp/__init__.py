@@ -18,6 +18,7 @@ from ddp.collectives import broadcast as broadcast
 from ddp.collectives import reduce as reduce
 from ddp.collectives import reduce_scatter as reduce_scatter
 from ddp.collectives import reduce_scatter_tensor as reduce_scatter_tensor
+from ddp.divergence import verify_replicas as verify_replicas
 from ddp.futures import Future as Future
 from ddp.group import ProcessGroup as ProcessGroup
 from ddp.group import describe as describe
@@ -61,6 +62,7 @@ from ddp.redistribution import scatter as scatter
 from ddp.reductions import ReduceOp as ReduceOp
 from ddp.reductions import _make_nccl_premul_sum as _make_nccl_premul_sum
 from ddp.sampler import DistributedSampler as DistributedSampler
+from ddp.sampler import UnrepeatedDistributedSampler as UnrepeatedDistributedSampler
 from ddp.subgroups import GroupMember as GroupMember
 from ddp.subgroups import new_group as new_group
 from ddp.subgroups import new_subgroups as new_subgroups

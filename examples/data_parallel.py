@@ -13,6 +13,7 @@ import engine
 import engine.nn.functional as F
 from ddp import DistributedDataParallel, GradBucket, SyncBatchNorm, hooks
 from engine import nn
+from engine.data import DataLoader, TensorDataset
 from engine.optim import SGD, AdamW
 
 STEPS = 20
@@ -149,6 +150,31 @@ def statistics_of_all() -> float:
     return train(net, AdamW(net.parameters(), lr=0.01))
 
 
+def every_sample_once() -> float:
+    """An epoch that goes on after a checkpoint, replicas compared, an evaluation that counts no sample twice."""
+    net = DistributedDataParallel(model())
+    optimizer = AdamW(net.parameters(), lr=0.01)
+    x = engine.randn(509, 4, generator=engine.Generator().manual_seed(1))
+    data = TensorDataset(x, x.sum(1, keepdim=True))
+    sampler = ddp.DistributedSampler(data)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        if epoch == 0:
+            sampler.skip(120)  # seen by all ranks together before the interruption
+        for inputs, targets in DataLoader(data, 16, sampler=sampler):
+            optimizer.zero_grad()
+            F.mse_loss(net(inputs), targets).backward()
+            optimizer.step()
+        ddp.verify_replicas(net)
+    totals = engine.zeros(2)
+    for inputs, targets in DataLoader(data, 64, sampler=ddp.UnrepeatedDistributedSampler(data, shuffle=False)):
+        with engine.no_grad():
+            totals += engine.tensor([F.mse_loss(net.module(inputs), targets, reduction="sum").item(), len(inputs)])
+    ddp.all_reduce(totals)
+    assert totals[1].item() == len(data)
+    return (totals[0] / totals[1]).item()
+
+
 EXAMPLES: tuple[Callable[[], float], ...] = (
     plain,
     accumulation,
@@ -160,6 +186,7 @@ EXAMPLES: tuple[Callable[[], float], ...] = (
     uneven_data,
     joined,
     statistics_of_all,
+    every_sample_once,
 )
 
 

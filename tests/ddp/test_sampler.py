@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp import DistributedSampler, bootstrap
+from ddp import DistributedSampler, UnrepeatedDistributedSampler, bootstrap
 
 
 def shares(count: int, ranks: int, epoch: int = 0, **options) -> list[list[int]]:
@@ -87,3 +87,55 @@ def test_world_and_rank_come_from_the_process_group() -> None:
     drawn = world.exchange(list(DistributedSampler(range(10), shuffle=True, seed=5)))
     assert drawn == shares(10, world.size, seed=5)
     bootstrap.stop_world()
+
+
+@given(st.integers(1, 60), st.integers(1, 7), st.integers(0, 5))
+def test_without_repetition_each_index_is_on_one_rank(count, ranks, epoch) -> None:
+    samplers = [UnrepeatedDistributedSampler(range(count), ranks, rank) for rank in range(ranks)]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    drawn = [list(sampler) for sampler in samplers]
+    assert sorted(itertools.chain.from_iterable(drawn)) == list(range(count))
+    assert [len(sampler) for sampler in samplers] == [len(share) for share in drawn]
+    assert max(map(len, drawn)) - min(map(len, drawn)) <= 1
+
+
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.booleans())
+def test_an_interrupted_epoch_goes_on_with_any_number_of_ranks(count, ranks, later, batch, shuffle) -> None:
+    """What was seen before, and what is drawn after `skip`, is every index once, in the common order."""
+    order = list(UnrepeatedDistributedSampler(range(count), 1, 0, shuffle, seed=3))
+    seen = min(batch * ranks, count)
+    samplers = [UnrepeatedDistributedSampler(range(count), later, rank, shuffle, seed=3) for rank in range(later)]
+    for sampler in samplers:
+        sampler.skip(seen)
+    drawn = [list(sampler) for sampler in samplers]
+    assert [len(sampler) for sampler in samplers] == [len(share) for share in drawn]
+    rest = [index for step in itertools.zip_longest(*drawn) for index in step if index is not None]
+    assert rest == order[seen:]
+    for sampler in samplers:
+        sampler.set_epoch(0)
+    assert sum(map(len, samplers)) == count
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 70), st.booleans())
+def test_what_is_left_of_an_epoch_is_shared_equally(count, ranks, seen, drop_last) -> None:
+    if drop_last and count < ranks:
+        return
+    samplers = [DistributedSampler(range(count), ranks, rank, False, 0, drop_last) for rank in range(ranks)]
+    for sampler in samplers:
+        sampler.skip(seen)
+    drawn = [list(sampler) for sampler in samplers]
+    assert [len(sampler) for sampler in samplers] == [len(share) for share in drawn]
+    assert len(set(map(len, drawn))) == 1
+    order = list(itertools.chain.from_iterable(zip(*drawn, strict=True)))
+    left = list(range(min(seen, count), count))
+    if drop_last:
+        assert order == left[: len(left) - len(left) % ranks]
+    else:
+        assert order[: len(left)] == left
+        assert len(order) - len(left) < ranks
+
+
+def test_skip_takes_no_negative_number() -> None:
+    with pytest.raises(ValueError, match="expected the number of samples that were seen, got -1"):
+        DistributedSampler(range(7), 2, 0).skip(-1)

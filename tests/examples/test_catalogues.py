@@ -87,5 +87,5 @@ def test_data_parallel_training() -> None:
     done = run(command(3, "examples/data_parallel.py"))
     assert done.returncode == 0, done.stderr
     losses = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
-    assert len(losses) == 10
+    assert len(losses) == 11
     assert losses["plain"] == losses["state_divided"] == losses["step_within_backward"]
