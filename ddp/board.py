@@ -1,8 +1,8 @@
 """A page of memory for each rank, that it writes and all others can read at any time, whatever the writer is doing.
 
 On a node the pages are memory of all its ranks. Between nodes they are read by one-sided MPI, from the watchdog's
-thread, so that needs `MPI_THREAD_MULTIPLE`; without it the pages of other nodes cannot be read. Nothing here is freed
-before the end of MPI: freeing is collective, and those who look at pages look just when nobody comes to collectives.
+thread, so that needs `MPI_THREAD_MULTIPLE`; without it the pages of other nodes cannot be read. To free them is
+collective, so it waits for ranks that do not come, as the end of MPI would; until they do, all pages can be read.
 """
 
 import logging
@@ -40,6 +40,7 @@ class Board:
         several_nodes = comm.allreduce(node.size < comm.size, MPI.LOR)
         node.Free()
         self._window: MPI.Win | None = None
+        self._unanswered: list[MPI.Request] = []  # they hold the memory that may yet be written to
         if several_nodes and comm.allreduce(MPI.Query_thread(), MPI.MIN) == MPI.THREAD_MULTIPLE:
             self._window = MPI.Win.Allocate(_PAGE, 1, comm=comm)
             self._window.Lock_all(MPI.MODE_NOCHECK)
@@ -72,6 +73,16 @@ class Board:
 
             MPI.COMM_WORLD.Iprobe()
 
+    def close(self) -> None:
+        """Collective: of other nodes' pages; UCX, under MPICH, names each memory that it still has when MPI ends."""
+        from mpi4py import MPI
+
+        if self._window is not None and not MPI.Is_finalized():
+            self._window.Unlock_all()  # waits for what was not answered
+            del self._own_pages[1:]
+            self._window.Free()
+            self._window = None
+
     def _fetch(self, rank: int) -> memoryview | None:
         if self._window is None:
             return None
@@ -82,7 +93,7 @@ class Board:
         deadline = time.monotonic() + _READ_SECONDS
         while not request.Test():
             if time.monotonic() > deadline:
-                self._unanswered = request  # it may yet be written to
+                self._unanswered.append(request)
                 return None
             time.sleep(_POLL)
         return memoryview(page.data)

@@ -70,11 +70,12 @@ class Watchdog:
         self._thread.start()
 
     def stop(self, ended: str) -> None:
-        """This rank contributes nothing any more; `ended` says why, as in `Record`."""
+        """Collective: this rank contributes nothing any more; `ended` says why, as in `Record`."""
         if os.getpid() == self._process:  # not a child of ours
             self._stop.set()
             self._thread.join()
             self._publish(ended)
+            self._board.close()
 
     def _run(self) -> None:
         while not self._stop.wait(_PERIOD):

@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Starts a Python training script on N ranks under mpirun; what follows SCRIPT is passed on to it.",
         epilog="The exit code is that of the first rank to fail, 0 if none does, 2 if nothing was started, "
-        "128 + N after signal N.",
+        "128 + N after signal N (mpirun's own number for a rank that ends so: MPICH's is N, Intel MPI's 255).",
     )
     parser.add_argument(
         "-n",

@@ -1,5 +1,6 @@
 """The command line of mpirun: a plan and a command in, a list of arguments out. Pure; one record for each MPI."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,7 +65,26 @@ MPICH = Mpi(
     defaults_oversubscribed={},
 )
 
-KNOWN = (OPEN_MPI, OPEN_MPI_4, MPICH)
+
+def _repeated(hosts: Sequence[Host]) -> tuple[str, ...]:
+    """Each name once for every `-ppn` of its slots: Intel MPI knows no `name:slots` on the command line."""
+    at_once = math.gcd(*(host.slots for host in hosts))
+    names = [host.name for host in hosts for _ in range(host.slots // at_once)]
+    return ("-hosts", ",".join(names), "-ppn", str(at_once))
+
+
+INTEL_MPI = replace(
+    MPICH,
+    name="Intel MPI",
+    mark=r"Intel\(R\) MPI Library",
+    hosts=_repeated,
+    # -bind-to is ignored. "auto": the CPUs of a host through its ranks, which is how a plan divides cores.
+    bound=lambda cores: ("-genv", "I_MPI_PIN", "on", "-genv", "I_MPI_PIN_DOMAIN", "auto"),
+    unbound=("-genv", "I_MPI_PIN", "off"),
+    oversubscribed=("-genv", "I_MPI_PIN", "off"),
+)
+
+KNOWN = (OPEN_MPI, OPEN_MPI_4, MPICH, INTEL_MPI)
 
 
 def build_argv(mpi: Mpi, mpirun: Path, plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:

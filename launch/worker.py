@@ -17,7 +17,7 @@ from collections.abc import MutableMapping
 from types import TracebackType
 from typing import NoReturn
 
-# Set for each process by Open MPI, by MPICH's Hydra, and by Slurm's srun.
+# Set for each process by Open MPI, by the Hydra of MPICH and Intel MPI, and by Slurm's srun.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 # The names that torchrun gives these numbers, which scripts written for it read.
@@ -34,10 +34,16 @@ _RENDEZVOUS = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 def main() -> None:
     """Runs `sys.argv[1:]` as the interpreter would its own arguments; a rank that fails ends here, and all with it."""
     faulthandler.enable()  # a crash in native code shows the Python lines that led to it
-    # Lines appear as they are printed, each in one piece: PYTHONUNBUFFERED would send a line and its end apart, and
-    # the lines of two ranks would mix.
+    # Lines appear as they are printed, each in one piece: with PYTHONUNBUFFERED, which images like to set, Python would
+    # send a line and its end apart, and the lines of two ranks would mix.
     if isinstance(sys.stdout, io.TextIOWrapper):
+        if sys.stdout.write_through:
+            sys.stdout = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
         sys.stdout.reconfigure(line_buffering=True)
+    if _rank() not in (None, "0"):
+        # As Open MPI does: Hydra gives these ranks a pipe in which nothing ever comes, nor an end.
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
     for name, value in _RENDEZVOUS.items():
         os.environ.setdefault(name, value)
     for name, sources in _TORCHRUN.items():
@@ -97,14 +103,20 @@ def _end(code: int) -> NoReturn:
 
     Not through the interpreter's own exit: that joins threads and finalizes MPI, and both would wait for other ranks.
     Where the script has started MPI, by MPI_Abort: otherwise ranks on another host may find their sockets closed before
-    mpirun hears of the end of this one, and the job's exit code be theirs.
+    mpirun hears of the end of this one, and the job's exit code be theirs. Where it has not, Open MPI's mpirun ends the
+    others; Hydra would wait for them, so it is told what MPI_Abort tells it (PMI-1, "cmd=abort").
     """
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(3)  # ends this process if MPI_Abort does not, as it may with another thread inside MPI
-        mpi.COMM_WORLD.Abort(code)
-    os._exit(code)
+    try:
+        if mpi is None or not mpi.Is_initialized():
+            if "PMI_FD" in os.environ:
+                os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={code}\n".encode())
+        elif not mpi.Is_finalized():
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(3)  # ends this process if MPI_Abort does not, as it may with another thread inside MPI
+            mpi.COMM_WORLD.Abort(code)
+    finally:
+        os._exit(code)
 
 
 def _report(error: BaseException) -> None:
@@ -155,8 +167,12 @@ def _unread() -> int:
 
 
 def _prefix() -> str:
-    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    rank = _rank()
     return f"[rank {rank}] " if rank is not None else ""
+
+
+def _rank() -> str | None:
+    return next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
 
 
 if __name__ == "__main__":

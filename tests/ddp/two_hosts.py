@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.cluster import Host
+from launch.find import identify
 from tests.mpi_job import ROOT, mpirun_command, python_path
 
 _CABLE = "rate 1gbit delay 1ms limit 100000"
@@ -61,10 +63,19 @@ class Hosts:
             "OMPI_MCA_btl_tcp_if_include": "e0",
             "OMPI_MCA_osc": "^ucx",
             "OMPI_MCA_mpi_yield_when_idle": "1",
+            "I_MPI_PIN": "off",
+            "I_MPI_HYDRA_IFACE": "e0",
+            "FI_TCP_IFACE": "e0",
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
         }
-        exported = [word for name in settings for word in ("-x", name)]
-        mpirun = [*mpirun_command(ranks), "--hostfile", str(hostfile), *exported, sys.executable, *arguments]
+        mpirun = mpirun_command(ranks)
+        mpi, _ = identify(Path(mpirun[0]))
+        if mpi.name == "Open MPI":
+            mpirun += ["--hostfile", str(hostfile), *(word for name in settings for word in ("-x", name))]
+        else:  # Hydra exports what it has itself
+            mpirun += [*mpi.hosts([Host(name, ranks // 2, 1) for name in self.names]), "-iface", "e0"]
+            mpirun += ["-launcher", "ssh", "-launcher-exec", str(agent)]
+        mpirun += [sys.executable, *arguments]
         enter = ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c"]
         command = [*enter, f'hostname {self.names[0]}; exec "$@"', "bash", *mpirun]
         return subprocess.run(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.argv import KNOWN, MPICH, OPEN_MPI, OPEN_MPI_4, Mpi, build_argv, worker_command
+from launch.argv import INTEL_MPI, KNOWN, MPICH, OPEN_MPI, OPEN_MPI_4, Mpi, build_argv, worker_command
 from launch.cluster import Host, Machine
 from launch.plan import Plan, make_plan
 
@@ -64,6 +64,23 @@ CASES = [
         plan_of(hosts=(Host("a", 2, 4), Host("b", 3, 4)), nproc=5),
         "-n 5 -hosts a:2,b:3 -bind-to core:1 -genv OMP_NUM_THREADS 2",
     ),
+    (
+        INTEL_MPI,
+        plan_of(as_root=True, live=True),
+        "-n 2 -genv I_MPI_PIN on -genv I_MPI_PIN_DOMAIN auto -genv OMP_NUM_THREADS 2",
+    ),
+    (INTEL_MPI, plan_of(whole=False), "-n 2 -genv I_MPI_PIN off -genv OMP_NUM_THREADS 2"),
+    (INTEL_MPI, plan_of(nproc=5), "-n 5 -genv I_MPI_PIN off -genv OMP_NUM_THREADS 2"),
+    (  # a name stands there once for each `-ppn` of its slots
+        INTEL_MPI,
+        plan_of(hosts=(Host("a", 2, 4), Host("b", 3, 4)), nproc=5),
+        "-n 5 -hosts a,a,b,b,b -ppn 1 -genv I_MPI_PIN on -genv I_MPI_PIN_DOMAIN auto -genv OMP_NUM_THREADS 2",
+    ),
+    (
+        INTEL_MPI,
+        plan_of(hosts=(Host("a", 4, 4), Host("b", 2, 4)), nproc=7),
+        "-n 7 -hosts a,a,b -ppn 2 -genv I_MPI_PIN off -genv OMP_NUM_THREADS 2",
+    ),
 ]
 
 
@@ -104,7 +121,9 @@ def test_a_module_is_marked() -> None:
         ("mpirun.openmpi (OpenRTE) 4.1.4", OPEN_MPI_4),
         ("HYDRA build details:\n    Version:                                 5.0.2\n", MPICH),
         ("mpirun (Open MPI) 3.1.6", None),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.5", None),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.5 Build 20211102 (id: 9279b7d62)", INTEL_MPI),
+        ("Intel(R) MPI Library for Linux* OS, Version 2018 Update 3 Build 20180411", INTEL_MPI),
+        ("mpiexec (Fast MPI) 7.1", None),
     ],
 )
 def test_versions_are_told_apart(said: str, mpi: Mpi | None) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch import LaunchError
-from launch.argv import MPICH, OPEN_MPI
+from launch.argv import INTEL_MPI, MPICH, OPEN_MPI
 from launch.find import find_mpirun, identify
 
 
@@ -30,6 +30,17 @@ def test_mpiexec_will_do(tmp_path: Path) -> None:
     assert find_mpirun(str(tmp_path / "venv/bin/python"), str(tmp_path / "bin")) == only
 
 
+def test_the_program_behind_intel_mpis_script_is_taken(tmp_path: Path) -> None:
+    """The script would find it on PATH only, and would not pass signals on."""
+    python = str(tmp_path / "bin/python")
+    script = program(tmp_path / "bin/mpirun", 'mpiexec.hydra "$@" <&0')
+    assert find_mpirun(python, "") == script  # there is none behind it
+    hydra = program(tmp_path / "bin/mpiexec.hydra")
+    assert find_mpirun(python, "") == hydra
+    other = program(tmp_path / "bin/mpirun", "exec /opt/openmpi/bin/mpirun")
+    assert find_mpirun(python, "") == other
+
+
 def test_a_file_that_cannot_be_executed_is_not_mpirun(tmp_path: Path) -> None:
     program(tmp_path / "bin/mpirun").chmod(0o644)
     with pytest.raises(LaunchError, match="no mpirun beside"):
@@ -50,11 +61,13 @@ def test_identified_by_what_it_says(tmp_path: Path) -> None:
         MPICH,
         "5.0.2",
     )
+    said = "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)"
+    assert identify(program(tmp_path / "c", f"echo '{said}'")) == (INTEL_MPI, "2021.18.1")
 
 
 def test_unknown(tmp_path: Path) -> None:
     mpirun = program(tmp_path / "mpirun", "echo 'Fast MPI 7.1'")
-    with pytest.raises(LaunchError, match=r"neither of Open MPI .* nor of MPICH.*'Fast MPI 7\.1'"):
+    with pytest.raises(LaunchError, match=r"neither of Open MPI .* nor of MPICH or Intel MPI.*'Fast MPI 7\.1'"):
         identify(mpirun)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from launch import LaunchError
-from launch.cluster import Host, Machine
+from launch.cluster import Host
 from launch.gpus import Gpus, assignment, find_gpus
-from launch.plan import describe, make_plan
+from launch.plan import describe
 from launch.worker import _take_gpu
+from tests.launch.plans import plan_of
 
 
 @pytest.fixture
@@ -91,18 +92,6 @@ def test_what_cannot_work_is_refused(machine: Any, count: int, visible: str, mes
 )
 def test_who_gets_one(gpus: Gpus, ranks: int, given: str, words: str) -> None:
     assert assignment(gpus, ranks) == (given, words)
-
-
-def plan_of(**changed: Any) -> Any:
-    settings: dict[str, Any] = {
-        "nproc": None,
-        "hosts": (),
-        "machine": Machine(cores=8, whole=True),
-        "environ": {},
-        "as_root": False,
-        "live": False,
-    }
-    return make_plan(**(settings | changed))
 
 
 def test_one_rank_a_gpu_by_default_and_the_first_line_says_so() -> None:

@@ -7,19 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.cluster import Host, Machine
-from launch.plan import THREAD_VARIABLES, Plan, describe, make_plan, ranks_per_host
-
-
-def plan_of(**changed: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "nproc": None,
-        "hosts": (),
-        "machine": Machine(cores=8, whole=True),
-        "environ": {},
-        "as_root": False,
-        "live": False,
-    }
-    return make_plan(**(settings | changed))
+from launch.plan import THREAD_VARIABLES, describe, ranks_per_host
+from tests.launch.plans import plan_of
 
 
 @pytest.mark.parametrize(
