@@ -7,11 +7,10 @@ torch.nn.functional.batch_norm (aten native_batch_norm, native_batch_norm_backwa
 moments.
 """
 
-from typing import Any
-
 import numpy as np
 
-from engine.kernels.jit import Read1, Read2, Read3, Write1, Write2, Write3, fma, helper, kernel, real
+from engine import threads
+from engine.kernels.jit import Read1, Read2, Read3, Write1, Write2, Write3, fma, kernel, real
 from engine.kernels.rows import row_centred_dot, row_squared_distance, row_sum
 
 Array = np.ndarray
@@ -21,7 +20,18 @@ def moments(x: Array) -> tuple[Array, Array]:
     """Mean (C,) and biased variance (C,) of every channel, in one pass over memory; NaN where there is no element."""
     channels = x.shape[1]
     mean, variance = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
-    (_moments_rows if x.ndim == 2 else _moments_planes)[x.dtype.char](x, mean, variance)
+    if x.ndim == 3:
+        run = _moments_planes[x.dtype.char]
+        threads.in_pieces(lambda part: run(x, part.start, mean[part], variance[part]), x.shape[1], x.size)
+        return mean, variance
+    step = _rows_at_once(channels)
+    blocks = -(-len(x) // step)
+    centres, spreads = np.empty((blocks, channels), x.dtype), np.empty((blocks, channels), x.dtype)
+    run = _moments_rows[x.dtype.char]
+    threads.in_pieces(
+        lambda part: run(x[part.start * step : part.stop * step], step, centres[part], spreads[part]), blocks, x.size
+    )
+    _join_moments[x.dtype.char](len(x), step, centres, spreads, mean, variance)
     return mean, variance
 
 
@@ -32,14 +42,31 @@ def normalise(
     out = np.empty_like(x) if out is None else out
     scale = rstd if weight is None else rstd * weight
     shift = np.zeros_like(mean) if bias is None else bias
-    (_normalise_rows if x.ndim == 2 else _normalise_planes)[x.dtype.char](x, mean, scale, shift, out)
+    run = (_normalise_rows if x.ndim == 2 else _normalise_planes)[x.dtype.char]
+    threads.in_pieces(lambda part: run(x[part], mean, scale, shift, out[part]), len(x), x.size)
     return out
 
 
 def gradient_sums(gradient: Array, x: Array, mean: Array) -> tuple[Array, Array]:
     """Sums (C,) of ``gradient``, the bias's gradient, and of ``gradient * (x - mean)``: times rstd the weight's."""
     total, projected = np.empty_like(mean), np.empty_like(mean)
-    (_gradient_sums_rows if x.ndim == 2 else _gradient_sums_planes)[x.dtype.char](gradient, x, mean, total, projected)
+    if x.ndim == 3:
+        run = _gradient_sums_planes[x.dtype.char]
+        threads.in_pieces(
+            lambda part: run(gradient, x, part.start, mean[part], total[part], projected[part]), x.shape[1], x.size
+        )
+        return total, projected
+    step = _rows_at_once(x.shape[1])
+    blocks = -(-len(x) // step)
+    sums, products = np.empty((blocks, x.shape[1]), x.dtype), np.empty((blocks, x.shape[1]), x.dtype)
+    run = _gradient_sums_rows[x.dtype.char]
+
+    def compute(part: slice) -> None:
+        some = slice(part.start * step, part.stop * step)
+        run(gradient[some], x[some], step, mean, sums[part], products[part])
+
+    threads.in_pieces(compute, blocks, x.size)
+    _join_sums[x.dtype.char](sums, products, total, projected)
     return total, projected
 
 
@@ -63,24 +90,24 @@ def input_gradient(
     average = total / x.dtype.type(count)
     slope = projected * rstd * rstd / x.dtype.type(count)
     chosen = _input_gradient_rows if x.ndim == 2 else _input_gradient_planes
-    chosen[x.dtype.char](gradient, x, mean, scale, average, slope, out)
+    run = chosen[x.dtype.char]
+    threads.in_pieces(lambda part: run(gradient[part], x[part], mean, scale, average, slope, out[part]), len(x), x.size)
     return out
 
 
-@helper
-def _rows_at_once(channels: int) -> Any:
+def _rows_at_once(channels: int) -> int:
     """Rows of a block that stays in the level-1 cache between its two visits."""
     return min(max(4096 // max(channels, 1), 8), 256)
 
 
+# The sums of a block are its own, in the dtype of x; blocks are joined in their order, in float64.
 @kernel
-def _moments_rows(x: Read2, mean: Write1, variance: Write1) -> None:
+def _moments_rows(x: Read2, step: int, centres: Write2, spreads: Write2) -> None:
     rows, channels = x.shape
-    step = _rows_at_once(channels)
-    means, squares = np.zeros(channels), np.zeros(channels)
-    centre, spread = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
-    for start in range(0, rows, step):
+    for block in range(centres.shape[0]):
+        start = block * step
         size = min(step, rows - start)
+        centre, spread = centres[block], spreads[block]
         for c in range(channels):
             centre[c] = real(0.0)
             spread[c] = real(0.0)
@@ -93,27 +120,36 @@ def _moments_rows(x: Read2, mean: Write1, variance: Write1) -> None:
             for c in range(channels):
                 distance = x[r, c] - centre[c]
                 spread[c] += distance * distance
+
+
+@kernel
+def _join_moments(rows: int, step: int, centres: Read2, spreads: Read2, mean: Write1, variance: Write1) -> None:
+    blocks, channels = centres.shape
+    means, squares = np.zeros(channels), np.zeros(channels)
+    for block in range(blocks):
+        start = block * step
+        size = min(step, rows - start)
         share = size / (start + size)
         for c in range(channels):
-            distance64 = np.float64(centre[c]) - means[c]
+            distance64 = np.float64(centres[block, c]) - means[c]
             means[c] += distance64 * share
-            squares[c] += np.float64(spread[c]) + distance64 * distance64 * share * start
+            squares[c] += np.float64(spreads[block, c]) + distance64 * distance64 * share * start
     for c in range(channels):
         mean[c] = real(means[c] if rows > 0 else np.nan)
         variance[c] = real(squares[c] / rows)
 
 
 @kernel
-def _moments_planes(x: Read3, mean: Write1, variance: Write1) -> None:
+def _moments_planes(x: Read3, first: int, mean: Write1, variance: Write1) -> None:
     batch, channels, length = x.shape
     planes = x.reshape((batch * channels, length))
-    for c in range(channels):
+    for c in range(mean.size):
         mean64, squares, seen = 0.0, 0.0, 0
         for n in range(batch):
             if length == 0:
                 continue
-            centre = row_sum(planes, n * channels + c) / real(length)
-            spread = row_squared_distance(planes, n * channels + c, centre)
+            centre = row_sum(planes, n * channels + first + c) / real(length)
+            spread = row_squared_distance(planes, n * channels + first + c, centre)
             distance64 = np.float64(centre) - mean64
             share = length / (seen + length)
             mean64 += distance64 * share
@@ -140,38 +176,46 @@ def _normalise_planes(x: Read3, mean: Read1, scale: Read1, shift: Read1, out: Wr
 
 
 @kernel
-def _gradient_sums_rows(gradient: Read2, x: Read2, mean: Read1, total: Write1, projected: Write1) -> None:
+def _gradient_sums_rows(
+    gradient: Read2, x: Read2, step: int, mean: Read1, block_sums: Write2, block_products: Write2
+) -> None:
     rows, channels = x.shape
-    step = _rows_at_once(channels)
-    totals, projections = np.zeros(channels), np.zeros(channels)
-    sums, products = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
-    for start in range(0, rows, step):
+    for block in range(block_sums.shape[0]):
+        sums, products = block_sums[block], block_products[block]
         for c in range(channels):
             sums[c] = real(0.0)
             products[c] = real(0.0)
-        for r in range(start, min(start + step, rows)):
+        for r in range(block * step, min((block + 1) * step, rows)):
             for c in range(channels):
                 g = gradient[r, c]
                 sums[c] += g
                 products[c] = fma(g, x[r, c] - mean[c], products[c])
+
+
+@kernel
+def _join_sums(sums: Read2, products: Read2, total: Write1, projected: Write1) -> None:
+    blocks, channels = sums.shape
+    totals, projections = np.zeros(channels), np.zeros(channels)
+    for block in range(blocks):
         for c in range(channels):
-            totals[c] += np.float64(sums[c])
-            projections[c] += np.float64(products[c])
+            totals[c] += np.float64(sums[block, c])
+            projections[c] += np.float64(products[block, c])
     for c in range(channels):
         total[c] = real(totals[c])
         projected[c] = real(projections[c])
 
 
 @kernel
-def _gradient_sums_planes(gradient: Read3, x: Read3, mean: Read1, total: Write1, projected: Write1) -> None:
+def _gradient_sums_planes(gradient: Read3, x: Read3, first: int, mean: Read1, total: Write1, projected: Write1) -> None:
     batch, channels, length = x.shape
     gradient_planes = gradient.reshape((batch * channels, length))
     planes = x.reshape((batch * channels, length))
-    for c in range(channels):
+    for c in range(total.size):
         total64, projected64 = 0.0, 0.0
         for n in range(batch):
-            total64 += np.float64(row_sum(gradient_planes, n * channels + c))
-            projected64 += np.float64(row_centred_dot(gradient_planes, planes, n * channels + c, mean[c]))
+            plane = n * channels + first + c
+            total64 += np.float64(row_sum(gradient_planes, plane))
+            projected64 += np.float64(row_centred_dot(gradient_planes, planes, plane, mean[c]))
         total[c] = real(total64)
         projected[c] = real(projected64)
 

@@ -34,14 +34,15 @@ def padded_to_lanes(outputs: int, dtype: np.dtype) -> int:
     return -(-outputs // lanes(dtype)) * lanes(dtype)
 
 
-def pad(image: Array, before: Three, size: Three) -> Array:
+def pad(image: Array, before: Three, size: Three, out: Array | None = None) -> Array:
     """(N, D', H', W', C) C-contiguous of spatial ``size`` with (N, D, H, W, C), of any strides, at ``before`` in
-    zeros; an image that needs nothing of that comes back as it is.
+    zeros; an image that needs nothing of that comes back as it is, unless there is an ``out`` to write to.
     """
     batch, *spatial, channels = image.shape
-    if tuple(spatial) == size and image.flags.c_contiguous:
-        return image
-    out = np.empty((batch, *size, channels), image.dtype)
+    if out is None:
+        if tuple(spatial) == size and image.flags.c_contiguous:
+            return image
+        out = np.empty((batch, *size, channels), image.dtype)
     steps = [stride // image.itemsize for stride in image.strides]
     numbers = np.array([*image.shape, *steps, *before, *size, image.itemsize], np.int64)
     _pad[image.dtype.char](image.ctypes.data, out.reshape(-1), numbers)

@@ -6,7 +6,8 @@ columns and matrix products would have one row of KH * KW numbers a channel; her
 
 import numpy as np
 
-from engine.kernels.jit import Pair, Read1, Read3, Read4, Write1, Write3, Write4, helper, kernel
+from engine import threads
+from engine.kernels.jit import Pair, Read1, Read3, Read4, Write1, Write4, helper, kernel
 from engine.kernels.windows import unsigned
 
 Array = np.ndarray
@@ -15,7 +16,12 @@ Array = np.ndarray
 def forward(image: Array, filters: Array, out_size: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Array:
     """(N, OH, OW, C), every channel convolved with its own filter."""
     out = np.zeros((image.shape[0], *out_size, image.shape[3]), image.dtype)
-    _forward[image.dtype.char](image, filters, out, stride, padding, dilation)
+    run = _forward[image.dtype.char]
+    threads.in_pieces(
+        lambda part: run(image[part], filters, out[part], stride, padding, dilation),
+        len(out),
+        _work(out, filters.shape[:2]),
+    )
     return out
 
 
@@ -26,7 +32,9 @@ def input_gradient(gradient: Array, filters: Array, size: Pair, stride: Pair, pa
         turned = np.ascontiguousarray(filters[::-1, ::-1])
         return forward(gradient, turned, size, stride, (mirrored[0], mirrored[1]), dilation)
     out = np.zeros((gradient.shape[0], *size, gradient.shape[3]), gradient.dtype)
-    _input_gradient[gradient.dtype.char](gradient, filters, out, stride, padding, dilation)
+    run = _input_gradient[gradient.dtype.char]
+    moves, work = (stride, padding, dilation), _work(gradient, filters.shape[:2])
+    threads.in_pieces(lambda part: run(gradient[part], filters, out[part], *moves), len(out), work)
     return out
 
 
@@ -34,9 +42,18 @@ def filter_gradient(
     gradient: Array, image: Array, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> Array:
     """The adjoint of :func:`forward` in the filters: (KH, KW, C), summed image by image."""
-    out = np.zeros((*kernel_size, image.shape[3]), image.dtype)
-    _filter_gradient[image.dtype.char](gradient, image, out, stride, padding, dilation)
-    return out
+    parts = np.zeros((len(image), *kernel_size, image.shape[3]), image.dtype)  # an image each
+    run = _filter_gradient[image.dtype.char]
+    moves = stride, padding, dilation
+    threads.in_pieces(
+        lambda part: run(gradient[part], image[part], parts[part], *moves), len(gradient), _work(gradient, kernel_size)
+    )
+    return np.add.reduce(parts, axis=0)
+
+
+def _work(result: Array, window: tuple[int, ...]) -> int:
+    """In elements of a plain pass over memory: four products take as long as one."""
+    return result.size * window[0] * window[1] // 4
 
 
 @helper
@@ -123,28 +140,25 @@ def _input_gradient(gradient: Read4, filters: Read3, out: Write4, stride: Pair, 
 
 
 @kernel
-def _filter_gradient(gradient: Read4, image: Read4, out: Write3, stride: Pair, padding: Pair, dilation: Pair) -> None:
+def _filter_gradient(gradient: Read4, image: Read4, out: Write4, stride: Pair, padding: Pair, dilation: Pair) -> None:
     batch, height, width, channels = image.shape
     rows, columns = gradient.shape[1], gradient.shape[2]
     slopes, source = gradient.reshape(gradient.size), image.reshape(image.size)
     total = out.reshape(out.size)
-    part = np.empty(out.size, image.dtype)
+    size = out.shape[1] * out.shape[2] * channels
     for n in range(batch):
-        for k in range(part.size):
-            part[k] = 0
+        part = total[n * size : (n + 1) * size]
         for row in range(rows):
             for column in range(columns):
                 first = ((n * rows + row) * columns + column) * channels
-                for i in range(out.shape[0]):
+                for i in range(out.shape[1]):
                     h = row * stride[0] - padding[0] + i * dilation[0]
                     if h < 0 or h >= height:
                         continue
-                    for j in range(out.shape[1]):
+                    for j in range(out.shape[2]):
                         w = column * stride[1] - padding[1] + j * dilation[1]
                         if w >= 0 and w < width:
                             start = ((n * height + h) * width + w) * channels
                             _add_product(
-                                part, (i * out.shape[1] + j) * channels, slopes, first, source, start, channels
+                                part, (i * out.shape[2] + j) * channels, slopes, first, source, start, channels
                             )
-        for k in range(part.size):
-            total[k] += part[k]

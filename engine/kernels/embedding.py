@@ -5,6 +5,7 @@ Rows that meet are added in the order in which they come, so the result is the s
 
 import numpy as np
 
+from engine import threads
 from engine.kernels.jit import Read2, ReadInt64, Write2, kernel, real
 
 Array = np.ndarray
@@ -42,7 +43,17 @@ def index_add(out: Array, index: Array, source: Array, alpha: float = 1.0) -> No
 
 
 def _add(out: Array, index: Array, source: Array, alpha: float, skip: int, operator: str) -> None:
-    bad = _add_rows[out.dtype.char](out, index, source, alpha, skip)
+    run, rows = _add_rows[out.dtype.char], out.shape[0]
+    if source.size < threads.WORTH:
+        bad = run(out, index, source, alpha, skip, 0, rows)
+    else:  # every thread has rows of the table to itself, and looks for them in all indices
+        found = []
+        threads.in_pieces(
+            lambda part: found.append(run(out, index, source, alpha, skip, part.start, part.stop)),
+            rows,
+            source.size,
+        )
+        bad = found[0] if found else -1
     if bad >= 0:
         raise IndexError(
             f"{operator}: index out of range in self: index[{bad}] is {index[bad]}, expected 0..{out.shape[0] - 1}"
@@ -50,14 +61,14 @@ def _add(out: Array, index: Array, source: Array, alpha: float, skip: int, opera
 
 
 @kernel
-def _add_rows(out: Write2, index: ReadInt64, source: Read2, alpha: float, skip: int) -> int:
+def _add_rows(out: Write2, index: ReadInt64, source: Read2, alpha: float, skip: int, first: int, last: int) -> int:
     for m in range(index.size):
         if index[m] < 0 or index[m] >= out.shape[0]:
             return m
     factor = real(alpha)
     for m in range(index.size):
         row = index[m]
-        if row != skip:
+        if row != skip and row >= first and row < last:
             for k in range(out.shape[1]):
                 out[row, k] += factor * source[m, k]
     return -1

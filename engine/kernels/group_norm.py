@@ -8,7 +8,8 @@ batch norm 0.45 and 0.83.
 
 import numpy as np
 
-from engine.kernels.jit import Read1, Read2, Read3, Write1, Write2, Write3, fma, kernel, real
+from engine import threads
+from engine.kernels.jit import Read1, Read2, Read3, Write2, Write3, WriteFloat64, fma, kernel, real
 from engine.kernels.rows import row_centred_dot, row_squared_distance, row_sum
 
 Array = np.ndarray
@@ -21,17 +22,29 @@ def forward(x: Array, weight: Array | None, bias: Array | None, groups: int, eps
     channels = x.shape[1]
     weight = np.ones(channels, x.dtype) if weight is None else weight
     bias = np.zeros(channels, x.dtype) if bias is None else bias
-    _forward[x.dtype.char](x, weight, bias, eps, out, mean, rstd)
+    run = _forward[x.dtype.char]
+    threads.in_pieces(
+        lambda part: run(x[part], weight, bias, eps, out[part], mean[part], rstd[part]), len(x), 2 * x.size
+    )
     return out, mean, rstd
 
 
 def backward(gradient: Array, x: Array, mean: Array, rstd: Array, weight: Array | None) -> tuple[Array, Array, Array]:
     """Gradients of x (N, C, L), weight (C,) and bias (C,)."""
     out = np.empty_like(x)
-    of_weight, of_bias = np.empty(x.shape[1], x.dtype), np.empty(x.shape[1], x.dtype)
     weight = np.ones(x.shape[1], x.dtype) if weight is None else weight
-    _backward[x.dtype.char](gradient, x, mean, rstd, weight, out, of_weight, of_bias)
-    return out, of_weight, of_bias
+    # every image's part of these sums, which are made in the order of the images
+    of_weights, of_biases = np.empty(x.shape[:2]), np.empty(x.shape[:2])
+    run = _backward[x.dtype.char]
+    threads.in_pieces(
+        lambda part: run(
+            gradient[part], x[part], mean[part], rstd[part], weight, out[part], of_weights[part], of_biases[part]
+        ),
+        len(x),
+        2 * x.size,
+    )
+    of_weight, of_bias = of_weights.sum(0), of_biases.sum(0)
+    return out, of_weight.astype(x.dtype, copy=False), of_bias.astype(x.dtype, copy=False)
 
 
 @kernel
@@ -67,8 +80,8 @@ def _backward(
     rstds: Read2,
     weight: Read1,
     out: Write3,
-    of_weight: Write1,
-    of_bias: Write1,
+    weights: WriteFloat64,
+    biases: WriteFloat64,
 ) -> None:
     batch, channels, length = x.shape
     groups = means.shape[1]
@@ -76,7 +89,6 @@ def _backward(
     planes, results = x.reshape((batch * channels, length)), out.reshape((batch * channels, length))
     slopes = gradient.reshape((batch * channels, length))
     count = np.float64(max(width * length, 1))
-    weights, biases = np.zeros(channels), np.zeros(channels)
     for n in range(batch):
         for group in range(groups):
             first = n * channels + group * width
@@ -86,8 +98,8 @@ def _backward(
                 c = group * width + k
                 along = np.float64(row_centred_dot(slopes, planes, first + k, mean)) * np.float64(rstd)
                 plain = np.float64(row_sum(slopes, first + k))
-                weights[c] += along
-                biases[c] += plain
+                weights[n, c] = along
+                biases[n, c] = plain
                 total += plain * np.float64(weight[c])
                 projected += along * np.float64(weight[c])
             average = real(total / count)
@@ -97,6 +109,3 @@ def _backward(
                 for i in range(length):
                     g = slopes[first + k, i] * factor
                     results[first + k, i] = (g - average - (planes[first + k, i] - mean) * slope) * rstd
-    for c in range(channels):
-        of_weight[c] = real(weights[c])
-        of_bias[c] = real(biases[c])

@@ -42,6 +42,7 @@ ReadFloat64 = Annotated[np.ndarray, "float64", 1, "read"]
 ReadInt64 = Annotated[np.ndarray, "int64", 1, "read"]
 ReadInt32 = Annotated[np.ndarray, "int32", 1, "read"]
 WriteInt32 = Annotated[np.ndarray, "int32", 1, "write"]
+WriteFloat64 = Annotated[np.ndarray, "float64", 2, "write"]
 
 Pair = tuple[int, int]
 

@@ -9,8 +9,10 @@ import numpy as np
 from engine.kernels.elementary import exp
 from engine.kernels.jit import Read1, Read2, ReadInt64, Write1, Write2, kernel, real
 from engine.kernels.rows import row_exp_sum, row_max
+from engine.threads import WORTH, in_pieces
 
 Array = np.ndarray
+_PASSES = 4  # over memory take as long as one with an exponential an element
 
 
 def cross_entropy_forward(
@@ -32,9 +34,11 @@ def cross_entropy_sums(
     rows, columns = logits.shape
     losses, log_sums = np.empty(rows, logits.dtype), np.empty(rows, logits.dtype)
     weights = _no_weights(char) if weight is None else weight
-    bad, total, loss = _cross_entropy_forward[char](
-        logits, target, weights, ignore_index, label_smoothing, losses, log_sums
-    )
+    arguments = logits, target, weights, ignore_index, label_smoothing, losses, log_sums
+    if rows * columns * _PASSES < WORTH:
+        bad, total, loss = _cross_entropy_forward[char](*arguments)
+    else:
+        bad, total, loss = _share_forward(*arguments)
     if bad >= 0:
         raise IndexError(
             f"cross_entropy: Target {target[bad]} is out of bounds: element {bad} of target, expected 0..{columns - 1} "
@@ -61,8 +65,56 @@ def cross_entropy_backward(
     char = logits.dtype.char
     out = np.empty_like(logits) if out is None else out
     weights = _no_weights(char) if weight is None else weight
-    _cross_entropy_backward[char](gradient, logits, target, weights, log_sums, ignore_index, label_smoothing, out)
+    arguments = gradient, logits, target, weights, log_sums, ignore_index, label_smoothing, out
+    if logits.size * _PASSES < WORTH:
+        _cross_entropy_backward[char](*arguments)
+    else:
+        _share_backward(*arguments)
     return out
+
+
+def _share_forward(
+    logits: Array,
+    target: Array,
+    weights: Array,
+    ignore_index: int,
+    label_smoothing: float,
+    losses: Array,
+    log_sums: Array,
+) -> tuple[int, float, float]:
+    run, bads = _cross_entropy_forward[logits.dtype.char], []
+
+    def compute(part: slice) -> None:
+        bad, _, _ = run(
+            logits[part], target[part], weights, ignore_index, label_smoothing, losses[part], log_sums[part]
+        )
+        if bad >= 0:
+            bads.append(part.start + bad)
+
+    in_pieces(compute, len(logits), logits.size * _PASSES)
+    if bads:
+        return min(bads), 0.0, 0.0
+    return -1, *_totals[logits.dtype.char](losses, target, weights, ignore_index)
+
+
+def _share_backward(
+    gradient: Array,
+    logits: Array,
+    target: Array,
+    weights: Array,
+    log_sums: Array,
+    ignore_index: int,
+    label_smoothing: float,
+    out: Array,
+) -> None:
+    run = _cross_entropy_backward[logits.dtype.char]
+
+    def compute(part: slice) -> None:
+        of_rows = gradient[part] if gradient.size > 1 else gradient
+        some = logits[part], target[part], weights, log_sums[part]
+        run(of_rows, *some, ignore_index, label_smoothing, out[part])
+
+    in_pieces(compute, len(logits), logits.size * _PASSES)
 
 
 def _no_weights(char: str) -> Array:
@@ -106,6 +158,18 @@ def _cross_entropy_forward(
         losses[row] = loss
         total_loss += loss
     return -1, total_weight, total_loss
+
+
+# What the kernel above adds up on the way, in the same order, where it does not see all rows.
+@kernel
+def _totals(losses: Read1, target: ReadInt64, weight: Read1, ignore_index: int) -> tuple[float, float]:
+    total_weight, total_loss = 0.0, 0.0
+    for row in range(losses.size):
+        t = target[row]
+        if t != ignore_index:
+            total_weight += weight[t] if weight.size > 0 else real(1.0)
+            total_loss += losses[row]
+    return total_weight, total_loss
 
 
 @kernel

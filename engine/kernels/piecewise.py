@@ -17,8 +17,6 @@ from engine.kernels.jit import Kernel, Read1, Write1, kernel, real
 
 Array = np.ndarray
 
-_SHARED_FROM = 1 << 18  # elements of a part that is worth a thread of its own
-
 
 def vectors(*arrays: Any) -> list[Array] | None:
     """The memory of dense arrays of one layout and one dtype (float32 or float64) as vectors; None where they are not
@@ -57,7 +55,7 @@ def slope(name: str, gradient: Array, x: Array, *parameters: float) -> Array | N
 def forward(name: str, x: Array, parameters: tuple[float, ...], out: Array) -> None:
     """Writes the activation of x into ``out``, which may be x itself."""
     kernel, numbers = FORWARD[name][x.dtype.char], (*parameters, *(0.0,) * (3 - len(parameters)))
-    _in_parts(lambda part: kernel(x[part], out[part], *numbers), x.size)
+    _in_pieces(lambda part: kernel(x[part], out[part], *numbers), x.size)
 
 
 def backward(name: str, gradient: Array, x: Array, parameters: tuple[float, ...], out: Array) -> None:
@@ -66,15 +64,15 @@ def backward(name: str, gradient: Array, x: Array, parameters: tuple[float, ...]
     For sigmoid and relu x may be what the activation gave; for sigmoid it must be.
     """
     kernel, numbers = BACKWARD[name][x.dtype.char], (*parameters, *(0.0,) * (3 - len(parameters)))
-    _in_parts(lambda part: kernel(gradient[part], x[part], out[part], *numbers), x.size)
+    _in_pieces(lambda part: kernel(gradient[part], x[part], out[part], *numbers), x.size)
 
 
-def _in_parts(run: Callable[[slice], None], size: int) -> None:
-    """Runs an elementwise kernel on the whole, or on a part on each of several threads."""
-    if size < 2 * _SHARED_FROM:
+def _in_pieces(run: Callable[[slice], None], size: int) -> None:
+    """Runs an elementwise kernel on the whole, or on a piece on each of several threads."""
+    if size < threads.WORTH:
         run(slice(0, size))
     else:
-        threads.share(run, threads.pieces(size, _SHARED_FROM))
+        threads.in_pieces(run, size, size)
 
 
 @kernel

@@ -9,6 +9,7 @@ torch.nn.functional.max_pool2d, avg_pool2d (aten MaxPoolKernel.cpp, AvgPoolKerne
 
 import numpy as np
 
+from engine import threads
 from engine.kernels.jit import (
     Pair,
     Read1,
@@ -36,11 +37,15 @@ def max_pool2d_forward(
     out, indices = np.empty(shape, image.dtype), np.empty(shape, np.int32)
     whole = 2 * output_size[0] <= image.shape[1] and 2 * output_size[1] <= image.shape[2]
     if whole and _is_planes(image) and (kernel_size, stride, padding, dilation) == ((2, 2), (2, 2), (0, 0), (1, 1)):
-        _max_pool_planes_halved[image.dtype.char](_laid_out(image), _laid_out(out), indices.reshape(-1))
+        halved, some = _max_pool_planes_halved[image.dtype.char], (_laid_out(image), _laid_out(out))
+        threads.in_pieces(
+            lambda part: halved(some[0][part], some[1][part], indices[part].reshape(-1)), len(image), image.size
+        )
         return out, indices
-    chosen = _max_pool_planes if _is_planes(image) else _max_pool_channels_last
-    chosen[image.dtype.char](
-        _laid_out(image), _laid_out(out), indices.reshape(-1), kernel_size, stride, padding, dilation
+    run = (_max_pool_planes if _is_planes(image) else _max_pool_channels_last)[image.dtype.char]
+    source, target, window = _laid_out(image), _laid_out(out), (kernel_size, stride, padding, dilation)
+    threads.in_pieces(
+        lambda part: run(source[part], target[part], indices[part].reshape(-1), *window), len(image), image.size
     )
     return out, indices
 
@@ -50,9 +55,14 @@ def max_pool2d_backward(
 ) -> Array:
     """Gradient of the image from that of the maxima, both laid out as in :func:`max_pool2d_forward`."""
     out = np.empty(image_shape, gradient.dtype) if out is None else out
-    out.fill(0)
-    chosen = _max_pool_planes_backward if _is_planes(gradient) else _max_pool_channels_last_backward
-    chosen[gradient.dtype.char](_laid_out(gradient), indices.reshape(-1), _laid_out(out))
+    run = (_max_pool_planes_backward if _is_planes(gradient) else _max_pool_channels_last_backward)[gradient.dtype.char]
+    source, target, places = _laid_out(gradient), _laid_out(out), indices.reshape(gradient.shape)
+
+    def compute(part: slice) -> None:
+        target[part] = 0
+        run(source[part], places[part].reshape(-1), target[part])
+
+    threads.in_pieces(compute, len(out), out.size)
     return out
 
 
@@ -67,10 +77,10 @@ def avg_pool2d_forward(
 ) -> Array:
     """Averages: (N, OH, OW, C) for a 4-D image (channels-last), (P, OH, OW) for a 3-D one."""
     out = np.empty((image.shape[0], *output_size, *image.shape[3:]), image.dtype)
-    chosen = _avg_pool_planes if _is_planes(image) else _avg_pool_channels_last
-    chosen[image.dtype.char](
-        _laid_out(image), _laid_out(out), kernel_size, stride, padding, count_include_pad, divisor_override or 0
-    )
+    run = (_avg_pool_planes if _is_planes(image) else _avg_pool_channels_last)[image.dtype.char]
+    source, target = _laid_out(image), _laid_out(out)
+    window = kernel_size, stride, padding, count_include_pad, divisor_override or 0
+    threads.in_pieces(lambda part: run(source[part], target[part], *window), len(image), image.size)
     return out
 
 
@@ -86,11 +96,15 @@ def avg_pool2d_backward(
 ) -> Array:
     """Gradient of the image from that of the averages, both laid out as in :func:`avg_pool2d_forward`."""
     out = np.empty(image_shape, gradient.dtype) if out is None else out
-    out.fill(0)
-    chosen = _avg_pool_planes_backward if _is_planes(gradient) else _avg_pool_channels_last_backward
-    chosen[gradient.dtype.char](
-        _laid_out(gradient), _laid_out(out), kernel_size, stride, padding, count_include_pad, divisor_override or 0
-    )
+    run = (_avg_pool_planes_backward if _is_planes(gradient) else _avg_pool_channels_last_backward)[gradient.dtype.char]
+    source, target = _laid_out(gradient), _laid_out(out)
+    window = kernel_size, stride, padding, count_include_pad, divisor_override or 0
+
+    def compute(part: slice) -> None:
+        target[part] = 0
+        run(source[part], target[part], *window)
+
+    threads.in_pieces(compute, len(out), out.size)
     return out
 
 

@@ -5,6 +5,7 @@ Arrays are (M, size, inner), C-contiguous, float32 or float64; the map has `taps
 
 import numpy as np
 
+from engine import threads
 from engine.kernels.jit import Read1, Read3, ReadInt64, Write1, Write3, helper, kernel
 from engine.kernels.windows import unsigned
 
@@ -18,7 +19,15 @@ def weighted_sums(source: Array, indices: Array, weights: Array) -> Array:
     """
     taps, size = indices.shape
     out = np.empty((source.shape[0], size, source.shape[2]), source.dtype)
-    _weighted_sums[source.dtype.char](source, indices.reshape(-1), weights.reshape(-1), out, taps)
+    run, terms = _weighted_sums[source.dtype.char], (indices.reshape(-1), weights.reshape(-1))
+    if out.size * taps < threads.WORTH:
+        run(source, *terms, out, taps)
+    else:
+        threads.in_pieces(
+            lambda part: run(source[part], *terms, out[part], taps),
+            len(out),
+            out.size * taps,
+        )
     return out
 
 

@@ -5,15 +5,18 @@ The arrays are those of `engine.ops.attention`, with the attributes of its opera
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from engine import backend, layout
+from engine import backend, layout, threads
 from engine.autograd.modes import state
 from engine.kernels import attention as kernels
 from engine.spec import spec_of
+
+Part = tuple[slice, ...]
 
 _BLOCK_BYTES = 1 << 20  # of scores at a time: what a core's second-level cache holds
 _QUERIES = 64  # of a causal block: keys right of it are skipped
@@ -57,6 +60,20 @@ def _blocks(
             yield index, first, end, min(keys, end) if causal else keys
 
 
+def _parts(batch: tuple[int, ...], rows: int, keys: int, width: int) -> list[Part]:
+    """Indices of the leading axes, a part for each thread that this attention is worth: matrices that do not depend on
+    each other, so that each is computed as it would be alone.
+    """
+    worth = math.prod(batch) * rows * keys * width // (threads.PRODUCTS * threads.HANDOVER)
+    wanted = min(threads.usable_threads(), math.isqrt(worth))
+    parts: list[Part] = [()]
+    for size in batch:
+        number = max(min(size, -(-wanted // len(parts))), 1)
+        cuts = [size * place // number for place in range(number + 1)]
+        parts = [(*part, slice(*pair)) for part in parts for pair in pairwise(cuts)]
+    return parts
+
+
 def _scores(block: tuple[Any, ...], query: Any, keys_turned: Any, mask: Any, scale: float) -> tuple[Any, float]:
     """Scores of a block, and the scale that is still to be applied."""
     index, first, end, width = block
@@ -83,7 +100,9 @@ def attention_by_blocks(
     scale: float,
     kept_scale: float,
 ) -> Any:
-    """The result, its log-sum-exp, and the probabilities of every block if they are to be kept (else None)."""
+    """The result, its log-sum-exp, and, by part, the probabilities of every block if they are to be kept (else
+    None).
+    """
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     out = _like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
     queries, keys = query.shape[-2], value.shape[-2]
@@ -92,22 +111,35 @@ def attention_by_blocks(
     )
     log_sums = np.empty((*batch, queries), query.dtype)
     keep_blocks = state.grad_enabled and math.prod(batch) * queries * keys * query.itemsize <= _KEPT_BYTES
-    blocks: list[Any] | None = [] if keep_blocks else None
-    for block in _blocks(batch, queries, keys, causal, query.itemsize):
-        index, first, end, width = block
-        scores, factor = _scores(block, query, turned, mask, scale)
-        sums = np.empty(scores.shape[:-1], scores.dtype)
-        kernels.softmax_rows(
-            scores.reshape(-1, width), sums.reshape(-1), length=end - first, scale=factor, causal=causal, first=first
-        )
-        log_sums[index][..., first:end] = sums
-        if blocks is not None:
-            blocks.append(scores)
-        dropped = (
-            scores if kept is None else scores * kept[index][..., first:end, :width] * scores.dtype.type(kept_scale)
-        )
-        np.matmul(dropped, value[index][..., :width, :], out=out[index][..., first:end, :])
-    return out, log_sums, blocks
+    width = query.shape[-1] + value.shape[-1]
+    blocks: list[tuple[Part, list[Any]]] = [(part, []) for part in _parts(batch, queries, keys, width)]
+
+    def attend(part_and_blocks: tuple[Part, list[Any]]) -> None:
+        part, its_blocks = part_and_blocks
+        some, keys_turned, values, result, sums_of = (array[part] for array in (query, turned, value, out, log_sums))
+        masked, drawn = (None if array is None else array[part] for array in (mask, kept))
+        for block in _blocks(sums_of.shape[:-1], queries, keys, causal, query.itemsize):
+            index, first, end, width = block
+            scores, factor = _scores(block, some, keys_turned, masked, scale)
+            sums = np.empty(scores.shape[:-1], scores.dtype)
+            kernels.softmax_rows(
+                scores.reshape(-1, width),
+                sums.reshape(-1),
+                length=end - first,
+                scale=factor,
+                causal=causal,
+                first=first,
+            )
+            sums_of[index][..., first:end] = sums
+            if keep_blocks:
+                its_blocks.append(scores)
+            dropped = scores
+            if drawn is not None:
+                dropped = scores * drawn[index][..., first:end, :width] * scores.dtype.type(kept_scale)
+            np.matmul(dropped, values[index][..., :width, :], out=result[index][..., first:end, :])
+
+    threads.share(attend, blocks)
+    return out, log_sums, blocks if keep_blocks else None
 
 
 def _like_query(query: Any, shape: tuple[int, ...], kept: Any) -> Any:
@@ -139,41 +171,50 @@ def slopes_by_blocks(
     query, key, value, mask, kept = _spread(batch, (queries, keys), (query, key, value), (mask, kept))
     turned, value_turned = key.swapaxes(-1, -2), value.swapaxes(-1, -2)
     of_query, of_key, of_value = (_positions_first(array) for array in (query, key, value))
-    kept_blocks = iter(blocks) if blocks is not None else None
-    for block in _blocks(batch, queries, keys, causal, query.itemsize):
-        index, first, end, width = block
-        if kept_blocks is not None:
-            probabilities, factor = next(kept_blocks), scale
-        else:
-            probabilities, factor = _scores(block, query, turned, mask, scale)
-            sums = np.ascontiguousarray(log_sums[index][..., first:end])
-            kernels.softmax_rows_again(
+
+    def descend(part_and_blocks: tuple[Part, list[Any]]) -> None:
+        part, its_blocks = part_and_blocks
+        some, keys_of, keys_turned, values_turned = (array[part] for array in (query, key, turned, value_turned))
+        masked, drawn = (None if array is None else array[part] for array in (mask, kept))
+        slopes, to_query, to_key, to_value = (array[part] for array in (g, of_query, of_key, of_value))
+        kept_blocks = None if blocks is None else iter(its_blocks)
+        for block in _blocks(slopes.shape[:-2], queries, keys, causal, query.itemsize):
+            index, first, end, width = block
+            if kept_blocks is not None:
+                probabilities, factor = next(kept_blocks), scale
+            else:
+                probabilities, factor = _scores(block, some, keys_turned, masked, scale)
+                sums = np.ascontiguousarray(log_sums[part][index][..., first:end])
+                kernels.softmax_rows_again(
+                    probabilities.reshape(-1, width),
+                    sums.reshape(-1),
+                    length=end - first,
+                    scale=factor,
+                    causal=causal,
+                    first=first,
+                )
+            g_block = slopes[index][..., first:end, :]
+            of_scores = np.matmul(g_block, values_turned[index][..., :width], order="C")
+            dropped = probabilities
+            if drawn is not None:
+                factors = drawn[index][..., first:end, :width] * of_scores.dtype.type(kept_scale)
+                of_scores *= factors
+                dropped = probabilities * factors
+            kernels.softmax_rows_backward(
+                of_scores.reshape(-1, width),
                 probabilities.reshape(-1, width),
-                sums.reshape(-1),
                 length=end - first,
-                scale=factor,
+                scale=scale,
                 causal=causal,
                 first=first,
             )
-        g_block = g[index][..., first:end, :]
-        of_scores = np.matmul(g_block, value_turned[index][..., :width], order="C")
-        dropped = probabilities
-        if kept is not None:
-            factors = kept[index][..., first:end, :width] * of_scores.dtype.type(kept_scale)
-            of_scores *= factors
-            dropped = probabilities * factors
-        kernels.softmax_rows_backward(
-            of_scores.reshape(-1, width),
-            probabilities.reshape(-1, width),
-            length=end - first,
-            scale=scale,
-            causal=causal,
-            first=first,
-        )
-        np.matmul(of_scores, key[index][..., :width, :], out=of_query[index][..., first:end, :])
-        whole = end == queries  # the first block of an index: it writes, the others add
-        _accumulate(of_key[index], of_scores, query[index][..., first:end, :], width, whole)
-        _accumulate(of_value[index], dropped, g_block, width, whole)
+            np.matmul(of_scores, keys_of[index][..., :width, :], out=to_query[index][..., first:end, :])
+            whole = end == queries  # the first block of an index: it writes, the others add
+            _accumulate(to_key[index], of_scores, some[index][..., first:end, :], width, whole)
+            _accumulate(to_value[index], dropped, g_block, width, whole)
+
+    width = key.shape[-1] + value.shape[-1]
+    threads.share(descend, [(part, []) for part in _parts(batch, queries, keys, width)] if blocks is None else blocks)
     return [of_query, of_key, of_value, None, None]
 
 

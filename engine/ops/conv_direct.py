@@ -83,12 +83,24 @@ class _Result:
             kernels.place(rows, self.last[images])
 
 
-def _images(batch: int, size: Three, channels: int, weight: Array) -> list[slice]:
-    """Some images at a time; more where the weights are many, which are read once for each such group."""
+def _images(batch: int, size: Three, channels: int, weight: Array, together: int = 1) -> list[slice]:
+    """Some images at a time; more where the weights are many, which are read once for each such group, and where so
+    many threads work on a group together.
+    """
     bytes_each = size[0] * size[1] * size[2] * channels * weight.itemsize
-    at_once = max(max(_IMAGES_BYTES, weight.nbytes // 4) // max(bytes_each, 1), 1)
-    at_once = min(at_once, max(-(-batch // threads.usable_threads()), 1))
+    at_once = max(max(_IMAGES_BYTES, weight.nbytes // 4) * together // max(bytes_each, 1), 1)
+    if together == 1:
+        at_once = min(at_once, max(-(-batch // threads.usable_threads()), 1))
     return [slice(first, min(first + at_once, batch)) for first in range(0, batch, at_once)]
+
+
+def _padded(image: Array, before: Three, size: Three) -> Array:
+    """`kernels.pad`, images on different threads."""
+    if image.size < threads.WORTH or (image.shape[1:4] == size and image.flags.c_contiguous):
+        return kernels.pad(image, before, size)
+    out = np.empty((len(image), *size, image.shape[4]), image.dtype)
+    threads.in_pieces(lambda part: kernels.pad(image[part], before, size, out[part]), len(image), image.size)
+    return out
 
 
 def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat) -> Array:
@@ -127,11 +139,11 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: tup
     before = _three(window.padding, 0)
     extent = tuple(have + 2 * pad for have, pad in zip(image.shape[1:4], before, strict=True))
     stride, dilation = _three(window.stride, 1), _three(window.dilation, 1)
-    for images in _images(len(input), extent, input.shape[1], total):
-        some = kernels.pad(image[images], before, extent)
+    for images in _images(len(input), extent, input.shape[1], total, threads.usable_threads()):
+        some = _padded(image[images], before, extent)
         part = slopes[images]
         if filled == width:
-            rows = kernels.pad(part, (0, 0, 0), part.shape[1:4])
+            rows = _padded(part, (0, 0, 0), part.shape[1:4])
         else:
             rows = np.zeros((*part.shape[:4], groups, filled), part.dtype)
             rows[..., :width] = part.reshape(*part.shape[:4], groups, width)

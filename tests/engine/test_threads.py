@@ -1,7 +1,10 @@
 """The number of threads, and sharing work between them."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -62,9 +65,75 @@ def test_an_error_of_any_part_is_raised_when_all_have_ended() -> None:
     assert sorted(done) == [0, 2, 3]
 
 
+def test_parts_share_nothing_further_and_the_blas_works_alone_meanwhile() -> None:
+    engine.set_num_threads(3)
+    seen = []
+
+    def work(part: int) -> None:
+        here = threading.current_thread()
+        threads.share(lambda _: seen.append((threads._blas()[1](), threading.current_thread() is here)), [0, 1])
+
+    threads.share(work, [0, 1, 2])
+    assert seen == [(1, True)] * 6
+    assert threads._blas()[1]() == 3
+
+
+def test_several_threads_share_at_once() -> None:
+    engine.set_num_threads(3)
+    results: list[list[int]] = [[] for _ in range(8)]
+    callers = [
+        threading.Thread(target=lambda mine=mine: [threads.share(mine.append, [*range(5)]) for _ in range(50)])
+        for mine in results
+    ]
+    for caller in callers:
+        caller.start()
+    for number in (2, 5, 1, 3):
+        engine.set_num_threads(number)
+    for caller in callers:
+        caller.join()
+    assert [sorted(mine) for mine in results] == [sorted([*range(5)] * 50)] * 8
+    assert threads._blas()[1]() == 3
+
+
+def test_in_pieces() -> None:
+    engine.set_num_threads(3)
+    for size, handovers, number in ((10, 3.9, 1), (10, 4, 2), (10, 8.9, 2), (10, 9, 3), (10, 900, 3), (2, 900, 2)):
+        parts: list[slice] = []
+        threads.in_pieces(parts.append, size, int(handovers * threads.HANDOVER))
+        parts.sort(key=lambda part: part.start)
+        assert len(parts) == number
+        assert [parts[0].start, parts[-1].stop] == [0, size]
+        assert all(one.stop == other.start for one, other in pairwise(parts))
+
+
+PROGRAM = """
+import os, threading
+import engine
+from engine import threads
+
+def meet():  # only three threads together get past the barrier
+    meeting = threading.Barrier(3)
+    threads.share(lambda part: meeting.wait(60), [0, 1, 2])
+
+engine.set_num_threads(3)
+meet()
+child = os.fork()
+meet()
+if not child:
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_has_threads_of_its_own_and_the_interpreter_ends() -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (job.returncode, job.stdout, job.stderr) == (0, "0\n", "")
+
+
 def test_pieces() -> None:
     engine.set_num_threads(3)
-    assert threads.pieces(10, 1) == [slice(0, 4), slice(4, 8), slice(8, 10)]
+    assert threads.pieces(10, 1) == [slice(0, 4), slice(4, 7), slice(7, 10)]
     assert threads.pieces(10, 6) == [slice(0, 10)]
     assert threads.pieces(0, 1) == []
 
