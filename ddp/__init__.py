@@ -68,6 +68,7 @@ from ddp.subgroups import new_group as new_group
 from ddp.subgroups import new_subgroups as new_subgroups
 from ddp.subgroups import new_subgroups_by_enumeration as new_subgroups_by_enumeration
 from ddp.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+from ddp.timeline import timeline as timeline
 from ddp.uneven_batches import uneven as uneven
 from ddp.work import Work as Work
 from ddp.zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer

@@ -74,8 +74,14 @@ class Case(NamedTuple):
     result: Any
 
 
-def measure(names: list[str], sizes: list[int], device: str = "cpu") -> Iterator[Figure]:
-    """Collective: the figures, size by size. Every sum is checked once."""
+def measure(
+    names: list[str],
+    sizes: list[int],
+    device: str = "cpu",
+    ways: tuple[bool, ...] = (False, True),
+    seconds_each: float = _SECONDS,
+) -> Iterator[Figure]:
+    """Collective: the figures, size by size, out of place and in place (`ways`). Every sum is checked once."""
     give_freed_memory_back()
     group = resolve(None)
     comm = group.comm
@@ -91,13 +97,13 @@ def measure(names: list[str], sizes: list[int], device: str = "cpu") -> Iterator
                 return _library_case(comm, count, in_place)
             return _transport_case(transports[name], count, in_place)
 
-    kinds = [(name, in_place) for name in names for in_place in (False, True)]
+    kinds = [(name, in_place) for name in names for in_place in ways]
     for nbytes in sizes:
         for batch in [kinds] if nbytes <= _TOGETHER else [[kind] for kind in kinds]:
             cases = [make_case(name, nbytes // 4, in_place) for name, in_place in batch]
             for case in cases:
                 _check(case, group.size())
-            for case, seconds in zip(cases, _median_seconds(cases, comm), strict=True):
+            for case, seconds in zip(cases, _median_seconds(cases, comm, seconds_each), strict=True):
                 yield Figure(case.transport, nbytes, group.size(), seconds, case.in_place)
             del cases, case
     if device == "cpu":
@@ -137,8 +143,8 @@ def _check(case: Case, ranks: int) -> None:
         raise RuntimeError(f"ddp.bench: {case.transport} does not sum: expected {expected} everywhere")
 
 
-def _median_seconds(cases: list[Case], comm: Any) -> list[float]:
-    """Collective: the slowest rank's time of a round, in the median, of each case; as many as fit into `_SECONDS`."""
+def _median_seconds(cases: list[Case], comm: Any, seconds_each: float) -> list[float]:
+    """Collective: the slowest rank's time of a round, in the median, of each case; as many rounds as fit."""
     from mpi4py import MPI
 
     def once(case: Case, round_: int) -> float:
@@ -151,9 +157,14 @@ def _median_seconds(cases: list[Case], comm: Any) -> list[float]:
     times: list[list[float]] = [[] for _ in cases]
     for _ in range(_BLOCKS):
         for case, of_case in zip(cases, times, strict=True):
-            estimate = min(once(case, round_) for round_ in range(_WARM_UP))
-            rounds = int(min(max(_SECONDS / _BLOCKS / estimate, _ROUNDS[0]), _ROUNDS[1]))
-            of_case += [once(case, round_) for round_ in range(rounds)]
+            for round_ in range(_WARM_UP):
+                once(case, round_)
+            left = seconds_each / _BLOCKS  # the same on all ranks, as what `once` returns
+            for round_ in range(_ROUNDS[1]):
+                if round_ >= _ROUNDS[0] and left <= 0:
+                    break
+                of_case.append(once(case, round_))
+                left -= of_case[-1]
     return [statistics.median(of_case) for of_case in times]
 
 

@@ -54,7 +54,7 @@ class Channel:
 channels: dict[str, Channel] = {}
 """All channels of this process by name. The watchdog reads it."""
 
-_waiting: list[Wait] = []
+_waiting: list[Wait] = []  # `ddp.timeline` puts one in its place that looks at the clock
 _main = threading.main_thread().ident  # other threads may wait, too; nobody looks at those
 
 

@@ -175,6 +175,17 @@ def every_sample_once() -> float:
     return (totals[0] / totals[1]).item()
 
 
+def watched() -> float:
+    """Where the time of a step goes on every rank, and which rank the others wait for."""
+    net = DistributedDataParallel(model())
+    optimizer = AdamW(net.parameters(), lr=0.01)
+    with ddp.timeline(net) as steps:
+        loss = train(net, optimizer)
+    if ddp.get_rank() == 0:
+        print(steps.summary())  # and steps.save("steps.json") is a file for ui.perfetto.dev
+    return loss
+
+
 EXAMPLES: tuple[Callable[[], float], ...] = (
     plain,
     accumulation,
@@ -187,6 +198,7 @@ EXAMPLES: tuple[Callable[[], float], ...] = (
     joined,
     statistics_of_all,
     every_sample_once,
+    watched,
 )
 
 

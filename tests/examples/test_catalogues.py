@@ -1,6 +1,7 @@
 """The examples that show one package each run to their end and leave out no public name."""
 
 import inspect
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -86,6 +87,7 @@ def test_data_parallel_training() -> None:
     """ZeRO and an optimizer within backward change no bit of what plain training gives."""
     done = run(command(3, "examples/data_parallel.py"))
     assert done.returncode == 0, done.stderr
-    losses = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
-    assert len(losses) == 11
-    assert losses["plain"] == losses["state_divided"] == losses["step_within_backward"]
+    losses = dict(re.findall(r"^(\w+) +(-?\d+\.\d{4})   ", done.stdout, re.MULTILINE))
+    assert len(losses) == 12
+    assert losses["plain"] == losses["state_divided"] == losses["step_within_backward"] == losses["watched"]
+    assert "it was the last one in" in done.stdout
