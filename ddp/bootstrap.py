@@ -1,8 +1,8 @@
 """Starting MPI and leaving it: the world of ranks, checked to be the one that was asked for.
 
-`import ddp` starts nothing; `start_world` does, once. Nothing is freed at interpreter exit: freeing a communicator or a
-window is collective, and a rank that leaves early, with an exception or by `sys.exit`, would wait there for the others
-before mpi4py's own exit handler could end the job.
+`import ddp` starts nothing; `start_world` does, once. Nothing is freed at interpreter exit but the pages that others'
+watchdogs read meanwhile (`ddp.board`): freeing a communicator or a window is collective, and a rank that leaves early,
+with an exception or by `sys.exit`, would wait there for the others before mpi4py's own exit handler could end the job.
 """
 
 import fcntl

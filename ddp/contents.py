@@ -20,6 +20,7 @@ class Contents:
         self._module = module
         self._ignored = ignored
         self._noted: list[tuple[dict[str, Any], str, nn.Parameter, bool, str]] = []
+        self._children: list[tuple[dict[str, Any], tuple[Any, ...], str]] = []
         self._owners_of_buffers: list[tuple[str, nn.Module]] = []
 
     def _kept(self, named: Iterable[tuple[str, Any]]) -> Named:
@@ -39,12 +40,17 @@ class Contents:
         return [tensor for _, tensor in (*self.parameters(), *(self.buffers() if buffers else ()))]
 
     def note(self) -> None:
-        """The module is wrapped: from now on its parameters may not change."""
+        """The module is wrapped: from now on its parameters and the modules that have them may not change."""
         self._noted = [
             (owner._parameters, name, parameter, parameter.requires_grad, _path(where, name))
             for where, owner in self._module.named_modules()
             for name, parameter in owner.named_parameters(recurse=False)
             if _path(where, name) not in self._ignored
+        ]
+        self._children = [
+            (owner._modules, tuple(owner._modules.values()), where)
+            for where, owner in self._module.named_modules()
+            if owner._modules
         ]
         self._owners_of_buffers = [
             (where, owner)
@@ -53,7 +59,10 @@ class Contents:
         ]
 
     def check(self) -> None:
-        """Raises RuntimeError when a parameter was exchanged, or unfrozen, since `note`."""
+        """Raises RuntimeError when, since `note`, a parameter was exchanged or unfrozen, or a module with some was."""
+        for modules, children, where in self._children:
+            if tuple(modules.values()) != children:
+                self._refuse_new_modules(modules, children, where)
         for parameters, name, parameter, trainable, path in self._noted:
             if parameters.get(name) is not parameter:
                 raise RuntimeError(
@@ -64,6 +73,18 @@ class Contents:
                 raise RuntimeError(
                     f"DistributedDataParallel: parameter {path} did not require grad when the module was wrapped, and "
                     "does now, so nobody would average its gradient; wrap the module again"
+                )
+
+    def _refuse_new_modules(self, modules: dict[str, Any], children: tuple[Any, ...], where: str) -> None:
+        """One without parameters to be averaged may come and go."""
+        for name, module in modules.items():
+            if module is None or any(module is child for child in children):
+                continue
+            found = Contents(module, ()).trainable()
+            if any(_path(_path(where, name), path) not in self._ignored for path, _ in found):
+                raise RuntimeError(
+                    f"DistributedDataParallel: module {_path(where, name)} is another one than when the model was "
+                    "wrapped, so nobody would average its gradients; wrap the model again"
                 )
 
     def has_buffers(self) -> bool:

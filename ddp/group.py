@@ -2,7 +2,7 @@
 
 import datetime
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ddp import bootstrap, watchdog
 from ddp.backends import check_backend
 from ddp.progress import DEFAULT_TIMEOUT, Channel, Meeting, channels
 from ddp.transport import CUDA_ONLY, TRANSPORTS, Transport, choose_transport
+from engine.absent import provide
 from engine.capture.effects import unreplayable
 
 if TYPE_CHECKING:
@@ -189,6 +190,23 @@ def init_process_group(
     )
     if world.comm is not None and world.size > 1:
         watchdog.start(world.comm)
+    provide("engine.data.worker.first", (_enter_worker, (world.rank, _default.ranks)))
+
+
+class _NoRank:
+    """In the place of a communicator in a DataLoader's worker."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(
+            "a DataLoader's worker process is no rank: it knows get_rank() and get_world_size() of the rank that "
+            "started it, and takes part in no collective"
+        )
+
+
+def _enter_worker(rank: int, ranks: tuple[int, ...]) -> None:
+    """In a DataLoader's worker that was not forked: datasets ask for the rank, to read its share."""
+    global _default
+    _default = ProcessGroup(rank, ranks, cast("MPI.Intracomm", _NoRank()), name="the default group")
 
 
 def seconds_of(name: str, timeout: datetime.timedelta | None) -> float:
@@ -217,6 +235,7 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
     for closing in (*subgroups, leaving):
         closing.close()
     _default = None
+    provide("engine.data.worker.first", None)
     watchdog.stop()  # with what this rank contributed, for those that are still at the end of the last calls
     for closed in (*subgroups, leaving):
         closed.forget_channels()

@@ -11,9 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 import engine
-from ddp.collectives import ReduceOp, all_reduce
+from ddp.collectives import all_reduce
 from ddp.group import ProcessGroup, resolve
 from ddp.overflow import sum_found_inf
+from ddp.reductions import ReduceOp
 from ddp.subgroups import new_subgroups
 from engine.autograd.graph import increment_version
 from engine.backend import array_module, spec_of_array

@@ -231,6 +231,15 @@ class DistributedDataParallel(nn.Module):
             return [int(cap * _MIB) for cap in self.bucket_cap_mb_list]
         return [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES] if self.bucket_cap_mb is None else [int(self.bucket_cap_mb * _MIB)]
 
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name != "module" and hasattr(self.module, name):
+                advice = f"the wrapped module has it: use .module.{name}"
+                raise AttributeError(f"'DistributedDataParallel' object has no attribute '{name}'; {advice}") from None
+            raise
+
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: everything but what belongs to this process."""
         if self.process_group is not resolve(None):

@@ -1,11 +1,17 @@
-"""Puts names of this package where PyTorch has them, for code that says `torch.nn.parallel.DistributedDataParallel`."""
+"""Puts names of this package where PyTorch has them, for code that says `torch.nn.parallel.DistributedDataParallel` or
+imports from `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook`.
+"""
 
 import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
-from ddp import sampler
+from ddp import hooks, local_sgd, sampler
 from ddp.parallel import DistributedDataParallel
 from ddp.sampler import DistributedSampler
 from ddp.sync_batch_norm import SyncBatchNorm
+from ddp.zero import ZeroRedundancyOptimizer
 from engine.absent import provide
 
 provide("engine.distributed", sys.modules["ddp"])
@@ -13,3 +19,47 @@ provide("engine.nn.SyncBatchNorm", SyncBatchNorm)
 provide("engine.nn.parallel.DistributedDataParallel", DistributedDataParallel)
 provide("engine.data.distributed", sampler)
 provide("engine.data.DistributedSampler", DistributedSampler)
+
+
+def _record(fn: Callable[..., Any], error_handler: Any = None) -> Callable[..., Any]:
+    """The function itself: the launcher shows the exception of every rank."""
+    return fn
+
+
+def _module(path: str, **names: Any) -> ModuleType:
+    made = sys.modules[path] = ModuleType(path, "PyTorch's path to names of ddp.")
+    vars(made).update(names)
+    parent, _, name = path.rpartition(".")
+    setattr(sys.modules[parent], name, made)
+    return made
+
+
+def _picked(file: ModuleType, names: str) -> dict[str, Any]:
+    return {name: getattr(file, name) for name in names.split()}
+
+
+_HOOKS = {
+    "default_hooks": "allreduce_hook fp16_compress_hook bf16_compress_hook fp16_compress_wrapper bf16_compress_wrapper",
+    "powerSGD_hook": "PowerSGDState powerSGD_hook batched_powerSGD_hook",
+    "post_localSGD_hook": "PostLocalSGDState post_localSGD_hook",
+    "quantization_hooks": "quantization_pertensor_hook quantization_perchannel_hook",
+    "debugging_hooks": "noop_hook",
+}
+
+sys.modules["ddp.distributed_c10d"] = sys.modules["ddp"]
+_module("ddp.distributed", DistributedDataParallel=DistributedDataParallel)  # torch.nn.parallel.distributed
+_module(
+    "ddp.optim",
+    ZeroRedundancyOptimizer=ZeroRedundancyOptimizer,
+    PostLocalSGDOptimizer=local_sgd.PostLocalSGDOptimizer,
+)
+_module("ddp.algorithms")
+_module("ddp.algorithms.ddp_comm_hooks")
+for _name, _names in _HOOKS.items():
+    _module(f"ddp.algorithms.ddp_comm_hooks.{_name}", **_picked(hooks, _names))
+_module("ddp.algorithms.model_averaging")
+_module("ddp.algorithms.model_averaging.averagers", **_picked(local_sgd, "PeriodicModelAverager"))
+_module("ddp.algorithms.model_averaging.hierarchical_model_averager", **_picked(local_sgd, "HierarchicalModelAverager"))
+_module("ddp.elastic")
+_module("ddp.elastic.multiprocessing")
+_module("ddp.elastic.multiprocessing.errors", record=_record)

@@ -1,93 +1,160 @@
 """engine: tensors, automatic differentiation, neural network layers, optimizers and data loading, with PyTorch's names.
 
 Importing it switches NumPy's floating point warnings off on this thread (dividing by zero gives inf here, as in
-PyTorch, and says nothing), and tells glibc to keep freed memory for the next step (`engine.allocator`).
+PyTorch, and says nothing), tells glibc to keep freed memory for the next step (`engine.allocator`), and, where NumPy is
+not imported yet, OpenBLAS's threads to sleep after a product (OPENBLAS_THREAD_TIMEOUT, unless it is set).
 """
 
-# ruff: noqa: F401, F403 - the public face: it re-exports, and what engine.ops defines is what this module is about
+# ruff: noqa: F401, F403, I001 - the public face: `as` says to type checkers that a name is exported, and what engine.ops
+# defines is what this module is about
 
 import importlib as _importlib
 import sys as _sys
 from math import e, inf, nan, pi
+from os import environ as _environ
 from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
+# OpenBLAS reads it when NumPy is imported: 2^16 cycles instead of 2^26 that its threads spin after each product, on
+# cores that ours need (`engine.threads`).
+_environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
+
 import numpy as _np
 
-from engine import autograd, linalg, memory_methods, methods, more_methods, ops, random, special
+from engine import (
+    autograd as autograd,
+    linalg as linalg,
+    memory_methods as memory_methods,
+    methods as methods,
+    more_methods as more_methods,
+    ops as ops,
+    random as random,
+    special as special,
+)
+from engine import dtypes as _dtypes
 from engine.absent import found as _found
 from engine.allocator import keep_freed_memory as _keep_freed_memory
 from engine.autograd.modes import (
-    enable_grad,
-    inference_mode,
-    is_anomaly_enabled,
-    is_grad_enabled,
-    is_inference_mode_enabled,
-    no_grad,
-    set_grad_enabled,
+    enable_grad as enable_grad,
+    inference_mode as inference_mode,
+    is_anomaly_enabled as is_anomaly_enabled,
+    is_grad_enabled as is_grad_enabled,
+    is_inference_mode_enabled as is_inference_mode_enabled,
+    no_grad as no_grad,
+    set_grad_enabled as set_grad_enabled,
 )
-from engine.device import device, get_default_device, set_default_device
+from engine.device import (
+    device as device,
+    get_default_device as get_default_device,
+    set_default_device as set_default_device,
+)
 from engine.dtypes import (
-    bfloat16,
-    cdouble,
-    cfloat,
-    complex64,
-    complex128,
-    double,
-    dtype,
-    finfo,
-    float16,
-    float32,
-    float64,
-    get_default_dtype,
-    half,
-    iinfo,
-    int8,
-    int16,
-    int32,
-    int64,
-    long,
-    set_default_dtype,
-    short,
-    uint8,
+    bfloat16 as bfloat16,
+    cdouble as cdouble,
+    cfloat as cfloat,
+    complex64 as complex64,
+    complex128 as complex128,
+    double as double,
+    dtype as dtype,
+    finfo as finfo,
+    float16 as float16,
+    float32 as float32,
+    float64 as float64,
+    get_default_dtype as get_default_dtype,
+    half as half,
+    iinfo as iinfo,
+    int8 as int8,
+    int16 as int16,
+    int32 as int32,
+    int64 as int64,
+    long as long,
+    set_default_dtype as set_default_dtype,
+    short as short,
+    uint8 as uint8,
 )
-from engine.dtypes import bool_ as bool
-from engine.dtypes import float_ as float
-from engine.dtypes import int_ as int
-from engine.layout import MemoryFormat as memory_format
-from engine.layout import channels_last, channels_last_3d, contiguous_format, preserve_format
-from engine.linalg import cholesky_inverse, cholesky_solve, det, logdet, lu_unpack, matrix_exp, matrix_power, slogdet
-from engine.linalg import inv as inverse
-from engine.linalg import pinv as pinverse
+from engine.layout import MemoryFormat as _MemoryFormat
+from engine.layout import (
+    channels_last as channels_last,
+    channels_last_3d as channels_last_3d,
+    contiguous_format as contiguous_format,
+    preserve_format as preserve_format,
+)
+from engine.linalg import (
+    cholesky_inverse as cholesky_inverse,
+    cholesky_solve as cholesky_solve,
+    det as det,
+    logdet as logdet,
+    lu_unpack as lu_unpack,
+    matrix_exp as matrix_exp,
+    matrix_power as matrix_power,
+    slogdet as slogdet,
+)
 from engine.miscellany import (
-    binomial,
-    frombuffer,
-    get_device,
-    is_inference,
-    poisson,
-    set_anomaly_enabled,
-    set_default_tensor_type,
-    set_flush_denormal,
-    to_dlpack,
-    typename,
+    binomial as binomial,
+    frombuffer as frombuffer,
+    get_device as get_device,
+    is_inference as is_inference,
+    poisson as poisson,
+    set_anomaly_enabled as set_anomaly_enabled,
+    set_default_tensor_type as set_default_tensor_type,
+    set_flush_denormal as set_flush_denormal,
+    to_dlpack as to_dlpack,
+    typename as typename,
 )
-from engine.older import cholesky, lu_solve, qr, svd
+from engine.older import (
+    cholesky as cholesky,
+    lu_solve as lu_solve,
+    qr as qr,
+    svd as svd,
+)
 from engine.ops import *
-from engine.printing import get_printoptions, printoptions, set_printoptions
-from engine.promotion import can_cast, promote_types
-from engine.queries import allclose, equal, is_complex, is_floating_point, is_tensor, numel, result_type
-from engine.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
-from engine.report import LayoutBreach, LayoutError, LayoutWarning, layout_report, set_layout_report
-from engine.settings import (
-    are_deterministic_algorithms_enabled,
-    get_float32_matmul_precision,
-    set_float32_matmul_precision,
-    use_deterministic_algorithms,
+from engine.printing import (
+    get_printoptions as get_printoptions,
+    printoptions as printoptions,
+    set_printoptions as set_printoptions,
 )
-from engine.spec import Size
-from engine.tensor import Tensor
-from engine.threads import get_num_threads, set_num_threads
-from engine.trace import trace
+from engine.promotion import (
+    can_cast as can_cast,
+    promote_types as promote_types,
+)
+from engine.queries import (
+    allclose as allclose,
+    equal as equal,
+    is_complex as is_complex,
+    is_floating_point as is_floating_point,
+    is_tensor as is_tensor,
+    numel as numel,
+    result_type as result_type,
+)
+from engine.random import (
+    Generator as Generator,
+    default_generator as default_generator,
+    get_rng_state as get_rng_state,
+    initial_seed as initial_seed,
+    manual_seed as manual_seed,
+    seed as seed,
+    set_rng_state as set_rng_state,
+)
+from engine.report import (
+    LayoutBreach as LayoutBreach,
+    LayoutError as LayoutError,
+    LayoutWarning as LayoutWarning,
+    layout_report as layout_report,
+    set_layout_report as set_layout_report,
+)
+from engine.settings import (
+    are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
+    get_float32_matmul_precision as get_float32_matmul_precision,
+    set_float32_matmul_precision as set_float32_matmul_precision,
+    use_deterministic_algorithms as use_deterministic_algorithms,
+)
+from engine.spec import Size as Size
+from engine.tensor import Tensor as Tensor
+from engine.threads import (
+    get_num_threads as get_num_threads,
+    set_num_threads as set_num_threads,
+)
+from engine.trace import trace as trace
 
 
 def _assert(condition: _Any, message: str) -> None:
@@ -106,6 +173,9 @@ for _name, _value in list(globals().items()):
         if f"engine.{_name}" in _sys.modules:
             globals()[_name] = _sys.modules[f"engine.{_name}"]
 
+bool, float, int = _dtypes.bool_, _dtypes.float_, _dtypes.int_
+memory_format = _MemoryFormat
+inverse, pinverse = linalg.inv, linalg.pinv
 strided = "engine.strided"
 newaxis = None
 

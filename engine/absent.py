@@ -28,6 +28,11 @@ def provide(path: str, value: Any) -> None:
     _provided[path] = value
 
 
+def provided(path: str) -> Any:
+    """What a package above put there, or None."""
+    return _provided.get(path)
+
+
 def absent(module: str, name: str) -> AttributeError:
     """The error for a name that a module does not have, with what to use instead where that is known."""
     elsewhere = _ELSEWHERE.get(f"{module}.{name}")

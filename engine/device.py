@@ -80,7 +80,6 @@ class device:
 
 
 CPU = device("cpu")
-META = device("meta")
 
 
 class _Default(threading.local):

@@ -130,6 +130,7 @@ DTYPES: Final[dict[str, dtype]] = {
 """Every dtype a tensor can have, by name, in ascending order of category."""
 
 _OF_NUMPY = {each.numpy: each for each in DTYPES.values()}
+_OF_PYTHON: dict[type, dtype] = {bool: bool_, int: int64, float: float64, complex: complex128}
 _REAL_OF = {complex32: float16, complex64: float32, complex128: float64}
 # bfloat16 has no complex type of its own width.
 _COMPLEX_OF = {float16: complex32, bfloat16: complex64, float32: complex64, float64: complex128}
@@ -151,14 +152,17 @@ def named(name: str) -> dtype:
 
 
 def require_dtype(value: object) -> dtype:
-    """`value` itself if a tensor can have it as its dtype.
+    """`value` itself if a tensor can have it as its dtype; of the Python types bool, int, float and complex the widest
+    of their kind, as in PyTorch.
 
-    Raises TypeError for anything else, the NumPy and Python types that PyTorch refuses here included.
+    Raises TypeError for anything else, the NumPy types that PyTorch refuses here included.
     """
     if isinstance(value, dtype):
         if value is complex32:
             raise TypeError("no tensor can have dtype engine.complex32, use engine.complex64")
         return value
+    if isinstance(value, type) and value in _OF_PYTHON:
+        return _OF_PYTHON[value]
     counterpart = _counterpart(value)
     advice = f", use {counterpart}" if counterpart is not None else f": expected one of {known_names()}"
     raise TypeError(f"dtype must be an engine.dtype, got {value!r} of type {type(value).__name__}{advice}")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from engine import dtypes
-from engine.ops import factories
+from engine.ops import factories, from_data
 from engine.spec import Size
 from engine.tensor import Tensor
 
@@ -34,7 +34,7 @@ def construct(arguments: tuple[Any, ...], dtype: dtypes.dtype | None = None) -> 
     first = arguments[0]
     if len(arguments) == 1 and not isinstance(first, Size | int | np.integer):
         if not isinstance(first, Tensor):
-            return factories.tensor(first, dtype=kind)
+            return from_data.tensor(first, dtype=kind)
         if first.dtype is not kind:
             raise TypeError(f"expected {kind} (got {first.dtype}); convert it with .to({kind})")
         return first.detach()

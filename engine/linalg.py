@@ -23,13 +23,13 @@ from engine.ops.lu import LU_FACTOR, permutation
 from engine.ops.lu import lu_factor as _lu_factor
 from engine.ops.matmul import matmul as matmul
 from engine.ops.norms import vector_norm as vector_norm
-from engine.ops.pointwise import where
+from engine.ops.parts import diagonal as _diagonal
+from engine.ops.selection import where
 from engine.ops.solving import LinAlgError as LinAlgError
 from engine.ops.solving import cholesky as cholesky
 from engine.ops.solving import det as det
 from engine.ops.solving import inv as inv
 from engine.ops.solving import solve as solve
-from engine.ops.views import diagonal as _diagonal
 from engine.tensor import Tensor
 
 

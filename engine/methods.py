@@ -9,9 +9,11 @@ import numpy as np
 
 from engine import dtypes, ops
 from engine.device import CPU
-from engine.dispatch import OPERATORS, Operator, apply_binary, apply_unary, binary_method
+from engine.dispatch import Operator, apply_binary, apply_unary, binary_method
 from engine.dtypes import INTEGER_CATEGORY
-from engine.ops import copy, factories, index, inplace, pointwise, random, views
+from engine.layout import preserve_format
+from engine.namespaces import OPERATORS
+from engine.ops import along_axis, copy, factories, from_data, index, inplace, masked, random, selection, views
 from engine.ops.common import operand
 from engine.ops.view_history import become_view
 from engine.tensor import Tensor
@@ -208,7 +210,7 @@ _CONVERSIONS = {
 
 
 def _conversion(kind: dtypes.dtype) -> Callable[..., Tensor]:
-    def method(self: Tensor, memory_format: Any = copy.preserve_format) -> Tensor:
+    def method(self: Tensor, memory_format: Any = preserve_format) -> Tensor:
         return copy.to(self, kind, memory_format=memory_format)
 
     method.__doc__ = f"This tensor as {kind}."
@@ -227,13 +229,13 @@ def method(function: Method) -> Method:
 @method
 def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """In-place clamp."""
-    return inplace.inplace(pointwise.CLAMP, self, pointwise.clamp_bounds(self, min, max))
+    return inplace.inplace(selection.CLAMP, self, selection.clamp_bounds(self, min, max))
 
 
 @method
 def where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
     """This tensor where the condition holds, `other` elsewhere."""
-    return pointwise.where(condition, self, other)
+    return selection.where(condition, self, other)
 
 
 @method
@@ -292,7 +294,7 @@ def _like(self: Tensor, options: dict[str, Any]) -> dict[str, Any]:
 @method
 def new_tensor(self: Tensor, data: Any, **options: Any) -> Tensor:
     """A new leaf with the dtype and device of this one."""
-    return factories.tensor(data, **_like(self, options))
+    return from_data.tensor(data, **_like(self, options))
 
 
 @method
@@ -352,13 +354,13 @@ def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 @method
 def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
     """In-place masked_fill."""
-    return inplace.become(self, index.masked_fill(self, mask, value), "masked_fill_")
+    return inplace.become(self, masked.masked_fill(self, mask, value), "masked_fill_")
 
 
 @method
 def index_add_(self: Tensor, dim: int, index_: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """Adds the rows of `source` at `index_` along an axis, repeated indices included."""
-    index.check_index("index_add_", index_, self.size(dim) if self.ndim else 1)
+    along_axis.check_index("index_add_", index_, self.size(dim) if self.ndim else 1)
     moved = self.movedim(dim, 0) if dim else self
     values = source.movedim(dim, 0) if dim else source
     index.index_put_(moved, (0,), (index_,), values if alpha == 1 else values * alpha, accumulate=True)
@@ -368,7 +370,7 @@ def index_add_(self: Tensor, dim: int, index_: Tensor, source: Tensor, *, alpha:
 @method
 def index_copy_(self: Tensor, dim: int, index_: Tensor, source: Tensor) -> Tensor:
     """Writes the rows of `source` at `index_` along an axis."""
-    index.check_index("index_copy_", index_, self.size(dim) if self.ndim else 1, IndexError)
+    along_axis.check_index("index_copy_", index_, self.size(dim) if self.ndim else 1, IndexError)
     moved = self.movedim(dim, 0) if dim else self
     index.index_put_(moved, (0,), (index_,), source.movedim(dim, 0) if dim else source)
     return self
@@ -384,13 +386,13 @@ def index_put_(self: Tensor, indices: tuple[Tensor, ...], values: Tensor, accumu
 @method
 def scatter_(self: Tensor, dim: int, index_: Tensor, src: Any) -> Tensor:
     """In-place scatter."""
-    return inplace.become(self, index.scatter(self, dim, index_, src), "scatter_")
+    return inplace.become(self, along_axis.scatter(self, dim, index_, src), "scatter_")
 
 
 @method
 def scatter_add_(self: Tensor, dim: int, index_: Tensor, src: Tensor) -> Tensor:
     """In-place scatter_add."""
-    return inplace.become(self, index.scatter_add(self, dim, index_, src), "scatter_add_")
+    return inplace.become(self, along_axis.scatter_add(self, dim, index_, src), "scatter_add_")
 
 
 @method

@@ -8,7 +8,7 @@ from engine import layout
 from engine.autograd.modes import set_detect_anomaly
 from engine.dtypes import dtype, set_default_dtype
 from engine.ops import sampling
-from engine.ops.factories import from_numpy
+from engine.ops.from_data import from_numpy
 from engine.random import Generator
 from engine.tensor import Tensor
 

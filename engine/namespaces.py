@@ -1,14 +1,17 @@
 """The functions that derivative rules call, as `nd`: on raw arrays, or on Tensors when the rule is itself recorded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from engine import backend
+import numpy as np
 
 if TYPE_CHECKING:
     from engine.dispatch import Operator
+
+
+OPERATORS: dict[str, "Operator"] = {}  # all there are, by name; `engine.dispatch.define` adds them
 
 
 class RawNamespace:
@@ -18,18 +21,17 @@ class RawNamespace:
 
     records = False
 
-    def __init__(self, xp: ModuleType, operators: "Mapping[str, Operator]") -> None:
+    def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
-        self._operators = operators
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        operator = self._operators.get(name)
+        operator = OPERATORS.get(name)
         if operator is None:
             raise AttributeError(
                 f"derivative rules may use operators only, and {name!r} is none; known are "
-                f"{', '.join(sorted(self._operators))}"
+                f"{', '.join(sorted(OPERATORS))}"
             )
-        kernel = operator.kernels.get("cpu" if self.xp is backend.np else "cuda", operator.forward)
+        kernel = operator.kernels.get("cpu" if self.xp is np else "cuda", operator.forward)
         function: Callable[..., Any] = partial(kernel, self.xp)
         if not operator.single and operator.outputs == 1:
             function = partial(_first_of, function)
@@ -39,6 +41,16 @@ class RawNamespace:
 
 def _first_of(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)[0]
+
+
+_raw_namespaces: dict[ModuleType, RawNamespace] = {}
+
+
+def raw_namespace(xp: ModuleType) -> RawNamespace:
+    """The one RawNamespace of an array module."""
+    if xp not in _raw_namespaces:
+        _raw_namespaces[xp] = RawNamespace(xp)
+    return _raw_namespaces[xp]
 
 
 class TensorNamespace:

@@ -12,11 +12,13 @@ from engine.autograd.accumulate import offered
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, ForwardCall, Node, NodeExtras, next_sequence
 from engine.autograd.places import current_place
-from engine.autograd.saved import FREED, SavedInput, SavedOutput, VersionCounter, refuse_detached, saved_attribute
+from engine.autograd.saved import FREED, SavedInput, SavedOutput, refuse_detached, saved_attribute
+from engine.autograd.versions import VersionCounter
 from engine.namespaces import tensor_namespace
 
 if TYPE_CHECKING:
-    from engine.dispatch import Operator, Plan
+    from engine.dispatch import Operator
+    from engine.plan import Plan
 
 Array = Any
 Record = Callable[["Plan", tuple[Any, ...], tuple[Any, ...], Sequence[Array]], None]
@@ -70,13 +72,13 @@ class OperatorNode(Node):
             values = [None if entry is None else entry.tensor(self) for entry in saved]
             refuse_detached(self, values)
             if self.saved_outputs is not None:
-                outs = tuple(entry.tensor(self) for entry in self.saved_outputs)
+                outs = tuple(None if entry is None else entry.tensor(self) for entry in self.saved_outputs)
             nd: Any = tensor_namespace
             residuals: Any = (None,) * operator.residuals
         else:
             values = [None if entry is None else entry.array(self) for entry in saved]
             if self.saved_outputs is not None:
-                outs = tuple(entry.array(self) for entry in self.saved_outputs)
+                outs = tuple(None if entry is None else entry.array(self) for entry in self.saved_outputs)
             nd = plan.nd
             residuals = self.residuals
         if outs is not None and operator.outputs == 1:
@@ -159,7 +161,7 @@ _LOAD_INPUT = """
 
 def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
     """The function that records a call with `count` inputs, of which those in the bit mask need gradients."""
-    keep_inputs, keep_outputs = operator.keeps(mask)
+    keep_inputs, outputs_kept = operator.keeps(mask)
     needed = [i for i in range(count) if mask >> i & 1]
     kept = [i for i in range(count) if keep_inputs[i]]
     names = ", ".join(f"t{i}" for i in range(count))
@@ -185,7 +187,7 @@ def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
         "    node.extras = NodeExtras(ForwardCall()) if state.anomaly else None",
         "    node.saved_outputs = None",
     ]
-    if kept or keep_outputs:
+    if kept or outputs_kept != ():
         lines.append("    plainly = not state.saved_tensor_hooks")
     lines += [_SAVE_INPUT.format(i=i) if i in needed else f"    s{i} = t{i}._save()" for i in kept]
     entries = "".join(f"s{i}, " if i in kept else "None, " for i in range(count))
@@ -197,7 +199,7 @@ def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
             "        out._requires_grad = True",
             "        out._grad_fn = node",
             "        out._output_nr = 0",
-            _SAVE_OUTPUT if keep_outputs else "",
+            "" if outputs_kept == () else _SAVE_OUTPUT,
         ]
     else:
         lines += [
@@ -207,8 +209,11 @@ def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
             "            out._grad_fn = node",
             "            out._output_nr = number",
         ]
-        if keep_outputs:
+        if outputs_kept is None:
             lines.append("    node.saved_outputs = tuple([out._save(number) for number, out in enumerate(outputs)])")
+        elif outputs_kept:
+            saved = [f"outputs[{i}]._save({i})" if i in outputs_kept else "None" for i in range(operator.outputs)]
+            lines.append(f"    node.saved_outputs = ({', '.join(saved)})")
     namespace = {
         "new": object.__new__,
         "node_type": operator.node_type or operator.make_node_type(),
@@ -227,7 +232,7 @@ def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
 
 def write_step(operator: "Operator", count: int, mask: int) -> Callable[[OperatorNode, list[Any]], Sequence[Any]]:
     """The function that runs the backward step of such a call on raw arrays; see `OperatorNode.apply`."""
-    keep_inputs, keep_outputs = operator.keeps(mask)
+    keep_inputs, outputs_kept = operator.keeps(mask)
     lines = ["def step(node, gradients):"]
     if operator.outputs == 1:
         lines += ["    g = gradients[0]", "    if g is None:"]
@@ -242,15 +247,18 @@ def write_step(operator: "Operator", count: int, mask: int) -> Callable[[Operato
         "    specs = plan.input_specs",
         *(_LOAD_INPUT.format(i=i) for i in range(count) if keep_inputs[i]),
     ]
-    if keep_outputs and operator.outputs == 1:
+    if outputs_kept is None and operator.outputs == 1:
         lines.append("    o = node.saved_outputs[0].array(node)")
-    elif keep_outputs:
+    elif outputs_kept is None:
         lines.append("    o = tuple([entry.array(node) for entry in node.saved_outputs])")
+    else:
+        lines += [f"    o{i} = node.saved_outputs[{i}].array(node)" for i in outputs_kept]
     places = {
         "g": "g",
         "nd": "plan.nd",
         "needs": repr(tuple(bool(mask >> i & 1) for i in range(count))),
         "out": "o",
+        **{f"out[{i}]": f"o[{i}]" if outputs_kept is None else f"o{i}" for i in range(operator.outputs)},
         **{f"values[{i}]": f"v{i}" if i < count else "None" for i in range(len(operator.inputs))},
         **{f"specs[{i}]": f"specs[{i}]" if i < count else "None" for i in range(len(operator.inputs))},
         **{f"attributes[{i}]": f"plan.attributes[{i}]" for i in range(len(operator.attributes))},

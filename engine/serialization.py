@@ -19,7 +19,8 @@ import numpy as np
 
 from engine import layout, pickled
 from engine.dtypes import DTYPES, dtype, named
-from engine.ops.factories import empty_strided, from_numpy
+from engine.ops.factories import empty_strided
+from engine.ops.from_data import from_numpy
 from engine.pickled import add_safe_globals as add_safe_globals
 from engine.pickled import clear_safe_globals as clear_safe_globals
 from engine.pickled import get_safe_globals as get_safe_globals
@@ -225,7 +226,8 @@ def _encode(structure: Any, tensors: dict[str, Tensor]) -> bytes:
 def _decode(content: bytes, where: str) -> tuple[Any, dict[str, Tensor]]:
     from safetensors import SafetensorError, deserialize
 
-    if content[:2] == b"PK" or content[:1] == b"\x80":
+    # A safetensors file begins with the length of its header, whose bytes can be any, and then the header, JSON.
+    if content[8:9] != b"{" and (content[:2] == b"PK" or content[:1] == b"\x80"):
         raise RuntimeError(
             f"load: {where} is a pickle (torch.save wrote it), and pickles are not executed here; save it with "
             f"safetensors.torch.save_file"

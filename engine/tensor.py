@@ -15,7 +15,8 @@ import numpy as np
 from engine import backend, layout
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node, RemovableHandle
-from engine.autograd.saved import SavedTensor, VersionCounter, save
+from engine.autograd.saved import SavedTensor, save
+from engine.autograd.versions import VersionCounter
 from engine.device import CPU, device
 from engine.dims import wrap_dim
 from engine.dtypes import dtype

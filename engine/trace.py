@@ -16,7 +16,10 @@ from types import FunctionType
 from typing import Any, Self
 
 from engine import dispatch
-from engine.dispatch import OPERATORS, Operator, OperatorNode, Plan
+from engine.dispatch import Operator
+from engine.namespaces import OPERATORS
+from engine.plan import Plan
+from engine.recording import OperatorNode
 from engine.spec import Spec
 from engine.tensor import Tensor
 

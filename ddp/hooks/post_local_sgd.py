@@ -5,10 +5,11 @@ Use Large Mini-Batches, Use Local SGD; post_localSGD_hook.py of torch.distribute
 """
 
 import engine
-from ddp.collectives import ReduceOp, all_reduce
+from ddp.collectives import all_reduce
 from ddp.futures import Future
 from ddp.group import ProcessGroup
 from ddp.hooks.bucket import GradBucket
+from ddp.reductions import ReduceOp
 from ddp.subgroups import new_subgroups
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ddp.transport.base import ACCUMULATORS, Buffer, Transport
+from ddp.transport.base import ACCUMULATORS, Buffer, Transport, required
 from ddp.transport.check import check_transport
 from ddp.transport.loopback import LoopbackTransport
 
@@ -27,21 +27,21 @@ def _loopback(comm: "MPI.Intracomm | None") -> Transport:
 
 
 def _shared(comm: "MPI.Intracomm | None") -> Transport:
-    world = _needed("shared", comm)
+    world = required("shared", comm)
     from ddp.transport.shared import SharedTransport
 
     return SharedTransport(world)
 
 
 def _mpi(comm: "MPI.Intracomm | None") -> Transport:
-    world = _needed("mpi", comm)
+    world = required("mpi", comm)
     from ddp.transport.mpi import MpiTransport
 
     return MpiTransport(world)
 
 
 def _hierarchical(comm: "MPI.Intracomm | None") -> Transport:
-    world = _needed("hierarchical", comm)
+    world = required("hierarchical", comm)
     from ddp.transport.hierarchical import HierarchicalTransport
 
     return HierarchicalTransport(world)
@@ -106,9 +106,3 @@ def _best(comm: "MPI.Intracomm | None") -> str:
     if nodes == 1:
         return "shared"
     return "hierarchical" if nodes < comm.size else "mpi"
-
-
-def _needed(name: str, comm: "MPI.Intracomm | None") -> "MPI.Intracomm":
-    if comm is None:
-        raise RuntimeError(f"transport {name}: it needs MPI, which this process runs without; use 'loopback'")
-    return comm

@@ -24,10 +24,13 @@ The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cas
   ends the job.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 CACHE_LINE = 64  # bytes; slices, flags and buckets start on such a boundary so that two ranks never write one line
 
@@ -149,3 +152,10 @@ def slice_bounds(count: int, itemsize: int, parts: int) -> list[int]:
     """
     step = round_up(-(-count // parts), CACHE_LINE // itemsize)
     return [min(part * step, count) for part in range(parts + 1)]
+
+
+def required(name: str, comm: "MPI.Intracomm | None") -> "MPI.Intracomm":
+    """The communicator of a transport that is not for one rank only. Raises RuntimeError where there is none."""
+    if comm is None:
+        raise RuntimeError(f"transport {name}: it needs MPI, which this process runs without; use 'loopback'")
+    return comm

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine import backend
-from engine.autograd.executor import run_backward
+from engine.autograd.executor import run_backward as run_backward  # put behind a clock by ddp.timeline
 from engine.autograd.gradients import as_tensor
 from engine.autograd.graph import GradientEdge
 from engine.autograd.node import Edge

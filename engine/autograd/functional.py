@@ -14,7 +14,6 @@ from engine.autograd.modes import enable_grad
 from engine.tensor import Tensor
 
 Tensors = tuple[Tensor, ...]
-TensorOrTensors = Tensor | Tensors
 
 
 def vjp(
@@ -33,8 +32,7 @@ def vjp(
     with enable_grad():
         is_inputs_tuple, inputs = _as_tensors(inputs, "inputs", "vjp")
         inputs = _prepare(inputs, create_graph)
-        is_outputs_tuple, outputs = _as_tensors(func(*inputs), "outputs of the user-provided function", "vjp")
-        _require_history(outputs, "outputs", strict)
+        is_outputs_tuple, outputs = _outputs(func, inputs, "vjp", strict)
         vectors = _vectors(v, outputs, "vjp", "output")
     with engine.set_grad_enabled(create_graph or engine.is_grad_enabled()):
         found = _gradients(outputs, inputs, vectors, create_graph=create_graph)
@@ -58,8 +56,7 @@ def jvp(
         _, inputs = _as_tensors(inputs, "inputs", "jvp")
         inputs = _prepare(inputs, create_graph)
         vectors = _vectors(v, inputs, "jvp", "input")
-        is_outputs_tuple, outputs = _as_tensors(func(*inputs), "outputs of the user-provided function", "jvp")
-        _require_history(outputs, "outputs", strict)
+        is_outputs_tuple, outputs = _outputs(func, inputs, "jvp", strict)
         # vᵀJ is linear in a stand-in for v, so its derivative with respect to the stand-in is J times a vector.
         stand_ins = tuple(engine.zeros_like(output, requires_grad=True) for output in outputs)
         back = _gradients(outputs, inputs, stand_ins, create_graph=True)
@@ -93,8 +90,7 @@ def jacobian(
     with enable_grad():
         is_inputs_tuple, inputs = _as_tensors(inputs, "inputs", "jacobian")
         inputs = _prepare(inputs, create_graph)
-        is_outputs_tuple, outputs = _as_tensors(func(*inputs), "outputs of the user-provided function", "jacobian")
-        _require_history(outputs, "outputs", strict)
+        is_outputs_tuple, outputs = _outputs(func, inputs, "jacobian", strict)
         rows = tuple(_jacobian_of(output, inputs, create_graph, strict, i) for i, output in enumerate(outputs))
     rows = _result(rows, True, create_graph)
     per_output = tuple(row if is_inputs_tuple else row[0] for row in rows)
@@ -118,10 +114,7 @@ def hessian(
     is_inputs_tuple, inputs = _as_tensors(inputs, "inputs", "hessian")
 
     def scalar_func(*given: Tensor) -> Any:
-        is_tuple, out = _as_tensors(func(*given), "outputs of the user-provided function", "hessian")
-        _require_history(out, "outputs", strict)
-        _require_scalar(is_tuple, out, "hessian")
-        return out[0].reshape(())
+        return _scalar_output(func, given, "hessian", strict)[0].reshape(())
 
     def gradient(*given: Tensor) -> Any:
         found = jacobian(scalar_func, given, create_graph=True)
@@ -143,9 +136,7 @@ def vhp(
         is_inputs_tuple, inputs = _as_tensors(inputs, "inputs", "vhp")
         inputs = _prepare(inputs, create_graph)
         vectors = _vectors(v, inputs, "vhp", "input")
-        is_tuple, outputs = _as_tensors(func(*inputs), "outputs of the user-provided function", "vhp")
-        _require_history(outputs, "outputs", strict)
-        _require_scalar(is_tuple, outputs, "vhp")
+        outputs = _scalar_output(func, inputs, "vhp", strict)
         first = _gradients(outputs, inputs, None, create_graph=True)
         _require_history(first, "jacobian", strict)
     with engine.set_grad_enabled(create_graph or engine.is_grad_enabled()):
@@ -166,9 +157,7 @@ def hvp(
         is_inputs_tuple, inputs = _as_tensors(inputs, "inputs", "hvp")
         inputs = _prepare(inputs, create_graph)
         vectors = _vectors(v, inputs, "hvp", "input")
-        is_tuple, outputs = _as_tensors(func(*inputs), "outputs of the user-provided function", "hvp")
-        _require_history(outputs, "outputs", strict)
-        _require_scalar(is_tuple, outputs, "hvp")
+        outputs = _scalar_output(func, inputs, "hvp", strict)
         first = _gradients(outputs, inputs, None, create_graph=True)
         _require_history(first, "jacobian", strict)
         stand_ins = tuple(engine.zeros_like(each, requires_grad=True) for each in inputs)
@@ -195,6 +184,24 @@ def _as_tensors(value: Any, what: str, name: str) -> tuple[bool, Tensors]:
                 f"{type(each).__name__}"
             )
     return is_tuple, values
+
+
+def _outputs(func: Callable[..., Any], inputs: Tensors, name: str, strict: bool) -> tuple[bool, Tensors]:
+    """What `func` returns, as `_as_tensors` gives it."""
+    is_tuple, outputs = _as_tensors(func(*inputs), "outputs of the user-provided function", name)
+    _require_history(outputs, "outputs", strict)
+    return is_tuple, outputs
+
+
+def _scalar_output(func: Callable[..., Any], inputs: Tensors, name: str, strict: bool) -> Tensors:
+    """The same of a function that must return a single Tensor with a single element."""
+    is_tuple, outputs = _outputs(func, inputs, name, strict)
+    if is_tuple or outputs[0].numel() != 1:
+        got = f"{len(outputs)} outputs" if is_tuple else f"shape {list(outputs[0].shape)}"
+        raise RuntimeError(
+            f"The function given to {name} should return a single Tensor with a single element, got {got}"
+        )
+    return outputs
 
 
 def _prepare(inputs: Tensors, create_graph: bool) -> Tensors:
@@ -235,14 +242,6 @@ def _require_history(values: Sequence[Tensor | None], what: str, strict: bool) -
                 f"independent of the inputs. "
                 "The outputs must be computed in a differentiable manner from the input when running in strict mode."
             )
-
-
-def _require_scalar(is_tuple: bool, outputs: Tensors, name: str) -> None:
-    if is_tuple or outputs[0].numel() != 1:
-        got = f"{len(outputs)} outputs" if is_tuple else f"shape {list(outputs[0].shape)}"
-        raise RuntimeError(
-            f"The function given to {name} should return a single Tensor with a single element, got {got}"
-        )
 
 
 def _check_strategy(name: str, strategy: str) -> None:

@@ -1,9 +1,11 @@
-"""Gradients on their way between nodes: made to fit the input they belong to, summed, shown to users as Tensors.
+"""Gradients on their way between nodes: made to fit the input they belong to, summed, shown to users as Tensors, and
+dropped by them.
 
 They travel as raw arrays; under create_graph as Tensors, and what is done to them is recorded.
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,19 @@ def as_tensor(value: Any, like: Spec) -> Tensor | None:
     if value.strides and min(value.strides) < 0:  # a rule may return a flipped view; no Tensor has negative strides
         value = value.copy()
     return Tensor(value, backend.spec_of_array(value, like.device))
+
+
+def drop_gradients(leaves: Iterable[Tensor], set_to_none: bool) -> None:
+    """Forgets the gradients of tensors, or detaches and zeroes them in place."""
+    for leaf in leaves:
+        gradient = leaf.grad
+        if gradient is None:
+            continue
+        if set_to_none:
+            leaf.grad = None
+        else:
+            gradient.detach_() if gradient.grad_fn is not None else gradient.requires_grad_(False)
+            gradient.zero_()
 
 
 # --- made to fit ------------------------------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from engine import backend, dispatch
+from engine import backend
 from engine.autograd.modes import state
 from engine.capture.lowering import lower
 from engine.capture.memory import Buffers, slots_in
 from engine.capture.recorder import Constant, Event, External, Group, Known, Layout, Offer, Shell, Slot, Wrapped
 from engine.capture.runtime import NAMESPACE, CapturedStep, watched
+from engine.plan import call_kernel
 
 _INLINE = (bool, type(None))
 
@@ -344,7 +345,7 @@ def _unwrapped(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, tuple[An
     while isinstance(function, partial) and not function.keywords:
         arguments = (*map(Constant, function.args), *arguments)
         function = function.func
-        if function is dispatch._call:
+        if function is call_kernel:
             kernel, xp, attributes = (atom.value for atom in arguments[:3])
             function, arguments = kernel, (Constant(xp), *arguments[3:], *map(Constant, attributes))
     return function, arguments

@@ -5,7 +5,7 @@ unseen: an array that no recorded call made counts as external memory, and must 
 """
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import get_ident
 from typing import Any
@@ -15,19 +15,21 @@ import numpy as np
 from engine import backend, dispatch, methods
 from engine.autograd import accumulate, api, executor, gradients, task
 from engine.autograd.modes import state
-from engine.autograd.node import Node
+from engine.capture import backward
 from engine.capture.effects import EFFECTS, UNREPLAYABLE
-from engine.capture.recorder import Constant, Group, Known, Offer, Recorder, Shell
+from engine.capture.recorder import Constant, Group, Known, Recorder, Shell
 from engine.capture.stand_in import StandIns
-from engine.dispatch import OPERATORS, OperatorNode, Plan
+from engine.namespaces import OPERATORS
 from engine.nn import hooks as module_hooks
 from engine.nn.module import Module
 from engine.nn.utils import clip_grad
-from engine.ops import factories, index, inplace, random
+from engine.ops import along_axis, factories, from_data, index, inplace, random
 from engine.ops.dropout import keep_mask
 from engine.optim.lr_scheduler import LRScheduler
 from engine.optim.optimizer import Optimizer
+from engine.plan import Plan
 from engine.random import Generator
+from engine.recording import OperatorNode
 from engine.tensor import Tensor
 
 _EMPTY = object()
@@ -126,8 +128,8 @@ def _table() -> list[tuple[Any, Callable[..., Any]]]:
     assert isinstance(Tensor.data, property)
     table: list[tuple[Any, Callable[..., Any]]] = [(reader, _refuse_reading) for reader in readers]
     table += [(function, _refuse_call) for function in UNREPLAYABLE]
-    table += [(getattr(factories, name), _source) for name in (*sources, "tensor", "zeros", "ones")]
-    table += [(getattr(random, name), _source) for name in draws] + [(keep_mask, _source)]
+    table += [(getattr(factories, name), _source) for name in (*sources, "zeros", "ones")]
+    table += [(getattr(random, name), _source) for name in draws] + [(keep_mask, _source), (from_data.tensor, _source)]
     table += [(getattr(random, name), _fill) for name in fills]
     table += [(getattr(clip_grad, name), _effect) for name in clips]
     table += [(function, _effect) for function in (*generators, Optimizer.zero_grad, Module.zero_grad, *EFFECTS)]
@@ -139,16 +141,16 @@ def _table() -> list[tuple[Any, Callable[..., Any]]]:
         (index._write_at, _write_at),
         (index.index_put_, _index_put),
         (index._checked_indices, _checked_indices),
-        (index.check_index, _check_index),
-        (OperatorNode.apply, _node),
-        (accumulate.AccumulateGrad.apply, _accumulate),
+        (along_axis.check_index, _check_index),
+        (OperatorNode.apply, backward.on_node),
+        (accumulate.AccumulateGrad.apply, backward.on_accumulate),
         (task.queue_callback, _queue_callback),
-        (api._root_gradient, _root_gradient),
-        (executor.run_backward, _run_backward),
-        (gradients.fit, _fit),
-        (gradients.add_into, _add_into),
-        (grad.fget, _grad),
-        (grad.fset, _set_grad),
+        (api._root_gradient, backward.on_root_gradient),
+        (executor.run_backward, backward.on_run_backward),
+        (gradients.fit, backward.on_fit),
+        (gradients.add_into, backward.on_add_into),
+        (grad.fget, backward.on_read_grad),
+        (grad.fset, backward.on_set_grad),
         (Tensor.data.fset, _set_data),
         (requires, _requires_grad),
         (Tensor._bump_version, _bump_version),
@@ -195,7 +197,7 @@ def _source(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **k
         if name == "tensor":  # a copy, which the operators it is made of record
             return original(*args, **kwargs)
         recorder.refuse(f"{name}() reads the value of a tensor")
-    made = _inside(recorder, original, *args, **kwargs)
+    made = recorder.inside(original, *args, **kwargs)
     recorder.devices.add(made._spec.device)
     if made._spec.device.index is not None and name == "tensor":
         recorder.refuse("tensor() copies Python data to the GPU, which a CUDA graph would not do; pass it as argument")
@@ -213,20 +215,12 @@ def _tensors_in(atom: Any) -> bool:
 def _fill(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, /, *args: Any, **kwargs: Any) -> Any:
     arguments = recorder.structure([(tensor, *args), kwargs])
     recorder.add("effect", _function(original), [arguments, Constant(state.grad_enabled)])
-    return _inside(recorder, original, tensor, *args, **kwargs)
+    return recorder.inside(original, tensor, *args, **kwargs)
 
 
 def _function(clone: Any) -> Any:
     """The function that a stand-in stands for, given the copy of it that a handler gets."""
     return clone.__wrapped__
-
-
-def _inside(recorder: Recorder, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    recorder.depth += 1
-    try:
-        return function(*args, **kwargs)
-    finally:
-        recorder.depth -= 1
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -238,7 +232,7 @@ def _effect(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **k
     arguments = recorder.structure([args, kwargs])
     recorded = Constant(state.grad_enabled)
     recorder.check_options()
-    result = _inside(recorder, original, *args, **kwargs)
+    result = recorder.inside(original, *args, **kwargs)
     recorder.options.settle()
     if isinstance(result, Tensor):
         slots = recorder.results([result._array])
@@ -250,6 +244,15 @@ def _effect(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **k
     return result
 
 
+def _queue_callback(
+    recorder: Recorder, original: Callable[..., Any], callback: Callable[[], None], *rest: Any, **options: Any
+) -> None:
+    """What leaves queue for the end of backward, they queue in a replay, too."""
+    if not recorder.depth:
+        recorder.refuse("a callback is queued for the end of backward")
+    original(lambda: recorder.inside(callback), *rest, **options)
+
+
 # --- writing in place -------------------------------------------------------------------------------------------------
 
 
@@ -258,7 +261,7 @@ def _write(recorder: Recorder, original: Callable[..., Any], plan: Any, target: 
     arguments = [recorder.atom(target._array), *map(recorder.atom, arrays)]
     recorder.explained.add(id(target._array))
     recorder.add("write", (bare, target._spec.dtype), arguments)
-    _inside(recorder, original, bare, target, arrays)
+    recorder.inside(original, bare, target, arrays)
 
 
 def _overwrite(
@@ -305,7 +308,7 @@ def _checked_indices(recorder: Recorder, original: Callable[..., Any], view: Ten
         atom = recorder.atom(before._array)
         size = view.shape[place]
         if not backend.is_on_gpu(before._array):
-            fresh = _inside(recorder, wrapped_index, before._array, size, place)
+            fresh = recorder.inside(wrapped_index, before._array, size, place)
             after._array = fresh if after is not before else after._array
         recorder.add(
             "function", wrapped_index, [atom, Constant(size), Constant(place)], recorder.results([after._array])
@@ -329,7 +332,7 @@ def wrapped_index(index: np.ndarray, size: int, dim: int) -> np.ndarray:
 
 
 def _check_index(recorder: Recorder, original: Callable[..., Any], name: str, tensor: Tensor, *rest: Any) -> None:
-    _inside(recorder, original, name, tensor, *rest)
+    recorder.inside(original, name, tensor, *rest)
     arguments = recorder.structure([(name, tensor, *rest), {}])
     recorder.add("effect", _function(original), [arguments, Constant(state.grad_enabled)])
 
@@ -342,198 +345,6 @@ def _bump_version(recorder: Recorder, original: Callable[..., Any], tensor: Tens
         recorder.refuse(f"{writer or 'something'} writes into memory in a way that is not recorded")
     # an argument, which is another tensor in each replay, by its number
     recorder.add("bump", recorder.counters.get(id(tensor._counter), tensor._counter), [Constant(writer)])
-
-
-# --- backward ---------------------------------------------------------------------------------------------------------
-
-
-def _queue_callback(
-    recorder: Recorder, original: Callable[..., Any], callback: Callable[[], None], *rest: Any, **options: Any
-) -> None:
-    """What leaves queue for the end of backward, they queue in a replay, too."""
-    if not recorder.depth:
-        recorder.refuse("a callback is queued for the end of backward")
-    original(lambda: _inside(recorder, callback), *rest, **options)
-
-
-def _root_gradient(
-    recorder: Recorder, original: Callable[..., Any], position: int, output: Any, gradient: Any, create_graph: bool
-) -> Tensor:
-    made = original(position, output, gradient, create_graph)
-    if gradient is None:
-        recorder.add("one", made._spec, [], recorder.results([made._array]))
-    return made
-
-
-def _run_backward(
-    recorder: Recorder,
-    original: Callable[..., Any],
-    roots: Sequence[Any],
-    given: Sequence[Any],
-    keep_graph: bool,
-    create_graph: bool,
-    inputs: Any,
-    accumulating: bool,
-) -> Any:
-    if create_graph:
-        recorder.refuse("backward is itself recorded (create_graph)")
-    if recorder.in_backward:
-        recorder.refuse("backward inside backward")
-    leaves: dict[Node, int] = {}
-    todo: list[Node] = [edge[0] for edge in roots]
-    seen = set(map(id, todo))
-    while todo:
-        node = todo.pop()
-        extras = node.extras
-        if extras is not None and (extras.tensor_hooks or extras.pre_hooks or extras.post_hooks):
-            recorder.refuse(f"{node.name()} has hooks, whose Python a replay would not run")
-        for edge in node.next_edges:
-            if edge is not None:
-                if isinstance(edge[0], accumulate.AccumulateGrad):
-                    leaves[edge[0]] = leaves.get(edge[0], 0) + 1
-                if id(edge[0]) not in seen:
-                    seen.add(id(edge[0]))
-                    todo.append(edge[0])
-    recorder.consumed |= seen
-    recorder.in_backward = True
-    reached = [Constant(item) for item in leaves.items()] if inputs is None or accumulating else []
-    recorder.add("begin_backward", None, reached)
-    try:
-        return original(roots, given, keep_graph, create_graph, inputs, accumulating)
-    finally:
-        recorder.in_backward = False
-        recorder.add("end_backward", None, [])
-
-
-def _node(
-    recorder: Recorder,
-    original: Callable[..., Any],
-    node: OperatorNode,
-    given: list[Any],
-    recorded: bool,
-    edges: Any = None,
-) -> Sequence[Any]:
-    """`OperatorNode.apply`, with each call of a derivative rule recorded."""
-    operator = node.plan.operator
-    if recorded or node.saved is None or all(each is None for each in given):
-        return original(node, given, recorded, edges)
-    edges = node.next_edges if edges is None else edges
-    count = len(operator.inputs)
-    values = [None if entry is None else entry.array(node) for entry in node.saved]
-    outs: Any = None
-    if node.saved_outputs is not None:
-        outs = tuple(entry.array(node) for entry in node.saved_outputs)
-        outs = outs[0] if operator.outputs == 1 else outs
-    values += [None] * (count - len(values))
-    specs = (*node.plan.input_specs, *(None,) * (count - len(node.plan.input_specs)))
-    places: dict[str, Any] = {
-        "g": given[0] if operator.outputs == 1 else tuple(given),
-        "nd": node.plan.nd,
-        "needs": tuple(edge is not None for edge in edges),
-        "out": outs,
-        "into": None,
-        **{f"values[{i}]": value for i, value in enumerate(values)},
-        **{f"specs[{i}]": spec for i, spec in enumerate(specs)},
-        **{f"attributes[{i}]": value for i, value in enumerate(node.plan.attributes)},
-        **{f"residuals[{i}]": value for i, value in enumerate(node.residuals)},
-    }
-
-    def call(bound: Any, number: int, joint: bool = False) -> Any:
-        raw = [places[place] for place in bound.places]
-        atoms = [
-            Constant(None)
-            if place == "into" and joint
-            else _offer(edges[number])
-            if place == "into"
-            else Constant(value)
-            if place.startswith(("nd", "needs", "specs", "attributes"))
-            else recorder.atom(value, residual=place.startswith("residuals"))
-            for place, value in zip(bound.places, raw, strict=True)
-        ]
-        result = _inside(recorder, bound.rule, *raw)
-        results = tuple(result) if joint else (result,)
-        recorder.add("rule", (node.plan, bound), atoms, recorder.results(results))
-        return result
-
-    if operator.joint is not None:
-        slopes = call(operator.joint, 0, joint=True)
-    else:
-        slopes = [
-            None if edge is None else call(bound, number)
-            for number, (edge, bound) in enumerate(zip(edges, operator.rules, strict=False))
-        ]
-    if not state.tasks[-1].keep_graph:
-        for residual in node.residuals:
-            recorder.drop(residual)
-    return slopes
-
-
-def _offer(edge: Any) -> Any:
-    """Where a replay may write a gradient: none is offered where the leaf had nothing to offer when it was recorded."""
-    leaf = edge[0]
-    variable = leaf.variable if type(leaf) is accumulate.AccumulateGrad else None
-    given = variable is not None and variable._meta is not None and variable._meta.destination is not None
-    return Offer(leaf) if given else Constant(None)
-
-
-def _fit(
-    recorder: Recorder,
-    original: Callable[..., Any],
-    node: Node,
-    position: int,
-    gradient: Any,
-    spec: Any,
-    recorded: bool,
-) -> Any:
-    if recorded:
-        return original(node, position, gradient, spec, recorded)
-    atom = recorder.atom(gradient)
-    fitted = _inside(recorder, original, node, position, gradient, spec, recorded)
-    if fitted is not gradient:
-        recorder.add("fit", spec, [atom], recorder.results([fitted]))
-    return fitted
-
-
-def _add_into(
-    recorder: Recorder, original: Callable[..., Any], buffer: list[Any], slot: int, gradient: Any, recorded: bool
-) -> None:
-    atoms = [] if recorded else [recorder.atom(buffer[slot]), recorder.atom(gradient)]
-    _inside(recorder, original, buffer, slot, gradient, recorded)
-    if not recorded:
-        recorder.add("add_into", None, atoms, recorder.results([buffer[slot]]))
-
-
-def _accumulate(
-    recorder: Recorder,
-    original: Callable[..., Any],
-    leaf: accumulate.AccumulateGrad,
-    given: list[Any],
-    recorded: bool,
-    edges: Any = None,
-) -> Any:
-    recorder.leaves[leaf] = None
-    recorder.add("accumulate", leaf, [recorder.atom(given[0]), Constant(_obedient(given[0], leaf.variable))])
-    return _inside(recorder, original, leaf, given, recorded, edges)
-
-
-def _obedient(gradient: Any, variable: Tensor | None) -> bool:
-    """Whether a gradient is memory of its own that lies as the layout contract wants it."""
-    if variable is None or type(gradient) is not np.ndarray or gradient.base is not None:
-        return False
-    spec = variable._spec
-    return gradient.strides == spec.byte_strides and gradient.shape == spec.shape and spec.steady
-
-
-def _grad(recorder: Recorder, original: Callable[..., Any], tensor: Tensor) -> Any:
-    gradient = original(tensor)
-    results = () if gradient is None else recorder.results([gradient._array])
-    recorder.add("read_grad", None, [Known(tensor)], results)
-    return gradient
-
-
-def _set_grad(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, value: Tensor | None) -> None:
-    recorder.add("set_grad", None, [Known(tensor), recorder.structure(value)])
-    original(tensor, value)
 
 
 # --- modules and flags ------------------------------------------------------------------------------------------------

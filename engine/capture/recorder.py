@@ -271,6 +271,14 @@ class Recorder:
             return Group(dict, tuple(value), tuple(self.structure(each, of_tensor) for each in value.values()))
         return Constant(value)
 
+    def inside(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls what is replayed as a whole."""
+        self.depth += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.depth -= 1
+
     # --- events -------------------------------------------------------------------------------------------------------
 
     def add(self, kind: str, target: Any, arguments: Sequence[Any], results: tuple[Slot | None, ...] = ()) -> None:

@@ -9,6 +9,7 @@ script without `if __name__ == "__main__":` cannot join the job a second time fr
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
+from engine.absent import provided
 from engine.data import wire
 from engine.data.worker import EXHAUSTED, RESTART, Failure, Task, run
 
@@ -91,6 +93,7 @@ class WorkerIterator(Iterator[Any]):
         self.connections: list[Connection] = []
         self.processes: list[Any] = []
         context = loader.multiprocessing_context or default_context()
+        forked = context.get_start_method() == "fork"
         task = Task(
             loader.dataset,
             loader.batched,
@@ -99,14 +102,22 @@ class WorkerIterator(Iterator[Any]):
             loader.worker_init_fn,
             base_seed,
             loader.num_workers,
+            None if forked else provided("engine.data.worker.first"),
         )
-        forked = context.get_start_method() == "fork"
         for worker in range(loader.num_workers):
             ours, theirs = context.Pipe()
             _open.add(ours)
             inherited = list(_open) if forked else []
             process = context.Process(target=run, args=(worker, theirs, inherited, task), daemon=True)
-            process.start()
+            try:
+                process.start()
+            except (AttributeError, TypeError, pickle.PicklingError) as error:
+                error.add_note(
+                    "DataLoader: workers are not forked once MPI runs, so dataset, collate_fn and worker_init_fn are "
+                    "pickled: define them at the top of a module (no lambda, no class inside of a function). Without "
+                    "pickling: num_workers=0, or multiprocessing_context='fork' where your MPI stands a fork."
+                )
+                raise
             theirs.close()
             self.connections.append(ours)
             self.processes.append(process)

@@ -84,6 +84,8 @@ class Task(NamedTuple):
     worker_init_fn: Callable[[int], Any] | None
     base_seed: int
     num_workers: int
+    first: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    """A function and its arguments: what a package above has a worker do that is not forked, and so knows nothing."""
 
 
 def run(worker: int, connection: Connection, inherited: list[Connection], task: Task) -> None:
@@ -91,6 +93,9 @@ def run(worker: int, connection: Connection, inherited: list[Connection], task: 
     global _info
     for other in inherited:
         other.close()
+    if task.first is not None:
+        function, arguments = task.first
+        function(*arguments)
     seed = task.base_seed + worker
     random.seed(seed)
     np.random.seed(seed % 2**32)

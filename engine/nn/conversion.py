@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import engine
 from engine.autograd.modes import no_grad
+from engine.dtypes import require_dtype
 from engine.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -62,11 +63,11 @@ def _parsed(
     positional = list(args)
     if positional and isinstance(positional[0], Tensor):
         tensor = positional.pop(0)
-    elif positional and isinstance(positional[0], engine.dtype):
+    elif positional and isinstance(positional[0], engine.dtype | type):
         dtype = positional.pop(0)
     elif positional:
         device = positional.pop(0)
-        if positional and (positional[0] is None or isinstance(positional[0], engine.dtype)):
+        if positional and (positional[0] is None or isinstance(positional[0], engine.dtype | type)):
             dtype = positional.pop(0)
     if tensor is not None:
         device, dtype = tensor.device, tensor.dtype
@@ -77,4 +78,5 @@ def _parsed(
             "Module.to: expected (device, dtype, non_blocking), (dtype, non_blocking) or (tensor, non_blocking), "
             f"got {args}"
         )
+    dtype = None if dtype is None else require_dtype(dtype)
     return None if device is None else engine.device(device), dtype, non_blocking, memory_format

@@ -183,16 +183,7 @@ class BackwardHooks:
         assert self.output_places is not None
         seen = _spread(self.output_places, grad_outputs, self.output_count)
         for hook in self.pre_hooks:
-            replaced = hook(self.module, seen)
-            if replaced is None:
-                continue
-            replaced = replaced if isinstance(replaced, tuple | list) else (replaced,)
-            if len(replaced) != len(seen):
-                raise RuntimeError(
-                    "Backward pre hook returned an invalid number of grad_output, "
-                    f"got {len(replaced)}, but expected {len(seen)}"
-                )
-            seen = tuple(replaced)
+            seen = _replaced(seen, hook(self.module, seen), "Backward pre hook", "grad_output")
         if self.input_places is None:
             self._run_without_inputs(seen)
         else:
@@ -215,18 +206,19 @@ class BackwardHooks:
         assert self.input_places is not None
         seen = _spread(self.input_places, grad_inputs, self.input_count)
         for hook in self.hooks:
-            replaced = hook(self.module, seen, self.grad_outputs)
-            if replaced is None:
-                continue
-            replaced = replaced if isinstance(replaced, tuple | list) else (replaced,)
-            if len(replaced) != len(seen):
-                raise RuntimeError(
-                    "Backward hook returned an invalid number of grad_input, "
-                    f"got {len(replaced)}, but expected {len(seen)}"
-                )
-            seen = tuple(replaced)
+            seen = _replaced(seen, hook(self.module, seen, self.grad_outputs), "Backward hook", "grad_input")
         self.grad_outputs = None
         return tuple(seen[place] for place in self.input_places)
+
+
+def _replaced(seen: Gradients, found: Any, hook: str, what: str) -> Gradients:
+    """What a hook returned in place of the gradients it saw; these if it returned None."""
+    if found is None:
+        return seen
+    found = found if isinstance(found, tuple | list) else (found,)
+    if len(found) != len(seen):
+        raise RuntimeError(f"{hook} returned an invalid number of {what}, got {len(found)}, but expected {len(seen)}")
+    return tuple(found)
 
 
 def _spread(places: list[int], values: Gradients, size: int) -> Gradients:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import engine
+from engine.autograd.gradients import drop_gradients
 from engine.autograd.node import RemovableHandle
 from engine.nn import conversion, state
 from engine.nn import hooks as hooking
@@ -374,15 +375,7 @@ class Module:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops every `.grad`, or with `set_to_none=False` detaches and zeroes it in place."""
-        for parameter in self.parameters():
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            if set_to_none:
-                parameter.grad = None
-            else:
-                gradient.detach_() if gradient.grad_fn is not None else gradient.requires_grad_(False)
-                gradient.zero_()
+        drop_gradients(self.parameters(), set_to_none)
 
     def apply(self, fn: "Callable[[Module], Any]") -> Self:
         """Calls `fn` on every module, children before their parent."""

@@ -11,7 +11,23 @@ from engine.nn.parameter import Parameter
 from engine.tensor import Tensor
 
 
-class _RunningNorm(Module):
+class _Affine(Module):
+    """A weight of ones and a bias of zeros, each of which may be left out."""
+
+    def _register_affine(self, shape: int | tuple[int, ...], weight: bool, bias: bool, device: Any, dtype: Any) -> None:
+        for name, wanted in (("weight", weight), ("bias", bias)):
+            self.register_parameter(
+                name, Parameter(engine.empty(shape, device=device, dtype=dtype)) if wanted else None
+            )
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+class _RunningNorm(_Affine):
     """What batch and instance norm share: an affine map and running statistics, each a channel, both optional."""
 
     _version = 2
@@ -37,10 +53,7 @@ class _RunningNorm(Module):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            self.register_parameter(
-                name, Parameter(engine.empty(num_features, device=device, dtype=dtype)) if wanted else None
-            )
+        self._register_affine(num_features, affine, affine and bias, device, dtype)
         if track_running_stats:
             self.register_buffer("running_mean", engine.zeros(num_features, device=device, dtype=dtype))
             self.register_buffer("running_var", engine.ones(num_features, device=device, dtype=dtype))
@@ -60,10 +73,7 @@ class _RunningNorm(Module):
 
     def reset_parameters(self) -> None:
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        super().reset_parameters()
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in self.allowed_dims:
@@ -197,7 +207,7 @@ def _as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-class LayerNorm(Module):
+class LayerNorm(_Affine):
     """(x - mean) / sqrt(var + eps) · weight + bias over the last axes, of `normalized_shape`. Ba et al. (2016)."""
 
     def __init__(
@@ -213,17 +223,8 @@ class LayerNorm(Module):
         self.normalized_shape = shape = _as_shape(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
-        for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            self.register_parameter(
-                name, Parameter(engine.empty(shape, device=device, dtype=dtype)) if wanted else None
-            )
+        self._register_affine(shape, elementwise_affine, elementwise_affine and bias, device, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -266,7 +267,7 @@ class RMSNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(Module):
+class GroupNorm(_Affine):
     """Normalises groups of channels of each sample of (N, C, d...). Wu and He (2018)."""
 
     def __init__(
@@ -287,17 +288,8 @@ class GroupNorm(Module):
         self.num_channels = num_channels
         self.eps = eps
         self.affine = affine
-        for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            self.register_parameter(
-                name, Parameter(engine.empty(num_channels, device=device, dtype=dtype)) if wanted else None
-            )
+        self._register_affine(num_channels, affine, affine and bias, device, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)

@@ -24,6 +24,13 @@ def simple(nonlinearity: str) -> Step:
     return STEPS[f"rnn_{nonlinearity}"]
 
 
+def reset(layer: Module, hidden_size: int) -> None:
+    """U(-x, x) with x = 1 / sqrt(hidden_size), for all weights of a recurrent layer."""
+    bound = 1.0 / math.sqrt(hidden_size) if hidden_size > 0 else 0
+    for weight in layer.parameters():
+        init.uniform_(weight, -bound, bound)
+
+
 class RNNBase(Module):
     """Stacked, optionally bidirectional recurrence.
 
@@ -84,9 +91,7 @@ class RNNBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
-        for weight in self.parameters():
-            init.uniform_(weight, -bound, bound)
+        reset(self, self.hidden_size)
 
     def flatten_parameters(self) -> None:
         """Nothing to do here: PyTorch packs the weights for cuDNN."""

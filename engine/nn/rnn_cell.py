@@ -1,14 +1,12 @@
 """Recurrent cells: one step of an RNN, LSTM or GRU."""
 
-import math
 from typing import Any, ClassVar
 
 import engine
 import engine.nn.functional as F
-from engine.nn import init
 from engine.nn.module import Module
 from engine.nn.parameter import Parameter
-from engine.nn.rnn import simple
+from engine.nn.rnn import reset, simple
 from engine.ops.recurrent import State, Step, gru_step, lstm_step
 from engine.tensor import Tensor
 
@@ -32,9 +30,7 @@ class RNNCellBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
-        for weight in self.parameters():
-            init.uniform_(weight, -bound, bound)
+        reset(self, self.hidden_size)
 
     def _run(self, input: Tensor, state: State | None, step: Step) -> State:
         name = type(self).__name__

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import engine
 import engine.nn.functional as F
@@ -43,11 +43,10 @@ def _is_causal(mask: Tensor | None, is_causal: bool | None, size: int) -> bool:
     return mask.dim() == 2 and bool(mask.eq(expected).all())
 
 
-class TransformerEncoderLayer(Module):
-    """Self-attention, then two linear maps with an activation, each with dropout, a residual and a layer norm.
+class _Layer(Module):
+    """What both kinds of layers share: the parts of each, and a norm and a dropout for each part."""
 
-    Shapes: (L, N, d_model), N first with `batch_first`. The norms stand before (`norm_first`) or after each part.
-    """
+    attentions: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -65,18 +64,54 @@ class TransformerEncoderLayer(Module):
     ) -> None:
         super().__init__()
         where = {"device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, device=device, dtype=dtype
-        )
+        for name in self.attentions:
+            attention = MultiheadAttention(
+                d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, device=device, dtype=dtype
+            )
+            setattr(self, name, attention)
         self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **where)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **where)
         self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
+        parts = range(1, len(self.attentions) + 2)
+        for number in parts:
+            setattr(self, f"norm{number}", LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where))
+        for number in parts:
+            setattr(self, f"dropout{number}", Dropout(dropout))
         self.activation = _activation(activation)
+
+    def _sa_block(
+        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool = False
+    ) -> Tensor:
+        return self.dropout1(_attended(self.self_attn, x, x, attn_mask, key_padding_mask, is_causal))
+
+
+def _attended(
+    attention: Module,
+    x: Tensor,
+    memory: Tensor,
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    is_causal: bool,
+) -> Tensor:
+    return attention(
+        x,
+        memory,
+        memory,
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        need_weights=False,
+        is_causal=is_causal,
+    )[0]
+
+
+class TransformerEncoderLayer(_Layer):
+    """Self-attention, then two linear maps with an activation, each with dropout, a residual and a layer norm.
+
+    Shapes: (L, N, d_model), N first with `batch_first`. The norms stand before (`norm_first`) or after each part.
+    """
+
+    attentions = ("self_attn",)
 
     def forward(
         self,
@@ -92,60 +127,14 @@ class TransformerEncoderLayer(Module):
         x = self.norm1(x + self._sa_block(x, src_mask, src_key_padding_mask, is_causal))
         return self.norm2(x + self._ff_block(x))
 
-    def _sa_block(
-        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        x = self.self_attn(
-            x,
-            x,
-            x,
-            attn_mask=attn_mask,
-            key_padding_mask=key_padding_mask,
-            need_weights=False,
-            is_causal=is_causal,
-        )[0]
-        return self.dropout1(x)
-
     def _ff_block(self, x: Tensor) -> Tensor:
         return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
 
-class TransformerDecoderLayer(Module):
+class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to the memory, then two linear maps, each with dropout, a residual and a layer norm."""
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        where = {"device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout=dropout, batch_first=batch_first, bias=bias, device=device, dtype=dtype
-        )
-        self.multihead_attn = MultiheadAttention(
-            d_model, nhead, dropout=dropout, batch_first=batch_first, bias=bias, device=device, dtype=dtype
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **where)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **where)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
-        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.dropout3 = Dropout(dropout)
-        self.activation = _activation(activation)
+    attentions = ("self_attn", "multihead_attn")
 
     def forward(
         self,
@@ -173,20 +162,6 @@ class TransformerDecoderLayer(Module):
         x = self.norm2(x + attend_memory(x))
         return self.norm3(x + self._ff_block(x))
 
-    def _sa_block(
-        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool = False
-    ) -> Tensor:
-        x = self.self_attn(
-            x,
-            x,
-            x,
-            attn_mask=attn_mask,
-            key_padding_mask=key_padding_mask,
-            is_causal=is_causal,
-            need_weights=False,
-        )[0]
-        return self.dropout1(x)
-
     def _mha_block(
         self,
         x: Tensor,
@@ -195,19 +170,15 @@ class TransformerDecoderLayer(Module):
         key_padding_mask: Tensor | None,
         is_causal: bool = False,
     ) -> Tensor:
-        x = self.multihead_attn(
-            x,
-            memory,
-            memory,
-            attn_mask=attn_mask,
-            key_padding_mask=key_padding_mask,
-            is_causal=is_causal,
-            need_weights=False,
-        )[0]
-        return self.dropout2(x)
+        return self.dropout2(_attended(self.multihead_attn, x, memory, attn_mask, key_padding_mask, is_causal))
 
     def _ff_block(self, x: Tensor) -> Tensor:
         return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+
+def _length(layers: ModuleList, x: Tensor) -> int:
+    """The size of the axis of positions."""
+    return x.shape[1 if x.dim() == 3 and len(layers) and layers[0].self_attn.batch_first else 0]
 
 
 def _clones(layer: Module, count: int) -> ModuleList:
@@ -241,9 +212,7 @@ class TransformerEncoder(Module):
         is_causal: bool | None = None,
     ) -> Tensor:
         mask, src_key_padding_mask = _same_kind(mask, src_key_padding_mask, src)
-        first = self.layers[0].self_attn if self.num_layers else None
-        length = src.shape[1 if src.dim() == 3 and first is not None and first.batch_first else 0]
-        is_causal = _is_causal(mask, is_causal, length)
+        is_causal = _is_causal(mask, is_causal, _length(self.layers, src))
         for layer in self.layers:
             src = layer(src, src_mask=mask, is_causal=is_causal, src_key_padding_mask=src_key_padding_mask)
         return src if self.norm is None else self.norm(src)
@@ -269,9 +238,7 @@ class TransformerDecoder(Module):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        first = self.layers[0].self_attn if self.num_layers else None
-        length = tgt.shape[1 if tgt.dim() == 3 and first is not None and first.batch_first else 0]
-        tgt_is_causal = _is_causal(tgt_mask, tgt_is_causal, length)
+        tgt_is_causal = _is_causal(tgt_mask, tgt_is_causal, _length(self.layers, tgt))
         for layer in self.layers:
             tgt = layer(
                 tgt,

@@ -1,6 +1,6 @@
 """Operators by family. The functions here are what `engine` exports, and what derivative rules call on Tensors.
 
-Read in this order: pointwise, reduce, view, copy, matmul; then the rest.
+Read in this order: row, pointwise, reduce, views, parts, copy, matmul; then the rest.
 """
 
 # ruff: noqa: I001 - one group a family
@@ -28,6 +28,15 @@ from engine.ops.activation import (
     softplus as softplus,
     softshrink as softshrink,
     threshold as threshold,
+)
+from engine.ops.along_axis import (
+    gather as gather,
+    index_select as index_select,
+    scatter as scatter,
+    scatter_add as scatter_add,
+    scatter_add_zeros as scatter_add_zeros,
+    take as take,
+    take_along_dim as take_along_dim,
 )
 from engine.ops.as_strided import (
     as_strided as as_strided,
@@ -152,25 +161,36 @@ from engine.ops.embedding import (
     embedding as embedding,
     embedding_backward as embedding_backward,
 )
+from engine.ops.extrema import (
+    amax as amax,
+    amin as amin,
+    argmax as argmax,
+    argmin as argmin,
+    max as max,
+    min as min,
+    scatter_zeros as scatter_zeros,
+)
 from engine.ops.factories import (
     arange as arange,
-    as_tensor as as_tensor,
-    asarray as asarray,
     empty as empty,
     empty_like as empty_like,
     empty_strided as empty_strided,
     eye as eye,
-    from_dlpack as from_dlpack,
-    from_numpy as from_numpy,
     full as full,
     full_like as full_like,
     linspace as linspace,
     logspace as logspace,
     ones as ones,
     ones_like as ones_like,
-    tensor as tensor,
     zeros as zeros,
     zeros_like as zeros_like,
+)
+from engine.ops.from_data import (
+    as_tensor as as_tensor,
+    asarray as asarray,
+    from_dlpack as from_dlpack,
+    from_numpy as from_numpy,
+    tensor as tensor,
 )
 from engine.ops.fourier import (
     fft_c2c as fft_c2c,
@@ -182,18 +202,6 @@ from engine.ops.im2col import (
     col2im as col2im,
     im2col as im2col,
 )
-from engine.ops.index import (
-    gather as gather,
-    index_select as index_select,
-    masked_fill as masked_fill,
-    masked_select as masked_select,
-    nonzero as nonzero,
-    scatter as scatter,
-    scatter_add as scatter_add,
-    scatter_add_zeros as scatter_add_zeros,
-    take as take,
-    take_along_dim as take_along_dim,
-)
 from engine.ops.layer_norm import (
     layer_norm as layer_norm,
     rms_norm as rms_norm,
@@ -201,6 +209,11 @@ from engine.ops.layer_norm import (
 from engine.ops.loss import (
     cross_entropy as cross_entropy,
     nll_loss as nll_loss,
+)
+from engine.ops.masked import (
+    masked_fill as masked_fill,
+    masked_select as masked_select,
+    nonzero as nonzero,
 )
 from engine.ops.matmul import (
     addmm as addmm,
@@ -249,13 +262,20 @@ from engine.ops.padding import (
     constant_pad_nd as constant_pad_nd,
     pad as pad,
 )
+from engine.ops.parts import (
+    chunk as chunk,
+    diagonal as diagonal,
+    narrow as narrow,
+    select as select,
+    split as split,
+    tensor_split as tensor_split,
+    unbind as unbind,
+    unfold as unfold,
+)
 from engine.ops.pointwise import (
     add as add,
-    clamp as clamp,
-    clip as clip,
     div as div,
     sub as sub,
-    where as where,
 )
 from engine.ops.pooling import (
     adaptive_avg_pool1d as adaptive_avg_pool1d,
@@ -291,17 +311,9 @@ from engine.ops.random import (
 )
 from engine.ops.reduce import (
     all as all,
-    amax as amax,
-    amin as amin,
     any as any,
-    argmax as argmax,
-    argmin as argmin,
-    logsumexp as logsumexp,
-    max as max,
     mean as mean,
-    min as min,
     prod as prod,
-    scatter_zeros as scatter_zeros,
     std as std,
     std_mean as std_mean,
     sum as sum,
@@ -309,6 +321,11 @@ from engine.ops.reduce import (
     var_mean as var_mean,
 )
 from engine.ops.resample import resample as resample
+from engine.ops.selection import (
+    clamp as clamp,
+    clip as clip,
+    where as where,
+)
 from engine.ops.sets import (
     bincount as bincount,
     bucketize as bucketize,
@@ -393,6 +410,7 @@ from engine.ops.statistics import (
     corrcoef as corrcoef,
     count_nonzero as count_nonzero,
     cov as cov,
+    logsumexp as logsumexp,
     nanmean as nanmean,
     nansum as nansum,
     renorm as renorm,
@@ -404,27 +422,19 @@ from engine.ops.upsampling import (
 )
 from engine.ops.views import (
     broadcast_to as broadcast_to,
-    chunk as chunk,
-    diagonal as diagonal,
     expand as expand,
     expand_as as expand_as,
     flatten as flatten,
     moveaxis as moveaxis,
     movedim as movedim,
-    narrow as narrow,
     permute as permute,
     reshape as reshape,
-    select as select,
-    split as split,
     squeeze as squeeze,
     swapaxes as swapaxes,
     swapdims as swapdims,
     t as t,
-    tensor_split as tensor_split,
     transpose as transpose,
-    unbind as unbind,
     unflatten as unflatten,
-    unfold as unfold,
     unsqueeze as unsqueeze,
     view as view,
     view_backward as view_backward,

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from engine import iterator
-from engine.dispatch import OPERATORS, Operator, apply, define
+from engine.dispatch import Operator, apply, define
 from engine.kernels import activation as kernels
 from engine.kernels import piecewise
 from engine.kernels.piecewise import vectors
-from engine.ops.common import kept
+from engine.namespaces import OPERATORS
+from engine.ops.common import in_single_precision, kept, require_real
 from engine.ops.gpu import alike, on_arrays, served
 from engine.ops.inplace import inplace
-from engine.ops.pointwise import where
-from engine.ops.precision import in_single_precision, require_real
+from engine.ops.selection import where
 from engine.ops.special_functions import erf_array
 from engine.spec import Spec
 from engine.tensor import Tensor

@@ -17,10 +17,9 @@ from engine import backend, layout
 from engine.dispatch import apply, define
 from engine.dtypes import bool_
 from engine.ops.attention_blocks import attention_by_blocks, fits_blocks, slopes_by_blocks
-from engine.ops.common import optional
+from engine.ops.common import in_single_precision, optional, require_real
 from engine.ops.dropout import keep_mask
 from engine.ops.matmul_cuda import matmul
-from engine.ops.precision import in_single_precision, require_real
 from engine.ops.softmax import softmax
 from engine.spec import Spec
 from engine.tensor import Tensor

@@ -9,9 +9,11 @@ import numpy as np
 from engine import backend, layout
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
+from engine.ops.along_axis import index_select
 from engine.ops.common import common_dtype, in_single_precision, with_common_dtype
+from engine.ops.index import wrap_device_array
 from engine.ops.out import deliver
-from engine.ops.views import unsqueeze
+from engine.ops.views import unsqueeze, with_parameters
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -60,8 +62,6 @@ def _cat_operator(count: int) -> Any:
     """The cat of `count` tensors: their number is part of an operator's signature."""
     operator = _cats.get(count)
     if operator is None:
-        from engine.ops.views import _with_parameters
-
         names = [f"tensor{i}" for i in range(count)]
 
         def slopes(g: Any, nd: Any, needs: Any, dim: int, *specs: Spec) -> list[Any]:
@@ -71,7 +71,7 @@ def _cat_operator(count: int) -> Any:
             "cat" if count == 1 else f"cat{count}",
             rule=_cat_rule,
             forward=_cat,
-            backward=_with_parameters(slopes, ["g", "nd", "needs", "dim", *(f"{name}_spec" for name in names)]),
+            backward=with_parameters(slopes, ["g", "nd", "needs", "dim", *(f"{name}_spec" for name in names)]),
             inputs=" ".join(names),
             attributes="dim",
         )
@@ -249,8 +249,6 @@ def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Te
         input, dim = input.reshape(-1), 0
     dim = wrap_dim(dim, input.ndim, "repeat_interleave")
     if isinstance(repeats, Tensor):
-        from engine.ops.index import index_select, wrap_device_array
-
         xp = backend.array_module(repeats.device)
         counts = xp.broadcast_to(repeats.detach()._array, (input.shape[dim],))
         ends = counts.cumsum()

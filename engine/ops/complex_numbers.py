@@ -13,7 +13,7 @@ from engine import backend, dtypes
 from engine.autograd.versions import MULTIPLE, restricted
 from engine.dispatch import Operator, apply, define
 from engine.layout import contiguous_format
-from engine.ops.pointwise import FUNCTIONS, floating, pointwise
+from engine.ops.row import FUNCTIONS, floating, pointwise, result_spec
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -173,14 +173,12 @@ is_neg = is_conj
 
 
 def _complex_rule(input: Spec, other: Spec) -> Spec:
-    from engine.ops.pointwise import _rule
-
     if input.dtype is not other.dtype:
         raise RuntimeError(f"Expected object of scalar type {input.dtype} but got {other.dtype} for second argument")
     if input.dtype not in (dtypes.float32, dtypes.float64):
         raise RuntimeError(f"Expected both inputs to be Half, Float or Double tensors but got {input.dtype}")
     kind = dtypes.complex64 if input.dtype is dtypes.float32 else dtypes.complex128
-    return _rule("complex", "arithmetic", "", input, other).like(dtype=kind)
+    return result_spec("complex", "arithmetic", "", input, other).like(dtype=kind)
 
 
 COMPLEX = _not_analytic(
@@ -222,7 +220,7 @@ def _angle_slope(g: Any, nd: Any, input: Any) -> Any:
     return nd.where(square == 0, 0, g * 1j * input / nd.where(square == 0, 1, square))
 
 
-ANGLE = floating("angle", _angle, (_angle_slope,), analytic=False)
+floating("angle", _angle, (_angle_slope,), analytic=False)
 angle = FUNCTIONS["angle"]
 
 

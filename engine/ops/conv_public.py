@@ -3,6 +3,7 @@
 Arguments in canonical form, unbatched inputs, padding by name, the memory format of the result.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from engine.layout import MemoryFormat, contiguous_format
@@ -52,7 +53,7 @@ def _same_padding(
     return input, tuple(total // 2 for total in totals)
 
 
-def _convolution(dims: int) -> Any:
+def _convolution(dims: int) -> Callable[..., Tensor]:
     name = f"conv{dims}d"
 
     def convolution(
@@ -90,7 +91,7 @@ def _convolution(dims: int) -> Any:
     return convolution
 
 
-def _transposed(dims: int) -> Any:
+def _transposed(dims: int) -> Callable[..., Tensor]:
     name = f"conv_transpose{dims}d"
 
     def convolution(

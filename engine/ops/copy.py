@@ -3,6 +3,8 @@
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from engine import backend, layout, transfer
 from engine.device import CPU, device
 from engine.dispatch import apply, define
@@ -29,7 +31,7 @@ def _forward(
     if not isinstance(input, xp.ndarray):  # a NumPy scalar that a rule was given
         input = xp.asarray(input)
     spec = spec_of(input.shape, stride, kind, where)
-    if where.type != "meta" and (where is CPU) != (xp is backend.np):
+    if where.type != "meta" and (where is CPU) != (xp is np):
         return _between_devices(xp, input, spec, non_blocking)
     if backend.several_gpus and where.index is not None and input.device.id != where.index:
         return copy_to_peer(_real_if(kind, input), spec)
@@ -50,20 +52,20 @@ def _between_devices(xp: ModuleType, input: Any, spec: Spec, non_blocking: bool)
     their order where they are, and converted on the GPU. With `non_blocking` the CPU does not wait where the host
     memory is page-locked, which that of a result is.
     """
-    if xp is backend.np:
+    if xp is np:
         kind, source, target = of_numpy(input.dtype), CPU, backend.array_module(spec.device)
     else:
-        kind, source, target = spec.dtype, spec_device(input), backend.np
+        kind, source, target = spec.dtype, spec_device(input), np
     laid = spec_of(spec.shape, spec.stride, kind, source)
     if input.dtype != kind.numpy or tuple(input.strides) != laid.byte_strides:
-        pinned = non_blocking and xp is backend.np and transfer.is_pinned(input)
+        pinned = non_blocking and xp is np and transfer.is_pinned(input)
         ordered = transfer.empty_pinned(laid) if pinned else backend.empty(laid)
         ordered[...] = _real_if(kind, input)
         input = ordered
     sizes, axes = laid.allocation
     block = input if axes is None else input.transpose(tuple(axes.index(axis) for axis in range(spec.ndim)))
     memory: Any = target.empty(sizes, kind.numpy)
-    if xp is not backend.np:
+    if xp is not np:
         if non_blocking:
             memory = transfer.empty_pinned(spec_of(sizes, None, kind))
             transfer.copy_block(block, memory, wait=False)
@@ -83,7 +85,7 @@ def _between_devices(xp: ModuleType, input: Any, spec: Spec, non_blocking: bool)
 
 def spec_device(array: Any) -> device:
     """Where a raw array's memory is."""
-    return CPU if isinstance(array, backend.np.ndarray) else device("cuda", int(array.device.id))
+    return CPU if isinstance(array, np.ndarray) else device("cuda", int(array.device.id))
 
 
 LAY_OUT = define(
@@ -111,7 +113,7 @@ def _back(g: Any, nd: Any, source: Spec) -> Any:
     """The gradient itself; the walker casts it to the input's dtype. Only a change of device needs a copy."""
     if nd.records:
         return g if g.device is source.device else g.to(source.device)
-    on_cpu = isinstance(g, backend.np.ndarray | backend.SCALAR)
+    on_cpu = isinstance(g, np.ndarray | backend.SCALAR)
     if on_cpu == (source.device is CPU):
         if backend.several_gpus and not on_cpu and g.device.id != source.device.index:
             return copy_to_peer(g, spec_of(g.shape, None, of_numpy(g.dtype), source.device))
@@ -207,6 +209,8 @@ def _parse_to(
             where = argument
         elif isinstance(argument, MemoryFormat):
             wanted_format = argument
+        elif isinstance(argument, type):
+            kind = argument
         elif argument is not None:
             raise TypeError(f"to(): expected a dtype, a device or a Tensor, got {type(argument).__name__}")
     if kind is not None and not isinstance(kind, dtype):

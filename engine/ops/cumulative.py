@@ -7,9 +7,8 @@ from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
 from engine.ops.combine import cat
-from engine.ops.common import in_single_precision, refuse_complex, running
-from engine.ops.precision import require_real
-from engine.ops.reduce import values_indices
+from engine.ops.common import in_single_precision, refuse_complex, require_real, running
+from engine.ops.extrema import values_indices
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -25,8 +24,8 @@ def _running_extremum(name: str, accumulate: str) -> Operator:
         places = xp.arange(input.shape[dim]).reshape((-1,) + (1,) * (input.ndim - 1 - dim))
         return values, running(xp, xp.maximum, xp.where(attained, places, 0), dim)
 
-    def slope(g: Any, nd: Any, out: Any, input_spec: Spec, dim: int) -> Any:
-        return (None if g[0] is None else nd.scatter_add_zeros(g[0], out[1], tuple(input_spec.shape), dim),)
+    def slope(g: Any, nd: Any, out1: Any, input_spec: Spec, dim: int) -> Any:
+        return (None if g[0] is None else nd.scatter_add_zeros(g[0], out1, tuple(input_spec.shape), dim),)
 
     return define(name, rule=rule, forward=forward, backward=slope, attributes="dim", outputs=2)
 

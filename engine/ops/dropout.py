@@ -11,10 +11,11 @@ from engine import iterator
 from engine.device import CPU
 from engine.dispatch import apply, define
 from engine.dtypes import bool_
-from engine.ops.factories import empty, wrap_array
+from engine.ops.factories import empty
+from engine.ops.from_data import wrap_array
 from engine.ops.gpu import alike, served
-from engine.ops.pointwise import converted_operand
 from engine.ops.random import bernoulli_
+from engine.ops.row import converted_operand
 from engine.random import Generator, default_generator
 from engine.spec import Spec
 from engine.tensor import Tensor

@@ -14,7 +14,7 @@ from engine.dims import wrap_dim
 from engine.ops.combine import stack
 from engine.ops.matmul import matmul
 from engine.ops.norms import vector_norm
-from engine.ops.views import diagonal
+from engine.ops.parts import diagonal
 from engine.tensor import Tensor
 
 _ELLIPSIS = "."

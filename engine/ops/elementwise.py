@@ -18,7 +18,9 @@ from engine.ops.common import (
     zeros_like,
 )
 from engine.ops.out import deliver
-from engine.ops.pointwise import FUNCTIONS, clamp, div, floating, pointwise, scaled, sub, where
+from engine.ops.pointwise import div, scaled, sub
+from engine.ops.row import FUNCTIONS, floating, pointwise
+from engine.ops.selection import clamp, where
 from engine.spec import Spec
 from engine.tensor import Tensor
 

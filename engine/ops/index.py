@@ -1,5 +1,5 @@
-"""Indexing: `x[...]` with integers, slices, `...`, None, bools and index tensors; gather, scatter, index_select, take,
-masked operations.
+"""Indexing: `x[...]`, read and written, with integers, slices, `...`, None, bools and index tensors. Along one axis:
+`engine.ops.along_axis`.
 """
 
 from types import EllipsisType, ModuleType
@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 
 from engine import backend, iterator, layout
-from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.dtypes import bool_, int64, uint8
-from engine.operands import Scalar
-from engine.ops.factories import tensor as make_tensor
+from engine.ops.from_data import tensor as make_tensor
 from engine.ops.inplace import check_writable, copy_
-from engine.ops.out import deliver
-from engine.ops.scalars import assigned, checked
+from engine.ops.parts import select, slice_along
+from engine.ops.scalars import assigned
 from engine.ops.scattering import combine_at
 from engine.ops.view_history import adopt_history, mark_written
-from engine.ops.views import select, slice_along, unsqueeze
+from engine.ops.views import unsqueeze, with_parameters
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
@@ -42,14 +40,8 @@ def getitem(self: Tensor, key: Key) -> Tensor:
         key = (key,)
     view, indices = _basic_part(self, key)
     if not any(index is not None for index in indices):
-        return view if view is not self else _alias(self)
+        return view if view is not self else self.view(self.shape)
     return _index(view, indices)
-
-
-def _alias(self: Tensor) -> Tensor:
-    from engine.ops.views import view
-
-    return view(self, self.shape)
 
 
 def _basic_part(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, list[Any]]:
@@ -232,8 +224,6 @@ def _define_index(count: int) -> None:
     def back_rule(input: Spec, *rest: Any) -> Spec:
         return input.like(shape=rest[-1])
 
-    from engine.ops.views import _with_parameters
-
     def slope(g: Any, nd: Any, places: Any, spec: Spec, *indices: Any) -> Any:
         return nd.__getattr__(f"index_backward{count}")(g, *indices, places, tuple(spec.shape))
 
@@ -244,7 +234,7 @@ def _define_index(count: int) -> None:
         f"index{count}",
         rule=rule,
         forward=_take,
-        backward=(_with_parameters(slope, ["g", "nd", "places", "input_spec", *names]), *(None for _ in names)),
+        backward=(with_parameters(slope, ["g", "nd", "places", "input_spec", *names]), *(None for _ in names)),
         inputs=" ".join(["input", *names]),
         attributes="places",
     )
@@ -252,7 +242,7 @@ def _define_index(count: int) -> None:
         f"index_backward{count}",
         rule=back_rule,
         forward=_put_back,
-        backward=(_with_parameters(again, ["g", "nd", "places", *names]), *(None for _ in names)),
+        backward=(with_parameters(again, ["g", "nd", "places", *names]), *(None for _ in names)),
         inputs=" ".join(["input", *names]),
         attributes="places shape",
     )
@@ -383,284 +373,3 @@ def _write_at(view: Tensor, key: tuple[Any, ...], value: Tensor, accumulate: boo
         combine_at(backend.array_module(view.device), "add", view._array, key, value._array)
     else:
         view._array[key] = value._array
-
-
-# --- along one axis ---------------------------------------------------------------------------------------------------
-
-
-def check_index(name: str, index: Tensor, size: int, error: type[Exception] = RuntimeError) -> None:
-    """Raises for an index tensor that is no integer (RuntimeError) or out of range (`error`)."""
-    if index.dtype is not int64 and index.dtype.name != "int32":
-        raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index, got {index.dtype}")
-    if index.is_cpu and index._array.size:  # a GPU's are not waited for: there an index is taken modulo the size
-        low, high = int(index._array.min()), int(index._array.max())
-        if low < 0 or high >= size:
-            raise error(
-                f"{name}: index {high if high >= size else low} is out of bounds for dimension with size {size}"
-            )
-
-
-INDEX_SELECT = define(
-    "index_select",
-    rule=lambda input, index, dim: input.like(shape=(*input.shape[:dim], index.numel, *input.shape[dim + 1 :])),
-    forward=lambda xp, input, index, dim: input.take(index, dim),
-    backward=(
-        lambda g, nd, index, input_spec, dim: nd.index_backward1(g, index, (dim,), tuple(input_spec.shape)),
-        None,
-    ),
-    inputs="input index",
-    attributes="dim",
-)
-
-
-def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The elements at `index` along an axis."""
-    if out is not None:
-        return deliver(out, index_select, input, dim, index, overlap="any")
-    dim = wrap_dim(dim, input.ndim, "index_select")
-    if index.ndim > 1:
-        raise IndexError(f"index_select(): Index is supposed to be a vector, got shape {list(index.shape)}")
-    size = input.shape[dim] if input.ndim else 1
-    check_index("index_select", index, size, IndexError)
-    picked = apply(INDEX_SELECT, (input if input.ndim else input.unsqueeze(0), index.reshape(-1)), (dim,))
-    return picked if input.ndim else picked.reshape(())
-
-
-def places_along(index: Any, dim: int, shape: tuple[int, ...], xp: ModuleType) -> tuple[Any, ...]:
-    """A full index key for gather and scatter: every axis counts up, `dim` is indexed."""
-    last = index.ndim - 1
-    return tuple(
-        index if axis == dim else xp.arange(size).reshape((-1,) + (1,) * (last - axis))
-        for axis, size in enumerate(index.shape)
-    )
-
-
-GATHER = define(
-    "gather",
-    rule=lambda input, index, dim: input.like(shape=index.shape),
-    forward=lambda xp, input, index, dim: input[places_along(index, dim, input.shape, xp)],
-    backward=(lambda g, nd, index, input_spec, dim: nd.scatter_add_zeros(g, index, tuple(input_spec.shape), dim), None),
-    inputs="input index",
-    attributes="dim",
-)
-
-
-def _scatter_add_zeros(xp: ModuleType, source: Any, index: Any, size: tuple[int, ...], dim: int) -> Any:
-    zeros = xp.zeros(size, source.dtype)
-    rows = source[tuple(slice(0, n) for n in index.shape)]
-    combine_at(xp, "add", zeros, places_along(index, dim, size, xp), rows)
-    return zeros
-
-
-def _gather_padded(g: Any, nd: Any, index: Any, spec: Spec, dim: int) -> Any:
-    picked = nd.gather(g, dim, index) if nd.records else nd.gather(g, index, dim)
-    if tuple(spec.shape) == tuple(index.shape):
-        return picked
-    return nd.view_backward(picked, "window", (tuple(index.shape),), tuple(spec.shape), False)
-
-
-SCATTER_ADD_ZEROS = define(
-    "scatter_add_zeros",
-    rule=lambda input, index, size, dim: input.like(shape=size),
-    forward=_scatter_add_zeros,
-    backward=(lambda g, nd, index, input_spec, dim: _gather_padded(g, nd, index, input_spec, dim), None),
-    inputs="input index",
-    attributes="size dim",
-)
-define(
-    "window",
-    rule=lambda input, size: input.like(shape=size, stride=input.stride),
-    forward=lambda xp, input, size: input[tuple(slice(0, n) for n in size)],
-    attributes="size",
-    view=True,
-)
-
-
-def scatter_add_zeros(input: Tensor, index: Tensor, size: tuple[int, ...], dim: int) -> Tensor:
-    """Zeros of `size` with `input` added at `index` along `dim`; the adjoint of gather."""
-    return apply(SCATTER_ADD_ZEROS, (input, index), (tuple(size), dim))
-
-
-def gather(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """out[i][j][k] = input[i][index[i][j][k]][k] (for dim 1)."""
-    if out is not None:
-        return deliver(out, gather, input, dim, index, overlap="any")
-    dim = wrap_dim(dim, input.ndim, "gather")
-    if not input.ndim or not index.ndim:
-        return gather(
-            input.reshape(-1) if not input.ndim else input, dim, index.reshape(-1) if not index.ndim else index
-        ).reshape(index.shape)
-    _check_scatter_shapes("gather", input, dim, index)
-    check_index("gather", index, input.shape[dim])
-    return apply(GATHER, (input, index), (dim,))
-
-
-def _check_scatter_shapes(name: str, input: Tensor, dim: int, index: Tensor) -> None:
-    if index.ndim != input.ndim:
-        raise RuntimeError(
-            f"{name}: Index tensor must have the same number of dimensions as input tensor, got {list(index.shape)} "
-            f"and {list(input.shape)}"
-        )
-    for axis in range(input.ndim):
-        if axis != dim and index.shape[axis] > input.shape[axis]:
-            raise RuntimeError(
-                f"{name}: Size does not match at dimension {axis} expected index {list(index.shape)} to be smaller "
-                f"than self {list(input.shape)} apart from dimension {dim}"
-            )
-
-
-def check_along_axis(name: str, input: Tensor, dim: int, index: Tensor, src: Any) -> None:
-    _check_scatter_shapes(name, input, dim, index)
-    check_index(name, index, input.shape[dim])
-    if isinstance(src, Tensor):
-        if src.dtype is not input.dtype:
-            raise RuntimeError(
-                f"{name}(): Expected self.dtype to be equal to src.dtype, got {input.dtype} and {src.dtype}; convert "
-                "one with .to()"
-            )
-        if src.ndim != index.ndim or any(n > m for n, m in zip(index.shape, src.shape, strict=True)):
-            raise RuntimeError(
-                f"{name}(): Expected index {list(index.shape)} to be no larger than src {list(src.shape)} in any "
-                "dimension"
-            )
-
-
-def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """`input` with `src` added at `index` along an axis.
-
-    Raises: RuntimeError for shapes or dtypes that do not fit and an index out of range.
-    """
-    dim = wrap_dim(dim, input.ndim, "scatter_add")
-    if not input.ndim:
-        return scatter_add(input.reshape(1), 0, index.reshape(-1), src.reshape(-1)).reshape(())
-    check_along_axis("scatter_add", input, dim, index, src)
-    return input.contiguous() + scatter_add_zeros(src, index, tuple(input.shape), dim)
-
-
-def _scatter(xp: ModuleType, input: Any, index: Any, source: Any, dim: int) -> Any:
-    out = input.copy()
-    if hasattr(source, "shape") and source.shape != index.shape:
-        source = source[tuple(slice(0, n) for n in index.shape)]
-    out[places_along(index, dim, input.shape, xp)] = source  # of values for one place the last stays, as in PyTorch
-    return out
-
-
-SCATTER = define(
-    "scatter",
-    rule=lambda input, index, source, dim: input.like(shape=input.shape),
-    forward=_scatter,
-    backward=(
-        lambda g, nd, index, dim: nd.scatter(g, dim, index, 0.0) if nd.records else nd.scatter(g, index, 0.0, dim),
-        None,
-        lambda g, nd, index, source_spec, dim: _gather_padded(g, nd, index, source_spec, dim),
-    ),
-    inputs="input index source",
-    attributes="dim",
-)
-
-
-def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
-    """`input` with `src` (a Tensor or a number) written at `index` along an axis.
-
-    Where an index repeats, the last value stays; the derivative is PyTorch's, which is right for distinct indices only.
-    Raises: RuntimeError for shapes, dtypes or a number that do not fit and an index out of range.
-    """
-    dim = wrap_dim(dim, input.ndim, "scatter")
-    if not input.ndim:
-        flat = src.reshape(-1) if isinstance(src, Tensor) else src
-        return scatter(input.reshape(1), 0, index.reshape(-1), flat).reshape(())
-    check_along_axis("scatter", input, dim, index, src)
-    source = src if isinstance(src, Tensor) else Scalar(checked("scatter", src, input.dtype))
-    return apply(SCATTER, (input, index, source), (dim,))
-
-
-def _masked_fill_rule(input: Spec, mask: Spec, value: Any) -> Spec:
-    if mask.dtype is not bool_:
-        raise RuntimeError(
-            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}; compare it, as in "
-            "mask != 0"
-        )
-    return input.like(shape=layout.broadcast_shapes(tuple(input.shape), tuple(mask.shape)))
-
-
-def _masked_fill(xp: ModuleType, input: Any, mask: Any, value: Any) -> Any:
-    out = xp.empty(layout.broadcast_shapes(input.shape, mask.shape), input.dtype)
-    out[...] = input
-    xp.copyto(out, value, where=mask, casting="unsafe")
-    return out
-
-
-MASKED_FILL = define(
-    "masked_fill",
-    rule=_masked_fill_rule,
-    forward=_masked_fill,
-    backward=(
-        lambda g, nd, mask: nd.masked_fill(g, mask, 0),
-        None,
-        lambda g, nd, mask: nd.masked_fill(g, ~mask, 0),
-    ),
-    inputs="input mask value",
-)
-
-
-def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """`input` with `value` (a number or a 0-dim Tensor) where the mask is true; row-major, as PyTorch's.
-
-    Raises: RuntimeError for a mask that is not bool, a value with axes, or a number that the dtype does not hold.
-    """
-    if isinstance(value, Tensor):
-        if value.ndim:
-            raise RuntimeError(
-                "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
-                f"{value.ndim} dimension(s); where(mask, value, input) takes any"
-            )
-        if value.dtype is not input.dtype:
-            value = value.to(input.dtype)
-    else:
-        value = Scalar(checked("masked_fill", value, input.dtype))
-    return apply(MASKED_FILL, (input, mask, value))
-
-
-def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The elements where the mask is true, as a vector."""
-    if out is not None:
-        return deliver(out, masked_select, input, mask, overlap="any")
-    shape = layout.broadcast_shapes(tuple(input.shape), tuple(mask.shape))
-    return getitem(input.expand(shape), mask.expand(shape))
-
-
-def nonzero(input: Tensor, *, as_tuple: bool = False, out: Tensor | None = None) -> Any:
-    """Indices of the non-zero elements: (N, ndim), or one vector an axis."""
-    if out is not None:
-        return deliver(out, nonzero, input, overlap="any")
-    xp = backend.array_module(input.device)
-    found = [
-        wrap_device_array(array, input) for array in xp.nonzero(input._array if input.ndim else input._array.reshape(1))
-    ]
-    if as_tuple:
-        return tuple(found)
-    rows = [index._array for index in found[: input.ndim]]
-    places = xp.stack(rows).T if rows else xp.zeros((found[0].numel(), 0), np.int64)  # column-major, as PyTorch's
-    return Tensor(places, spec_of(places.shape, layout.strides_in_order(places.shape, (0, 1)), int64, input.device))
-
-
-def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """gather with broadcasting; over the flattened tensor without `dim`."""
-    if dim is None:
-        return gather(input.reshape(-1), 0, indices.reshape(-1))
-    dim = wrap_dim(dim, input.ndim, "take_along_dim")
-    shape = layout.broadcast_shapes(
-        tuple(1 if axis == dim else n for axis, n in enumerate(input.shape)),
-        tuple(1 if axis == dim else n for axis, n in enumerate(indices.shape)),
-    )
-    grown = input.expand(tuple(input.shape[axis] if axis == dim else n for axis, n in enumerate(shape)))
-    return gather(
-        grown, dim, indices.expand(tuple(indices.shape[axis] if axis == dim else n for axis, n in enumerate(shape)))
-    )
-
-
-def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Elements of the flattened tensor."""
-    if out is not None:
-        return deliver(out, take, input, index, overlap="any")
-    return getitem(input.reshape(-1), index)

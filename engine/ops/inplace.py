@@ -13,12 +13,14 @@ import numpy as np
 
 from engine import backend, iterator, layout, promotion, transfer
 from engine.autograd.modes import state
-from engine.dispatch import OPERATORS, Operator, Plan, _record, define
+from engine.dispatch import Operator, _record, define
 from engine.guard import on_gpu_of
+from engine.namespaces import OPERATORS
 from engine.operands import Scalar
 from engine.ops.common import operand
 from engine.ops.scalars import checked
 from engine.ops.view_history import adopt_history, check_history, mark_written
+from engine.plan import Plan
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from engine.backend import array_module
-from engine.dispatch import apply, define, raw_namespace
+from engine.dispatch import apply, define
 from engine.dtypes import int64, uint8
 from engine.kernels import loss as kernels
-from engine.ops.common import optional
+from engine.namespaces import raw_namespace
+from engine.ops.common import in_single_precision, optional, require_real
 from engine.ops.gpu import flattened, on_arrays, row_major
-from engine.ops.precision import in_single_precision, require_real
 from engine.ops.softmax import log_softmax, softmax
 from engine.ops.windows import channels_first, channels_last, lies_channels_last
 from engine.spec import Spec
@@ -295,7 +295,12 @@ def cross_entropy(
     probabilities like input. Raises: ValueError for batch sizes that differ or an unknown reduction; IndexError for a
     class out of range; RuntimeError for other shapes.
     """
-    if target._spec.dtype.category >= 2 and target._spec.shape == input._spec.shape:
+    try:
+        of_probabilities = target._spec.dtype.category >= 2 and target._spec.shape == input._spec.shape
+    except AttributeError:
+        name, given = ("target", target) if isinstance(input, Tensor) else ("input", input)
+        raise TypeError(f"cross_entropy(): argument '{name}' must be Tensor, not {type(given).__name__}") from None
+    if of_probabilities:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     return apply(CROSS_ENTROPY, (input, target, optional(weight)), (ignore_index, reduction, label_smoothing))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine import layout
-from engine.dispatch import Plan, apply, apply_ternary, define
+from engine.dispatch import apply, apply_ternary, define
 from engine.dtypes import bool_
 from engine.kernels import linear as kernels
 from engine.kernels import product
@@ -20,6 +20,7 @@ from engine.ops.common import common_dtype
 from engine.ops.gpu import bias_slope, on_arrays
 from engine.ops.out import deliver
 from engine.ops.views import reshape
+from engine.plan import Plan
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -88,7 +89,7 @@ def _slope_of_input(g: Any, nd: Any, input_spec: Spec, other: Any, other_spec: S
         return g * other if input_spec.ndim == 1 else _outer(nd, g, other)
     if input_spec.ndim == 1:
         return (g[..., None, :] * other).sum(-1) if other_spec.ndim > 2 else nd.matmul(other, g)
-    return nd.matmul(g, _transposed(nd, other))
+    return _in_order_of(input_spec, nd, g, _transposed(nd, other))
 
 
 def _slope_of_other(g: Any, nd: Any, input: Any, input_spec: Spec, other_spec: Spec) -> Any:
@@ -99,8 +100,17 @@ def _slope_of_other(g: Any, nd: Any, input: Any, input_spec: Spec, other_spec: S
     if other_spec.ndim == 2 and input_spec.ndim > 2:
         # one product over all rows instead of a batch that is summed afterwards
         rows, columns = other_spec.shape
-        return nd.matmul(_transposed(nd, _rows(input, rows)), _rows(g, columns))
-    return nd.matmul(_transposed(nd, input), g)
+        return _in_order_of(other_spec, nd, _transposed(nd, _rows(input, rows)), _rows(g, columns))
+    return _in_order_of(other_spec, nd, _transposed(nd, input), g)
+
+
+def _in_order_of(spec: Spec, nd: Any, a: Any, b: Any) -> Any:
+    """a @ b, the gradient of an operand, column-major where that operand is a transposed matrix: of x @ weight.T it
+    comes to the weight in the weight's own order.
+    """
+    if spec.ndim == 2 and not spec.contiguous and spec.stride == (1, spec.shape[0]):
+        return _transposed(nd, nd.matmul(_transposed(nd, b), _transposed(nd, a)))
+    return nd.matmul(a, b)
 
 
 MATMUL = define(

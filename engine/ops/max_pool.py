@@ -161,8 +161,8 @@ def _max_backward(
     return (_scattered(nd, g, place, input_spec, len(kernel)),)
 
 
-def _with_indices_backward(g: Any, nd: Any, out: Any, input_spec: Spec, kernel: Axes) -> tuple[Any]:
-    return (None if g[0] is None else _scattered(nd, g[0], out[1], input_spec, len(kernel)),)
+def _with_indices_backward(g: Any, nd: Any, out1: Any, input_spec: Spec, kernel: Axes) -> tuple[Any]:
+    return (None if g[0] is None else _scattered(nd, g[0], out1, input_spec, len(kernel)),)
 
 
 # --- adaptive ---------------------------------------------------------------------------------------------------------
@@ -188,8 +188,8 @@ def _adaptive(xp: ModuleType, input: Array, size: Axes) -> tuple[Array, Array]:
     return _with_indices(xp, input, kernel, kernel, (0,) * dims, (1,) * dims, False)
 
 
-def _adaptive_backward(g: Any, nd: Any, out: Any, input_spec: Spec, size: Axes) -> tuple[Any]:
-    return (None if g[0] is None else _scattered(nd, g[0], out[1], input_spec, len(size)),)
+def _adaptive_backward(g: Any, nd: Any, out1: Any, input_spec: Spec, size: Axes) -> tuple[Any]:
+    return (None if g[0] is None else _scattered(nd, g[0], out1, input_spec, len(size)),)
 
 
 # --- scatter and gather -----------------------------------------------------------------------------------------------
@@ -381,17 +381,17 @@ def _max_backward_cuda(
 
 
 def _with_indices_backward_cuda(
-    g: Any, nd: Any, out: Any, input_spec: Spec, kernel: Axes, stride: Axes, padding: Axes, dilation: Axes
+    g: Any, nd: Any, out1: Any, input_spec: Spec, kernel: Axes, stride: Axes, padding: Axes, dilation: Axes
 ) -> tuple[Any]:
     if nd.records or g[0] is None or not g[0].size or not served(g[0]):
-        return _with_indices_backward(g, nd, out, input_spec, kernel)
-    return (_gathered(nd, g[0], out[1], input_spec, len(kernel), kernel, stride, padding, dilation),)
+        return _with_indices_backward(g, nd, out1, input_spec, kernel)
+    return (_gathered(nd, g[0], out1, input_spec, len(kernel), kernel, stride, padding, dilation),)
 
 
-def _adaptive_backward_cuda(g: Any, nd: Any, out: Any, input_spec: Spec, size: Axes) -> tuple[Any]:
+def _adaptive_backward_cuda(g: Any, nd: Any, out1: Any, input_spec: Spec, size: Axes) -> tuple[Any]:
     if nd.records or g[0] is None or not g[0].size or not served(g[0]):
-        return _adaptive_backward(g, nd, out, input_spec, size)
-    return (_gathered(nd, g[0], out[1], input_spec, len(size)),)
+        return _adaptive_backward(g, nd, out1, input_spec, size)
+    return (_gathered(nd, g[0], out1, input_spec, len(size)),)
 
 
 MAX_POOL.derivative("cuda", _max_backward_cuda)

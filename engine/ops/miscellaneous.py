@@ -6,9 +6,10 @@ import numpy as np
 
 from engine import backend, dtypes
 from engine.dims import wrap_dim
-from engine.ops.factories import arange, tensor
-from engine.ops.index import nonzero
-from engine.ops.views import narrow
+from engine.ops.factories import arange
+from engine.ops.from_data import tensor
+from engine.ops.masked import nonzero
+from engine.ops.parts import narrow
 from engine.tensor import Tensor
 
 

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from engine.ops.common import undifferentiable
-from engine.ops.pointwise import FUNCTIONS, floating, where
+from engine.ops.row import FUNCTIONS, floating
+from engine.ops.selection import where
 from engine.ops.special_functions import erfc_array, in_double, lgamma_array, special_kernel
 from engine.tensor import Tensor
 

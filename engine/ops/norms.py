@@ -9,9 +9,8 @@ import numpy as np
 from engine import iterator
 from engine.dims import wrap_dims
 from engine.dispatch import apply, define
-from engine.ops.common import kept, require_floating
+from engine.ops.common import in_single_precision, kept, require_floating
 from engine.ops.out import deliver
-from engine.ops.precision import in_single_precision
 from engine.ops.reduce import Dims, spread
 from engine.spec import Spec
 from engine.tensor import Tensor

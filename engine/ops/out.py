@@ -17,7 +17,8 @@ from engine import backend, layout, promotion
 from engine.autograd.modes import no_grad, state
 from engine.callers import stack_level
 from engine.dispatch import Operator
-from engine.ops.inplace import check_overlap, check_writable, mark_written, write
+from engine.ops.inplace import check_overlap, check_writable, write
+from engine.ops.view_history import mark_written
 from engine.spec import Spec
 from engine.tensor import Tensor
 

@@ -1,281 +1,28 @@
-"""Elementwise operators: one row each, with its derivative. Shapes, dtypes and strides come from `engine.iterator` and
-`engine.promotion`.
-
-A row is `pointwise(name, function, rules, ...)`: `function` is the name of a NumPy/CuPy ufunc, or a Python function
-of (xp, *arrays). Its flavour says how dtypes meet: "arithmetic" (promote), "floating" (integers become the default
-dtype), "comparison" (promote, result bool), "boolean" (result bool, no promotion needed).
-
-Source of the rules: TensorIterator as described in PyTorch's aten/src/ATen/TensorIterator.cpp; derivatives from
-calculus.
+"""Elementwise operators: one row each, with its derivative. `engine.ops.row` says what a row is and makes an operator
+of it; derivatives are from calculus.
 """
 
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from engine import backend, iterator, layout
-from engine.dispatch import Operator, Plan, apply, apply_binary, apply_unary, define
-from engine.dtypes import FLOATING_CATEGORY, INTEGER_CATEGORY, bfloat16, bool_, complex32, dtype, of_numpy
+from engine.dtypes import FLOATING_CATEGORY, of_numpy
 from engine.kernels import activation as kernels
 from engine.kernels import piecewise
-from engine.operands import UNDEFINED, Scalar
 from engine.ops.common import (
     common_dtype,
     conjugate,
-    floating_dtype,
     kept,
     operand,
-    refuse_dtypes,
     undifferentiable,
-    with_common_dtype,
     zeros_like,
 )
-from engine.ops.out import deliver, write_into
-from engine.ops.scalars import assigned, bounds, checked, wrapped
-from engine.spec import Spec, spec_of
+from engine.ops.row import FUNCTIONS as FUNCTIONS
+from engine.ops.row import floating, pointwise
+from engine.ops.scalars import checked
 from engine.tensor import Tensor
-
-Rule = Callable[..., Any] | None
-Function = str | Callable[..., Any]
-
-FUNCTIONS: dict[str, Callable[..., Tensor]] = {}  # the public function of each pointwise operator
-COMPARISONS = frozenset({"comparison", "boolean"})
-
-
-def _rule(name: str, flavour: str, refused: str, *specs: Spec) -> Spec:
-    tensors = [spec for spec in specs if spec.number is None] or list(specs)
-    if refused:
-        refuse_dtypes(name, refused, specs)
-    if flavour == "floating":
-        kind = floating_dtype(*specs)
-        if name == "angle":
-            kind = kind.to_real()
-    elif flavour in COMPARISONS:
-        kind = bool_
-    else:
-        kind = common_dtype(*specs)
-        if name == "abs":
-            kind = kind.to_real()
-    # The dtype operands meet in: one that must be converted enters planning in the strides its converted copy has.
-    meet = compute_dtype(flavour, specs)
-    if kind is complex32 or meet is complex32:
-        raise NotImplementedError(
-            f"{name}: engine.float16 with complex operands gives complex32, which no tensor can have; use x.float()"
-        )
-    planned = iterator.plan(
-        tuple(spec.operand if meet is None or spec.dtype is meet else converted_operand(spec) for spec in specs)
-    )
-    where = next((spec.device for spec in tensors if spec.ndim), tensors[0].device)
-    stride = planned.stride
-    if name == "pow" and specs[0].number is not None:  # of a number: row-major, as PyTorch's
-        stride = layout.contiguous_strides(planned.shape)
-    if name == "abs" and specs[0].dtype.is_complex:  # PyTorch makes its result with empty_like
-        stride = layout.preserve_strides(specs[0].shape, specs[0].stride)
-    return spec_of(planned.shape, stride, kind, where)
-
-
-def converted_operand(spec: Spec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(shape, stride) of a copy of an operand in another dtype."""
-    return (spec.shape, layout.preserve_strides(spec.shape, spec.stride))
-
-
-def compute_dtype(flavour: str, specs: tuple[Spec, ...]) -> dtype | None:
-    """The dtype operands are cast to before the kernel runs; None where no cast is needed."""
-    kind = floating_dtype(*specs) if flavour == "floating" else common_dtype(*specs)
-    if flavour == "boolean":
-        return None
-    for spec in specs:
-        if spec.dtype is not kind and (spec.number is None or spec.dtype.category > kind.category):
-            return kind
-    return None if any(spec.number is None for spec in specs) else kind
-
-
-def _prepare(function: Function, flavour: str, xp: ModuleType, plan: Plan) -> Callable[..., Any]:
-    """The cheapest way to run this plan: the bare ufunc where its own layout is the rule's, else one with `out=`."""
-    fused = plan.operator.kernels.get("cuda") if xp is not np else None
-    if fused is not None and plan.out.dtype.is_floating_point and plan.input_specs[0].dtype is plan.out.dtype:
-        return partial(plan._first_run, partial(fused, xp))
-    if xp is not np:
-        function = plan.operator.kernels.get("cuda", function)
-    kernel = getattr(xp, function) if isinstance(function, str) else partial(function, xp)
-    takes_out = isinstance(function, str) and isinstance(kernel, getattr(xp, "ufunc", type(None)))
-    out = plan.outs[0]
-    cast = compute_dtype(flavour, plan.input_specs)
-    run = kernel
-    if not isinstance(function, str):
-        run = kernel = partial(computed_in_single_precision, kernel)
-    if cast is not None:
-        run = partial(_cast_and_run, kernel, cast.numpy, tuple(spec.number is None for spec in plan.input_specs), xp)
-    meet = floating_dtype(*plan.input_specs) if flavour == "floating" else common_dtype(*plan.input_specs)
-    if meet.category == INTEGER_CATEGORY and flavour != "boolean":
-        run = _with_integers(run, plan, meet, xp)
-    # NumPy gives float32 for bfloat16 and a Python float; the result is rounded, as PyTorch does.
-    widened = meet is bfloat16 and any(spec.number is float for spec in plan.input_specs)
-    if out.ndim == 0 or out.numel == 0 or widened:
-        return partial(_run_into, run, out, False)
-    tensors = [spec for spec in plan.input_specs if spec.number is None]
-    if (
-        takes_out
-        and run is kernel
-        and flavour != "boolean"
-        and iterator.fast_setup(tuple(spec.operand for spec in tensors)) == "contiguous"
-    ):
-        return run  # measured: np.add on 8x16 float32 0.31 µs bare, 0.48 with a fresh out=
-    return partial(_settle, plan, run, out, takes_out)
-
-
-def _with_integers(run: Callable[..., Any], plan: Plan, meet: dtype, xp: ModuleType) -> Callable[..., Any]:
-    """`run` as PyTorch computes with integers: numbers wrap around, and dividing by zero is an error."""
-    if plan.operator.name in _DIVISIONS and xp is np:
-        run = partial(_without_zero_division, plan.operator.name, run)
-    numbers = tuple(place for place, spec in enumerate(plan.input_specs) if spec.number is int)
-    if not numbers or plan.operator.name == "pow":
-        return run
-    return partial(_with_wrapped_numbers, run, numbers, meet, *bounds(meet))
-
-
-def _with_wrapped_numbers(
-    run: Callable[..., Any], numbers: tuple[int, ...], meet: dtype, low: int, high: int, *arrays: Any, **out: Any
-) -> Any:
-    for place in numbers:
-        if not low <= arrays[place] <= high:
-            arrays = (*arrays[:place], wrapped(arrays[place], meet), *arrays[place + 1 :])
-    return run(*arrays, **out)
-
-
-_DIVISIONS = frozenset({"floor_divide", "div_floor", "div_trunc", "remainder", "fmod"})
-
-
-def _without_zero_division(name: str, run: Callable[..., Any], *arrays: Any, **out: Any) -> Any:
-    try:
-        with np.errstate(divide="raise"):
-            return run(*arrays, **out)
-    except FloatingPointError:
-        raise RuntimeError(
-            f"{name}: ZeroDivisionError: an integer was divided by zero; check the divisor, or use float tensors, "
-            f"which "
-            "give inf or nan"
-        ) from None
-
-
-def _settle(plan: Plan, run: Callable[..., Any], out: Spec, takes_out: bool, *arrays: Any) -> Any:
-    """First run: keeps the bare kernel if its natural layout and dtype are the rule's, otherwise writes into memory
-    laid out by the rule.
-    """
-    result = run(*arrays)
-    if (
-        not isinstance(result, backend.SCALAR)
-        and result.dtype == out.dtype.numpy
-        and all(
-            size == 1 or mine == rule
-            for size, mine, rule in zip(out.shape, result.strides, out.byte_strides, strict=True)
-        )
-    ):
-        plan.run = run
-        return result
-    plan.run = partial(_run_into, run, out, takes_out)
-    return plan.run(*arrays)
-
-
-def _run_into(run: Callable[..., Any], out: Spec, takes_out: bool, *arrays: Any) -> Any:
-    memory = backend.empty(out)
-    if takes_out:
-        return run(*arrays, out=memory)
-    memory[...] = run(*arrays)
-    return memory
-
-
-def _cast_and_run(
-    kernel: Callable[..., Any], to: np.dtype, is_array: tuple[bool, ...], xp: ModuleType, *arrays: Any, **out: Any
-) -> Any:
-    cast = [
-        array.astype(to, copy=False) if tensor else xp.asarray(array).astype(to) if len(arrays) == 1 else array
-        for array, tensor in zip(arrays, is_array, strict=True)
-    ]
-    if not any(is_array):
-        cast = [xp.asarray(array).astype(to) for array in cast]
-    return kernel(*cast, **out)
-
-
-def computed_in_single_precision(kernel: Callable[..., Any], *arrays: Any) -> Any:
-    """Half precision is computed in single and rounded once, where several passes would round several times."""
-    for array in arrays:
-        if _is_half(array):
-            result = kernel(*(each.astype(np.float32) if _is_half(each) else each for each in arrays))
-            return result.astype(array.dtype)
-    return kernel(*arrays)
-
-
-def _is_half(array: Any) -> bool:
-    return hasattr(array, "dtype") and array.dtype.itemsize == 2 and array.dtype.kind in "fV"
-
-
-def _raw(function: str, xp: ModuleType, *arrays: Any) -> Any:
-    return getattr(xp, function)(*arrays)
-
-
-def pointwise(
-    name: str,
-    function: Function,
-    backward: tuple[Rule, ...] | None = None,
-    *,
-    flavour: str = "arithmetic",
-    inputs: str = "",
-    refused: str = "",
-    analytic: bool = True,
-) -> Operator:
-    """Defines an elementwise operator and its public function (positional tensors or numbers).
-
-    `analytic`: the rules are those of a complex differentiable function, see `engine.dispatch.Operator.for_complex`.
-    """
-    names = inputs or {1: "input", 2: "input other"}[len(backward) if backward else 1]
-    operator = define(
-        name,
-        rule=partial(_rule, name, flavour, refused),
-        forward=partial(_raw, function) if isinstance(function, str) else function,
-        backward=backward,
-        inputs=names,
-        prepare=partial(_prepare, function, flavour),
-    )
-    operator.flavour = flavour  # type: ignore[attr-defined]
-    operator.analytic, operator.elementwise = analytic, True
-    if isinstance(function, str) and flavour in ("arithmetic", "floating") and "float" not in refused:
-        operator.direct = getattr(np, function)
-    FUNCTIONS[name] = _public(operator, len(names.split()))
-    return operator
-
-
-def _public(operator: Operator, arity: int) -> Callable[..., Tensor]:
-    name = operator.name
-    if arity == 1:
-
-        def function(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-            if not isinstance(input, Tensor):
-                raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
-            return apply_unary(operator, input) if out is None else write_into(out, operator, (input,))
-    elif arity == 2:
-
-        def function(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:  # type: ignore[misc]
-            if type(input) is not Tensor:
-                input = operand(input, name)
-            if type(other) is not Tensor:
-                other = operand(other, name)
-            return apply_binary(operator, input, other) if out is None else write_into(out, operator, (input, other))
-    else:
-
-        def function(*given: Any, out: Tensor | None = None) -> Tensor:  # type: ignore[misc]
-            operands = tuple(operand(value, name) for value in given)
-            return apply(operator, operands) if out is None else write_into(out, operator, operands)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"Elementwise {name}; operands broadcast and promote as in PyTorch. `out`: a Tensor to write into."
-    )
-    return function
-
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
@@ -283,7 +30,10 @@ pointwise("add", "add", (lambda g: g, lambda g: g))
 pointwise("sub", "subtract", (lambda g: g, lambda g: -g), refused="bool")
 pointwise("mul", "multiply", (lambda g, other: g * other, lambda g, input: g * input))
 pointwise(
-    "div", "true_divide", (lambda g, other: g / other, lambda g, other, out: -g * (out / other)), flavour="floating"
+    "div",
+    "true_divide",
+    (lambda g, other: g / other, lambda g, input, other: -g * ((input / other) / other)),  # the quotient may be written
+    flavour="floating",
 )
 
 
@@ -488,8 +238,6 @@ def _second_kept(g: Any, nd: Any, first: Any, other: Any) -> Any:
 
 # --- exponentials, powers, trigonometry -------------------------------------------------------------------------------
 
-floating = partial(pointwise, flavour="floating")
-
 
 def _acosh_root(nd: Any, input: Any) -> Any:
     """√(x² - 1), on the branch of acosh for complex numbers."""
@@ -626,117 +374,6 @@ for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
 pointwise("bitwise_not", "invert", (None,), refused="float complex")
 pointwise("bitwise_left_shift", "left_shift", _NO, refused="bool float complex")
 pointwise("bitwise_right_shift", "right_shift", _NO, refused="bool float complex")
-
-# --- selection --------------------------------------------------------------------------------------------------------
-
-
-def _where_rule(condition: Spec, input: Spec, other: Spec) -> Spec:
-    if condition.dtype is not bool_ and condition.dtype.name != "uint8":
-        raise RuntimeError(
-            f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}; compare "
-            f"it, as in x != 0"
-        )
-    kind = common_dtype(input, other)
-    values = tuple(spec.operand if spec.dtype is kind else converted_operand(spec) for spec in (input, other))
-    planned = iterator.plan((condition.operand, *values))
-    return spec_of(planned.shape, planned.stride, kind, condition.device)
-
-
-WHERE = define(
-    "where",
-    rule=_where_rule,
-    forward=lambda xp, condition, input, other: _where(xp, condition, input, other),
-    backward=(
-        None,
-        lambda g, nd, condition: nd.where(condition, g, 0),
-        lambda g, nd, condition: nd.where(condition, 0, g),
-    ),
-    inputs="condition input other",
-)
-
-
-def _where(xp: ModuleType, condition: Any, input: Any, other: Any) -> Any:
-    if hasattr(input, "dtype") and hasattr(other, "dtype") and input.dtype is not other.dtype:
-        input, other = with_common_dtype((input, other))
-    return xp.where(condition, input, other)
-
-
-def where(condition: Tensor, input: Any = None, other: Any = None, *, out: Tensor | None = None) -> Any:
-    """Elements of `input` where the condition holds, of `other` elsewhere. With the condition alone: the indices of its
-    true elements.
-    """
-    if out is not None:
-        return deliver(out, where, condition, input, other, overlap="partial")
-    if input is None and other is None:
-        return condition.nonzero(as_tuple=True)
-    values: tuple[Any, ...] = (operand(input, "where"), operand(other, "where"))
-    if not all(isinstance(value, Tensor) for value in values):
-        kind = common_dtype(*(value._spec for value in values))
-        values = tuple(
-            value if isinstance(value, Tensor) else Scalar(assigned("where", value._array, kind)) for value in values
-        )
-    return apply(WHERE, (operand(condition, "where"), *values))
-
-
-def _clamp_rule(input: Spec, low: Any, high: Any) -> Spec:
-    if low is None and high is None:
-        raise RuntimeError("clamp: At least one of 'min' or 'max' must not be None")
-    specs = [spec for spec in (input, low, high) if spec is not None]
-    # Bounds that are numbers are parameters here, not operands: they take part in promotion but not in the layout.
-    made = _rule("clamp", "arithmetic", "complex", *specs)
-    kind = made.dtype
-    tensors = [spec for spec in specs if spec.number is None]
-    planned = iterator.plan(tuple(spec.operand if spec.dtype is kind else converted_operand(spec) for spec in tensors))
-    return made.like(stride=planned.stride)
-
-
-CLAMP = define(
-    "clamp",
-    rule=_clamp_rule,
-    forward=lambda xp, input, low, high: _clamp(xp, input, low, high),
-    backward=(
-        lambda g, nd, input, low, high: kept(g, nd, _inside(nd, input, low, high)),
-        lambda g, nd, input, low, high: kept(g, nd, input < low if high is None else (input < low) & (low < high)),
-        lambda g, nd, input, low, high: kept(g, nd, input > high if low is None else (input > high) | (high < low)),
-    ),
-    inputs="input low high",
-)
-
-
-def _clamp(xp: ModuleType, input: Any, low: Any, high: Any) -> Any:
-    result = input if low is None else xp.maximum(input, low)
-    return result if high is None else xp.minimum(result, high)
-
-
-def _inside(nd: Any, input: Any, low: Any, high: Any) -> Any:
-    if low is None:
-        return input <= high
-    return input >= low if high is None else (input >= low) & (input <= high)
-
-
-def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None = None) -> Tensor:
-    """Values limited to [min, max]; either bound may be a number, a Tensor or None."""
-    if out is not None:
-        return deliver(out, clamp, input, min, max, overlap="partial")
-    return apply(CLAMP, (input, *clamp_bounds(input, min, max)))
-
-
-def clamp_bounds(input: Tensor, min: Any, max: Any) -> tuple[Any, Any]:
-    """The bounds of clamp as operands.
-
-    Raises: RuntimeError for a number that the dtype of the result does not hold.
-    """
-    bounds = tuple(UNDEFINED if bound is None else operand(bound, "clamp") for bound in (min, max))
-    numbers: list[Any] = [bound._spec for bound in bounds if isinstance(bound, Scalar)]
-    if not numbers:
-        return bounds  # type: ignore[return-value]
-    kind = common_dtype(input._spec, *numbers)
-    return tuple(  # type: ignore[return-value]
-        Scalar(checked("clamp", bound._array, kind)) if isinstance(bound, Scalar) else bound for bound in bounds
-    )
-
-
-clip = clamp
 
 # --- the names PyTorch gives them, with its extra arguments -----------------------------------------------------------
 

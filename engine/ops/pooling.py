@@ -3,6 +3,7 @@
 Source: torch.nn.functional (pooling functions).
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -58,7 +59,7 @@ max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (
 )
 
 
-def _avg_pool(dims: int) -> Any:
+def _avg_pool(dims: int) -> Callable[..., Tensor]:
     name = f"avg_pool{dims}d"
 
     def pool(
@@ -111,7 +112,7 @@ def _target(name: str, input: Tensor, output_size: Any, dims: int) -> Axes:
     return target
 
 
-def _adaptive_avg_pool(dims: int) -> Any:
+def _adaptive_avg_pool(dims: int) -> Callable[..., Tensor]:
     name = f"adaptive_avg_pool{dims}d"
 
     def pool(input: Tensor, output_size: Any) -> Tensor:

@@ -10,7 +10,8 @@ from engine.device import default
 from engine.device import device as as_device
 from engine.dtypes import dtype as Kind
 from engine.dtypes import finfo, get_default_dtype, int64, require_dtype
-from engine.ops.factories import empty, empty_like, shape_from, wrap_array
+from engine.ops.factories import empty, empty_like, shape_from
+from engine.ops.from_data import wrap_array
 from engine.ops.inplace import overwrite
 from engine.ops.random_cuda import bernoulli_there, filled_there, made_there, multinomial_there, permutation_there
 from engine.random import Generator, default_generator

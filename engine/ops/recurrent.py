@@ -23,7 +23,7 @@ from engine.ops import matmul_cuda, pointwise
 from engine.ops.common import in_single_precision, optional, require_real
 from engine.ops.matmul import linear
 from engine.ops.matmul_cuda import matmul
-from engine.ops.views import chunk, unbind
+from engine.ops.parts import chunk, unbind
 from engine.ops.windows import compiled
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -72,7 +72,6 @@ STEPS: dict[str, Step] = {
     "rnn_tanh": simple_step(tanh),
     "rnn_relu": simple_step(relu),
 }
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def unrolled(

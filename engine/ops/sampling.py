@@ -10,7 +10,7 @@ import numpy as np
 from engine import backend
 from engine.dtypes import float64
 from engine.guard import on_gpu_of
-from engine.ops.factories import wrap_array
+from engine.ops.from_data import wrap_array
 from engine.random import Generator, default_generator, generator_of
 from engine.spec import spec_of
 from engine.tensor import Tensor

@@ -11,11 +11,13 @@ from typing import Any
 from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.dtypes import FLOATING_CATEGORY, bool_, iinfo
+from engine.ops.along_axis import check_along_axis, places_along, scatter, scatter_add
 from engine.ops.common import kept
 from engine.ops.factories import ones_like
-from engine.ops.index import check_along_axis, index_put_, places_along, scatter, scatter_add
-from engine.ops.pointwise import div, where
+from engine.ops.index import index_put_
+from engine.ops.pointwise import div
 from engine.ops.scattering import combine_at
+from engine.ops.selection import where
 from engine.spec import Spec
 from engine.tensor import Tensor
 

@@ -8,7 +8,7 @@ from engine import backend
 from engine.dims import wrap_dim
 from engine.dtypes import INTEGER_CATEGORY, int32, int64
 from engine.ops.common import in_single_precision, refuse_complex
-from engine.ops.factories import as_tensor
+from engine.ops.from_data import as_tensor
 from engine.ops.index import wrap_device_array
 from engine.tensor import Tensor
 

@@ -14,9 +14,9 @@ from engine.dims import wrap_dim
 from engine.dtypes import int64
 from engine.ops.as_strided import as_strided
 from engine.ops.combine import cat, flip, stack
-from engine.ops.factories import tensor, wrap_array
-from engine.ops.index import nonzero
-from engine.ops.views import diagonal, select, slice_along, split, tensor_split
+from engine.ops.from_data import tensor, wrap_array
+from engine.ops.masked import nonzero
+from engine.ops.parts import diagonal, select, slice_along, split, tensor_split
 from engine.spec import Size
 from engine.tensor import Tensor
 

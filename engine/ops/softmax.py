@@ -8,9 +8,9 @@ import numpy as np
 from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.kernels import softmax as kernels
+from engine.ops.common import in_single_precision, require_real
 from engine.ops.gpu import on_arrays, row_major
 from engine.ops.out import deliver
-from engine.ops.precision import in_single_precision, require_real
 from engine.spec import Spec
 from engine.tensor import Tensor
 

@@ -13,17 +13,17 @@ from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
 from engine.ops.common import in_single_precision, refuse_complex, running
-from engine.ops.factories import tensor
+from engine.ops.extrema import even_shares, values_indices
+from engine.ops.from_data import tensor
 from engine.ops.out import deliver
-from engine.ops.pointwise import where
-from engine.ops.reduce import even_shares, values_indices
+from engine.ops.selection import where
 from engine.spec import Spec
 from engine.tensor import Tensor
 
 
-def _send_back(g: Any, nd: Any, out: Any, input_spec: Spec, dim: int) -> Any:
-    """The gradient of gathered values (distinct places along `dim`)."""
-    return (None if g[0] is None else nd.scatter_zeros(g[0], out[1], tuple(input_spec.shape), dim),)
+def _send_back(g: Any, nd: Any, out1: Any, input_spec: Spec, dim: int) -> Any:
+    """The gradient of gathered values (distinct places along `dim`), which may have been written since."""
+    return (None if g[0] is None else nd.scatter_zeros(g[0], out1, tuple(input_spec.shape), dim),)
 
 
 def _order(xp: ModuleType, input: Any, dim: int, descending: bool) -> Any:
@@ -55,7 +55,7 @@ SORT = define(
     "sort",
     rule=_sort_rule,
     forward=_sort,
-    backward=lambda g, nd, out, input_spec, dim: _send_back(g, nd, out, input_spec, dim),
+    backward=_send_back,
     attributes="dim descending",
     outputs=2,
 )
@@ -110,7 +110,7 @@ TOPK = define(
     "topk",
     rule=_topk_rule,
     forward=_topk,
-    backward=lambda g, nd, out, input_spec, dim: _send_back(g, nd, out, input_spec, dim),
+    backward=_send_back,
     attributes="k dim largest sorted",
     outputs=2,
 )
@@ -147,10 +147,10 @@ def _picker(name: str, find: Any) -> Operator:
         values = xp.take_along_axis(input, places, dim)
         return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
-    def slope(g: Any, nd: Any, out: Any, input_spec: Spec, dim: int, keepdim: bool) -> Any:
+    def slope(g: Any, nd: Any, out1: Any, input_spec: Spec, dim: int, keepdim: bool) -> Any:
         if g[0] is None:
             return (None,)
-        grown, places = g[0], out[1]
+        grown, places = g[0], out1
         if not keepdim:
             expand = (lambda x: x.unsqueeze(dim)) if nd.records else (lambda x: nd.xp.expand_dims(x, dim))
             grown, places = expand(grown), expand(places)
@@ -158,10 +158,6 @@ def _picker(name: str, find: Any) -> Operator:
 
     rule = partial(_pick_rule, name)
     return define(name, rule=rule, forward=forward, backward=slope, attributes="k dim keepdim", outputs=2)
-
-
-def _place_in_order(xp: ModuleType, order: Any, rank: Any, dim: int) -> Any:
-    return xp.take_along_axis(order, rank, dim)
 
 
 def _find_kth(xp: ModuleType, input: Any, k: int, dim: int) -> Any:

@@ -15,9 +15,10 @@ import numpy as np
 
 from engine import iterator
 from engine.backend import special_functions
-from engine.dispatch import OPERATORS, apply, define
+from engine.dispatch import apply, define
+from engine.namespaces import OPERATORS
 from engine.ops.common import floating_dtype
-from engine.ops.pointwise import FUNCTIONS, computed_in_single_precision, floating
+from engine.ops.row import FUNCTIONS, computed_in_single_precision, floating
 from engine.spec import Spec
 from engine.tensor import Tensor
 

@@ -7,8 +7,8 @@ import numpy as np
 from engine import dtypes
 from engine.ops.combine import cat
 from engine.ops.complex_numbers import view_as_real
-from engine.ops.factories import tensor
 from engine.ops.fourier import fft_c2c, fft_c2r, fft_r2c
+from engine.ops.from_data import tensor
 from engine.ops.padding import pad
 from engine.tensor import Tensor
 

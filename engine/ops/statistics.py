@@ -1,20 +1,21 @@
-"""Reductions composed from those of `engine.ops.reduce`: nansum, nanmean, count_nonzero, aminmax, cov, corrcoef,
-renorm.
+"""Reductions composed from those of `engine.ops.reduce`: nansum, nanmean, count_nonzero, aminmax, logsumexp, cov,
+corrcoef, renorm.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from engine.dims import wrap_dim
-from engine.dtypes import FLOATING_CATEGORY, int64
+from engine import iterator
+from engine.dims import wrap_dim, wrap_dims
+from engine.dtypes import FLOATING_CATEGORY, get_default_dtype, int64
 from engine.ops.common import refuse_complex, require_floating
 from engine.ops.complex_numbers import adjoint
 from engine.ops.complex_numbers import complex as make_complex
-from engine.ops.pointwise import FUNCTIONS, where
-from engine.ops.reduce import amax, amin, sum
+from engine.ops.extrema import amax, amin
+from engine.ops.out import deliver
+from engine.ops.pointwise import FUNCTIONS
+from engine.ops.reduce import Dims, sum
+from engine.ops.selection import where
 from engine.tensor import Tensor
-
-Dims = int | Sequence[int] | None
 
 
 def _numbers(input: Tensor) -> Tensor:
@@ -107,3 +108,18 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     axes = tuple(axis for axis in range(input.ndim) if axis != dim)
     lengths = input.norm(p, axes, keepdim=True)
     return input * where(lengths > maxnorm, maxnorm / (lengths + 1e-7), 1.0)
+
+
+def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+    """log(sum(exp(input))) over axes, without overflow."""
+    if out is not None:
+        return deliver(out, logsumexp, input, dim, keepdim, same_dtype=False)
+    dims = wrap_dims(dim, input.ndim, "logsumexp")
+    if input.dtype.category < FLOATING_CATEGORY:
+        input = input.to(get_default_dtype())
+    if not input.numel():
+        return sum(input.exp(), dims, keepdim).log()
+    top = amax(input.detach().real if input.is_complex() else input.detach(), dims, True)
+    top = top.where(top.abs() != float("inf"), 0)
+    result = sum((input - top).exp(), dims, True).log() + top
+    return result if keepdim or not dims else result.reshape(iterator.reduction_shape(input.shape, dims, False))

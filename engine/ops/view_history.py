@@ -18,8 +18,9 @@ from engine import backend
 from engine.autograd.modes import enable_grad, state
 from engine.autograd.node import Edge
 from engine.autograd.versions import CUSTOM_FUNCTION, INFERENCE, MULTIPLE, NO_GRAD, made_at, reason_of
-from engine.dispatch import OperatorNode, apply, define
+from engine.dispatch import apply, define
 from engine.ops.as_strided import AS_STRIDED, scatter_strided, strided
+from engine.recording import OperatorNode
 from engine.spec import Spec
 from engine.tensor import Tensor
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import engine
 from engine import report
+from engine.autograd.gradients import drop_gradients
 from engine.autograd.modes import enable_grad, no_grad
 from engine.autograd.node import RemovableHandle
 from engine.optim.flat import Plan
@@ -193,15 +194,7 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops every gradient, or with `set_to_none=False` zeroes it in place."""
         for group in self.param_groups:
-            for parameter in group["params"]:
-                gradient = parameter.grad
-                if gradient is None:
-                    continue
-                if set_to_none:
-                    parameter.grad = None
-                else:
-                    gradient.detach_() if gradient.grad_fn is not None else gradient.requires_grad_(False)
-                    gradient.zero_()
+            drop_gradients(group["params"], set_to_none)
 
     # Groups
 

@@ -15,6 +15,7 @@ punish rarely: accesses that nothing orders (races.py), memory used after its en
 import gc
 
 from engine import backend
+from engine.autograd import places
 from tests.cuda_simulator import calls as _calls
 from tests.cuda_simulator import cublas as _cublas
 from tests.cuda_simulator import ipc as _ipc
@@ -69,6 +70,7 @@ def uninstall() -> None:
     _installed = False
     backend._cupy = None
     backend.cublas_library = _cublas_library
+    places.in_use, places._last = False, None
     _module.take_away()
     _mpi.take_away()
     found = list(dict.fromkeys(races.found))

@@ -273,9 +273,6 @@ class ndarray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.data.device_id
 
-    def toDlpack(self) -> Any:
-        raise BufferError("the simulated device exports no DLPack tensor")
-
     # Elements.
 
     def __len__(self) -> int:
@@ -371,9 +368,6 @@ class ndarray:
 
     def byteswap(self, inplace: bool = False) -> "ndarray":
         raise NotImplementedError("the simulated device has no byteswap")
-
-    def reduced_view(self) -> "ndarray":
-        return self.view()
 
 
 def _from_numpy(values: Any) -> ndarray:

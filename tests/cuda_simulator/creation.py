@@ -105,10 +105,6 @@ def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> ndarray:
     return ndarray(source.shape, source.dtype, MemoryPointer(owned, 0), source.strides)
 
 
-def asanyarray(a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> ndarray:
-    return asarray(a, dtype, order, copy=copy, blocking=blocking)
-
-
 def ascontiguousarray(a: Any, dtype: Any = None) -> ndarray:
     result = asarray(a, dtype, "C")
     return result if result.ndim else result.reshape(1)

@@ -348,10 +348,6 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     return calls.call(np.repeat, "repeat", (a, repeats), {"axis": axis})
 
 
-def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> ndarray:
-    return creation.asarray(a, dtype, order)
-
-
 def rsqrt(x: Any, /, out: Any = None, **kwargs: Any) -> Any:
     """`cupyx.rsqrt`."""
     check_operand(x)

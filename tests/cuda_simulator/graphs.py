@@ -77,9 +77,6 @@ class Graph:
 
     _handed_out: dict[int, int]
 
-    def upload(self, stream: Any = None) -> None:
-        """Nothing to do here; on a device it saves time at the first launch."""
-
     def debug_dot_str(self, flags: int = 0) -> str:
         lines = "".join(f'  "{number}: {each[0]}";\n' for number, each in enumerate(self._work))
         return "digraph {\n" + lines + "}\n"

@@ -48,12 +48,6 @@ class Device:
         return "90"
 
     @property
-    def mem_info(self) -> tuple[int, int]:
-        from tests.cuda_simulator import memory
-
-        return memory.info(self.id)
-
-    @property
     def attributes(self) -> dict[str, int]:
         from tests.cuda_simulator import runtime
 
@@ -152,10 +146,6 @@ class _Base:
         return True
 
     @property
-    def is_non_blocking(self) -> bool:
-        return not self._queue().blocking
-
-    @property
     def priority(self) -> int:
         return self._queue().priority
 
@@ -174,11 +164,6 @@ class _Base:
         from tests.cuda_simulator import execution
 
         execution.host_function(self._queue(), lambda: callback(arg))
-
-    def add_callback(self, callback: Callable[["_Base", int, Any], None], arg: Any) -> None:
-        if self._queue().capture is not None:
-            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported")
-        self.launch_host_func(lambda value: callback(self, 0, value), arg)
 
     def begin_capture(self, mode: int | None = None) -> None:
         from tests.cuda_simulator import graphs

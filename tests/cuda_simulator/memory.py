@@ -288,9 +288,6 @@ class MemoryPointer:
     copy_from_device_async = copy_from_async
     copy_from_host_async = copy_from_async
 
-    def copy_to_host(self, mem: Any, size: int) -> None:
-        self._copy(_address(mem), self.ptr, size, None)
-
     def copy_to_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
         self._copy(_address(mem), self.ptr, size, stream, True)
 
@@ -307,11 +304,6 @@ class MemoryPointer:
         from tests.cuda_simulator import execution
 
         execution.set_bytes(self.ptr, value, size, streams.queue_of(0))
-
-    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
-        from tests.cuda_simulator import execution
-
-        execution.set_bytes(self.ptr, value, size, streams.current_queue() if stream is None else stream._queue())
 
 
 def _address(memory: Any) -> int:

@@ -21,14 +21,6 @@ class NcclError(RuntimeError):
     """`cupy_backends.cuda.libs.nccl.NcclError`."""
 
 
-def get_version() -> int:
-    return 22700
-
-
-def get_build_version() -> int:
-    return 22700
-
-
 def get_unique_id() -> tuple[int, ...]:
     return (next(_numbers), *range(127))
 
@@ -67,9 +59,6 @@ class NcclCommunicator:
 
     def device_id(self) -> int:
         return streams.current_device()
-
-    def rank_id(self) -> int:
-        return self._comm.rank
 
     def size(self) -> int:
         return self._comm.size

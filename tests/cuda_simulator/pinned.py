@@ -132,10 +132,5 @@ def alloc_pinned_memory(size: int) -> Any:
     return _pinned_allocator(size)
 
 
-def set_pinned_memory_allocator(allocator: Callable[[int], Any] | None = None) -> None:
-    global _pinned_allocator
-    _pinned_allocator = allocator if allocator is not None else PinnedMemoryPool().malloc
-
-
 def default_pinned_pool() -> PinnedMemoryPool:
     return _pinned_pool

@@ -139,18 +139,12 @@ class MemoryPool:
                 memories = self._free.pop(key)
                 self._total[device] -= key[2] * len(memories)
 
-    def free_all_free(self) -> None:
-        self.free_all_blocks()
-
     def n_free_blocks(self) -> int:
         device = streams.current_device()
         return sum(len(memories) for key, memories in self._free.items() if key[0] == device)
 
     def used_bytes(self) -> int:
         return self._used.get(streams.current_device(), 0)
-
-    def free_bytes(self) -> int:
-        return self.total_bytes() - self.used_bytes()
 
     def total_bytes(self) -> int:
         return self._total.get(streams.current_device(), 0)

@@ -94,17 +94,3 @@ def default_rng(seed: Any = None) -> Generator:
     if isinstance(seed, Generator):
         return seed
     return Generator(seed if isinstance(seed, BitGenerator) else XORWOW(seed))
-
-
-def get_random_state() -> RandomState:
-    return _state
-
-
-def set_random_state(rs: RandomState) -> None:
-    global _state
-    _state = rs
-
-
-def reset_states() -> None:
-    global _state
-    _state = RandomState()

@@ -1,13 +1,11 @@
 """`cupy.cuda.runtime`: the calls of the CUDA runtime."""
 
 import ctypes
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from tests.cuda_simulator import api, execution, handles, ipc, memory, pinned, streams
+from tests.cuda_simulator import execution, ipc, memory, pinned, streams
 from tests.cuda_simulator.errors import CUDARuntimeError as CUDARuntimeError
 
 ATTRIBUTES_BY_NAME = {
@@ -64,10 +62,6 @@ def _known(device: int) -> None:
         raise CUDARuntimeError("cudaErrorInvalidDevice")
 
 
-def deviceSynchronize() -> None:
-    streams.synchronize_device(streams.current_device())
-
-
 def getDeviceProperties(device: int) -> dict[str, Any]:
     _known(device)
     named = {name[0].lower() + name[1:]: value for name, value in ATTRIBUTES_BY_NAME.items()}
@@ -106,42 +100,10 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
     }
 
 
-def deviceGetAttribute(attrib: int, device: int) -> int:
-    _known(device)
-    for name, entry in api.members("cupy.cuda.runtime").items():
-        if name.startswith("cudaDevAttr") and entry.get("value") == attrib:
-            found = ATTRIBUTES_BY_NAME.get(name.removeprefix("cudaDevAttr"))
-            if found is None:
-                raise NotImplementedError(f"the simulated device does not know its {name}")
-            return found
-    raise CUDARuntimeError("cudaErrorInvalidValue")
-
-
-def deviceGetPCIBusId(device: int) -> str:
-    _known(device)
-    return handles.Device(device).pci_bus_id
-
-
-def deviceGetByPCIBusId(pciBusId: str) -> int:
-    return int(pciBusId.split(":")[1], 16) - 1
-
-
 def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
     _known(device)
     _known(peerDevice)
     return int(device != peerDevice)
-
-
-def deviceEnablePeerAccess(peerDevice: int) -> None:
-    _known(peerDevice)
-    pair = (streams.current_device(), peerDevice)
-    if pair in _peers:
-        raise CUDARuntimeError("cudaErrorPeerAccessAlreadyEnabled")
-    _peers.add(pair)
-
-
-def deviceDisablePeerAccess(peerDevice: int) -> None:
-    _peers.discard((streams.current_device(), peerDevice))
 
 
 def driverGetVersion() -> int:
@@ -176,17 +138,6 @@ def free(ptr: int) -> None:
 _host: dict[int, Any] = {}
 
 
-def hostAlloc(size: int, flags: int) -> int:
-    held = pinned.PinnedMemory(size, flags)
-    _host[held.ptr] = held
-    return held.ptr
-
-
-def freeHost(ptr: int) -> None:
-    if _host.pop(ptr, None) is None:
-        raise CUDARuntimeError("cudaErrorInvalidValue")
-
-
 def hostRegister(ptr: int, size: int, flags: int) -> None:
     pinned.pin(ptr, size)
 
@@ -212,25 +163,12 @@ def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
     execution.copy_bytes(dst, src, size, streams.queue_of(stream))
 
 
-def memcpyPeer(dst: int, dstDevice: int, src: int, srcDevice: int, size: int) -> None:
-    execution.copy_bytes(dst, src, size, None)
-
-
-def memcpyPeerAsync(dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int) -> None:
-    execution.copy_bytes(dst, src, size, streams.queue_of(stream))
-
-
 def memcpy2DAsync(
     dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
 ) -> None:
     _check_kind(dst, src, kind)
     for row in range(height):
         execution.copy_bytes(dst + row * dpitch, src + row * spitch, width, streams.queue_of(stream))
-
-
-def memcpy2D(dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int) -> None:
-    memcpy2DAsync(dst, dpitch, src, spitch, width, height, kind, 0)
-    streamSynchronize(0)
 
 
 def memset(ptr: int, value: int, size: int) -> None:
@@ -241,74 +179,15 @@ def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
     execution.set_bytes(ptr, value, size, streams.queue_of(stream))
 
 
-def pointerGetAttributes(ptr: int) -> Any:
-    block = memory.find(ptr)
-    if block is not None:
-        return SimpleNamespace(device=block.device, devicePointer=ptr, hostPointer=0, type=2)
-    if pinned.find(ptr) is not None:
-        return SimpleNamespace(device=0, devicePointer=ptr, hostPointer=ptr, type=1)
-    return SimpleNamespace(device=-2, devicePointer=0, hostPointer=ptr, type=0)
-
-
 # Streams and events.
-
-
-def streamCreate() -> int:
-    return streams.create_queue()
-
-
-def streamCreateWithFlags(flags: int) -> int:
-    return streams.create_queue(flags)
-
-
-def streamCreateWithPriority(flags: int, priority: int) -> int:
-    return streams.create_queue(flags, priority)
-
-
-def streamGetFlags(stream: int) -> int:
-    return streams.queue_of(stream).flags
-
-
-def streamGetPriority(stream: int) -> int:
-    return streams.queue_of(stream).priority
-
-
-def streamDestroy(stream: int) -> None:
-    streams.destroy_queue(stream)
 
 
 def streamSynchronize(stream: int) -> None:
     streams.synchronize_queue(streams.queue_of(stream))
 
 
-def streamQuery(stream: int) -> int:
-    return 0 if handles.ExternalStream(stream).done else 600
-
-
 def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
     streams.wait(streams.queue_of(stream), streams.moment_of(event))
-
-
-def streamIsCapturing(stream: int) -> bool:
-    return streams.queue_of(stream).capture is not None
-
-
-def streamBeginCapture(stream: int, mode: int = 2) -> None:
-    from tests.cuda_simulator import graphs
-
-    graphs.begin(streams.queue_of(stream), mode)
-
-
-def launchHostFunc(stream: int, callback: Callable[[Any], None], arg: Any) -> None:
-    execution.host_function(streams.queue_of(stream), lambda: callback(arg))
-
-
-def eventCreate() -> int:
-    return streams.create_moment(0)
-
-
-def eventCreateWithFlags(flags: int) -> int:
-    return streams.create_moment(flags)
 
 
 def eventDestroy(event: int) -> None:
@@ -325,11 +204,6 @@ def eventSynchronize(event: int) -> None:
 
 def eventQuery(event: int) -> int:
     return 0 if streams.query_moment(streams.moment_of(event)) else 600
-
-
-def eventElapsedTime(start: int, end: int) -> float:
-    first, last = SimpleNamespace(ptr=start), SimpleNamespace(ptr=end)
-    return handles.get_elapsed_time(first, last)  # type: ignore[arg-type]
 
 
 # Other processes.
@@ -353,19 +227,6 @@ def ipcGetEventHandle(event: int) -> bytes:
 
 def ipcOpenEventHandle(handle: bytes) -> int:
     return ipc.open_event(handle)
-
-
-def profilerStart() -> None:
-    """Nothing to profile."""
-
-
-def profilerStop() -> None:
-    """Nothing to profile."""
-
-
-def check_status(status: int) -> None:
-    if status:
-        raise CUDARuntimeError(status)
 
 
 def pinned_array(shape: Any, dtype: Any = float, order: str = "C") -> Any:

@@ -1,6 +1,7 @@
 """What the tests of ddp share."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,3 +14,11 @@ def group() -> Iterator[ddp.ProcessGroup]:
     ddp.init_process_group()
     yield ddp.group.resolve(None)
     ddp.destroy_process_group()
+
+
+@pytest.fixture
+def comm() -> Any:
+    """All ranks of this file's job, to mpi4py."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+import ddp
 import engine
 import engine.nn as nn
 import engine.nn.functional as F
@@ -111,3 +112,12 @@ def gradients(net: nn.Module) -> dict[str, float | None]:
         assert values is None or len(values) == 1
         found[name.rpartition(".")[2]] = None if values is None else values.pop()
     return found
+
+
+def mean(group: ddp.ProcessGroup, value: Callable[[int], float]) -> float:
+    """The mean of `value(rank)` over the ranks."""
+    return sum(value(rank) for rank in range(group.size())) / group.size()
+
+
+def bits(net: nn.Module) -> list[bytes]:
+    return [parameter.detach().numpy().tobytes() for parameter in net.parameters()]

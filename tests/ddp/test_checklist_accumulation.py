@@ -20,7 +20,7 @@ from engine.amp import GradScaler
 from engine.func import functional_call
 from engine.optim import SGD
 from engine.utils.checkpoint import checkpoint
-from tests.ddp.models import Weights, gradients
+from tests.ddp.models import Weights, gradients, mean
 
 RANKS = pytest.mark.mpi(ranks=[2, 3, 4])
 VIEWS = pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
@@ -28,10 +28,6 @@ REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant"
 TINY_BUCKETS = 1e-5  # MiB: every parameter has a bucket of its own
 
 Pair = namedtuple("Pair", "left right")
-
-
-def mean(group: ddp.ProcessGroup, value: Any) -> float:
-    return sum(value(rank) for rank in range(group.size())) / group.size()
 
 
 def then_hook(state: Any, bucket: ddp.GradBucket) -> Future[engine.Tensor]:

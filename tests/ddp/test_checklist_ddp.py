@@ -24,7 +24,7 @@ from ddp.parallel import _BufferCommHookLocation
 from ddp.reducer import Reducer
 from ddp.transport.loopback import LoopbackTransport
 from engine.optim import SGD
-from tests.ddp.models import TASKS, Weights, batch, build, gradients, loss_of
+from tests.ddp.models import TASKS, Weights, batch, build, gradients, loss_of, mean
 
 RANKS = pytest.mark.mpi(ranks=[2, 3, 4])
 TINY_BUCKETS = 1e-5  # MiB: every parameter has a bucket of its own
@@ -36,10 +36,6 @@ Pair = namedtuple("Pair", "left right")
 class Both:
     left: Any
     right: Any
-
-
-def mean(group: ddp.ProcessGroup, value: Any) -> float:
-    return sum(value(rank) for rank in range(group.size())) / group.size()
 
 
 def share(group: ddp.ProcessGroup, step: int) -> tuple[engine.Tensor, engine.Tensor]:

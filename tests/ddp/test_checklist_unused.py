@@ -16,7 +16,7 @@ import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
 from engine.optim import Adam
-from tests.ddp.models import Weights, gradients
+from tests.ddp.models import Weights, gradients, mean
 
 RANKS = pytest.mark.mpi(ranks=[2, 3, 4])
 VIEWS = pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
@@ -60,10 +60,6 @@ class Two(Weights):
 
     def forward(self, factor: float = 12.0) -> Any:
         return self.pack((self.a * factor).sum(), (self.b * factor).sum())
-
-
-def mean(group: Any, value: Any) -> float:
-    return sum(value(rank) for rank in range(group.size())) / group.size()
 
 
 @RANKS

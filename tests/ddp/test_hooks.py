@@ -17,16 +17,12 @@ from ddp.hooks import (
     fp16_compress_hook,
     fp16_compress_wrapper,
 )
-from tests.ddp.models import TASKS, Weights, batch, build, gradients, loss_of
+from tests.ddp.models import TASKS, Weights, batch, build, gradients, loss_of, mean
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3])
 VIEWS = pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
 TINY_BUCKETS = 1e-5  # MiB: every parameter has a bucket of its own
 DTYPES = {"float16": engine.float16, "bfloat16": engine.bfloat16}
-
-
-def mean(group: ddp.ProcessGroup, value: Any) -> float:
-    return sum(value(rank) for rank in range(group.size())) / group.size()
 
 
 def with_hook(hook: Any, *names: str, state: Any = None, **options: Any) -> DistributedDataParallel:

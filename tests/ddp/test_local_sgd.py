@@ -1,7 +1,6 @@
 """Averaging parameters now and then (rows H9, H23 and H24 of the checklist)."""
 
 import copy
-from typing import Any
 
 import pytest
 
@@ -16,13 +15,9 @@ from ddp import (
 )
 from ddp.hooks import PostLocalSGDState, post_localSGD_hook
 from engine.optim import SGD, AdamW
-from tests.ddp.models import Weights, gradients
+from tests.ddp.models import Weights, gradients, mean
 
 RANKS = pytest.mark.mpi(ranks=[2, 3, 4])
-
-
-def mean(group: Any, value: Any) -> float:
-    return sum(value(rank) for rank in range(group.size())) / group.size()
 
 
 @RANKS

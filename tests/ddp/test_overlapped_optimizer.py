@@ -14,7 +14,7 @@ from ddp.hooks import fp16_compress_hook
 from ddp.transport import TRANSPORTS
 from engine.autograd import graph
 from engine.optim import LBFGS, SGD, Adam, AdamW, Optimizer, lr_scheduler
-from tests.ddp.models import TASKS, Weights, batch, build, gradients, loss_of
+from tests.ddp.models import TASKS, Weights, batch, bits, build, gradients, loss_of
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3, 4])
 OPTIMIZERS = {
@@ -22,10 +22,6 @@ OPTIMIZERS = {
     "adam": partial(Adam, lr=0.01),
     "adamw": partial(AdamW, lr=0.01, weight_decay=0.1),
 }
-
-
-def bits(net: nn.Module) -> list[bytes]:
-    return [parameter.detach().numpy().tobytes() for parameter in net.parameters()]
 
 
 def backward(group: Any, net: nn.Module, task: str, step: int) -> None:

@@ -12,13 +12,9 @@ import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
 from ddp.group import ProcessGroup
-from tests.ddp.models import Weights, gradients
+from tests.ddp.models import Weights, gradients, mean
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3])
-
-
-def mean(group: ProcessGroup, value: Any) -> float:
-    return sum(value(rank) for rank in range(group.size())) / group.size()
 
 
 # --- a Module like any other ------------------------------------------------------------------------------------------
@@ -409,3 +405,32 @@ def test_pickling_needs_the_default_group(group) -> None:
     net = DistributedDataParallel(Weights("a"), process_group=other)
     with pytest.raises(RuntimeError, match="only supported when using DDP with the default process group"):
         pickle.dumps(net)
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_a_module_that_comes_later_is_refused_if_it_would_be_trained_alone(group) -> None:
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())))
+    inner = net.module[1]
+    inner[1] = nn.Tanh()  # has nothing to be averaged
+    head = nn.Linear(2, 2)
+    inner.add_module("head", head.requires_grad_(False))
+    net(engine.ones(1, 2)).sum().backward()
+    head.requires_grad_(True)
+    with pytest.raises(RuntimeError, match=r"module 1\.head is another one than when the model was wrapped"):
+        net(engine.ones(1, 2))
+    del inner.head
+    net(engine.ones(1, 2)).sum().backward()
+    inner[0] = nn.Linear(2, 2)
+    with engine.no_grad():
+        net(engine.ones(1, 2))
+    with pytest.raises(RuntimeError, match=r"module 1\.0 is another one"):
+        net(engine.ones(1, 2))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_name_of_the_wrapped_module_is_pointed_to(group) -> None:
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2)))
+    with pytest.raises(AttributeError, match=r"no attribute 'append'; the wrapped module has it: use \.module\.append"):
+        net.append(nn.ReLU())
+    with pytest.raises(AttributeError, match=r"'DistributedDataParallel' object has no attribute 'nothing'$"):
+        net.nothing  # noqa: B018

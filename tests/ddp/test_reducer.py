@@ -13,7 +13,7 @@ import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
 from engine.autograd import Function
-from tests.ddp.models import Weights, gradients
+from tests.ddp.models import Weights, gradients, mean
 
 RANKS = pytest.mark.mpi(ranks=[2, 3, 4])
 VIEWS = pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
@@ -23,11 +23,6 @@ TINY_BUCKETS = 1e-5  # MiB: every parameter has a bucket of its own
 
 def wrap(*names: str, **options: Any) -> DistributedDataParallel:
     return DistributedDataParallel(Weights(*names), **options)
-
-
-def mean(group, value: Any) -> float:
-    """The mean of `value(rank)`."""
-    return sum(value(rank) for rank in range(group.size())) / group.size()
 
 
 # --- accumulation -----------------------------------------------------------------------------------------------------

@@ -10,22 +10,13 @@ import numpy as np
 import pytest
 
 from ddp.transport import TRANSPORTS, Transport
-from ddp.transport.base import ACCUMULATORS
 from ddp.transport.counting import CountingTransport
-
-DTYPES = {name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in ACCUMULATORS}
+from tests.ddp.sums import DTYPES, check_misuse, integers
 
 
 def names_for(ranks: int) -> list[str]:
     """The transports that serve so many ranks."""
     return [name for name in TRANSPORTS if name != "loopback" or ranks == 1]
-
-
-@pytest.fixture
-def comm():
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD
 
 
 @pytest.fixture
@@ -41,11 +32,6 @@ def transports(comm, ranks: int):
     yield made
     for transport in made:
         transport.close()
-
-
-def integers(rank: int, count: int, dtype: Any, seed: int = 0) -> np.ndarray:
-    """Addends of one rank whose sums over four ranks are exact in every dtype, and fit it."""
-    return np.random.default_rng([seed, rank]).integers(0, 16, count).astype(dtype)
 
 
 def reduce_once(transport: Transport, buffer: Any, addend: np.ndarray, divisor: float = 1.0) -> np.ndarray:
@@ -327,17 +313,7 @@ def test_arrays_start_on_a_cache_line(transports) -> None:
 @pytest.mark.mpi(ranks=[1, 2])
 def test_misuse_is_refused(transports, comm) -> None:
     for transport in transports:
-        buffer = transport.allocate(1, np.float32)
-        with pytest.raises(RuntimeError, match="not started"):
-            transport.wait(buffer)
-        transport.start(buffer)
-        with pytest.raises(RuntimeError, match="started twice"):
-            transport.start(buffer)
-        transport.wait(buffer)
-        with pytest.raises(TypeError, match="a sum of int32 cannot be divided by 2"):
-            transport.start(transport.allocate(1, np.int32), divisor=2)
-        with pytest.raises(TypeError, match="dtype bool are not summed, expected one of float16, bfloat16, float32"):
-            transport.allocate(1, np.bool_)
+        check_misuse(transport)
 
 
 @pytest.mark.mpi(ranks=[2])

@@ -9,13 +9,6 @@ from ddp.transport import TRANSPORTS, Transport, check_transport, choose_transpo
 
 
 @pytest.fixture
-def comm():
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD
-
-
-@pytest.fixture
 def two_nodes(comm, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first half of the ranks passes for one node, the rest for another."""
     from ddp.transport import nodes

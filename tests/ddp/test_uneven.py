@@ -1,16 +1,13 @@
 """Ranks with unequal numbers of batches."""
 
-from typing import Any
-
 import pytest
 
-import ddp
 import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
 from ddp.hooks import allreduce_hook
 from engine.optim import SGD
-from tests.ddp.models import Weights, gradients
+from tests.ddp.models import Weights, gradients, mean
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3, 4])
 
@@ -18,10 +15,6 @@ RANKS = pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def steps_of(rank: int) -> int:
     """Rank 0 is through first, except that rank 3 has no data at all."""
     return [2, 5, 3, 0][rank]
-
-
-def mean(group: ddp.ProcessGroup, value: Any) -> float:
-    return sum(value(rank) for rank in range(group.size())) / group.size()
 
 
 @RANKS

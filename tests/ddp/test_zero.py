@@ -11,7 +11,7 @@ import engine.nn as nn
 from ddp import DistributedDataParallel, ZeroRedundancyOptimizer
 from engine.nn.utils import clip_grad_norm_
 from engine.optim import LBFGS, SGD, Adam, AdamW, Optimizer, RMSprop, lr_scheduler
-from tests.ddp.models import TASKS, batch, build, loss_of
+from tests.ddp.models import TASKS, batch, bits, build, loss_of
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3, 4])
 OPTIMIZERS = {
@@ -20,10 +20,6 @@ OPTIMIZERS = {
     "adamw": partial(AdamW, lr=0.01, weight_decay=0.1),
     "rmsprop": partial(RMSprop, lr=0.01, momentum=0.5, centered=True),
 }
-
-
-def bits(net: nn.Module) -> list[bytes]:
-    return [parameter.detach().numpy().tobytes() for parameter in net.parameters()]
 
 
 def train(group: Any, net: nn.Module, optimizer: Optimizer, steps: range, task: str = "mlp", norm: float = 0) -> None:

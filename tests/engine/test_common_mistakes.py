@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import engine
@@ -40,6 +41,18 @@ SHAPES: dict[str, Row] = {
         lambda: nn.Linear(3, 2)(ones(4, 5)),
         RuntimeError,
         ("mat1 and mat2 shapes cannot be multiplied (4x5 and 3x2)", "in_features, 3"),
+    ),
+    "linear array": (
+        lambda: nn.Linear(3, 2)(np.ones((4, 3), np.float32)),
+        TypeError,
+        ("linear(): argument 'input' must be Tensor, not ndarray", "engine.from_numpy"),
+    ),
+    "gelu list": (lambda: F.gelu([1.0]), TypeError, ("gelu(): argument 'input' must be Tensor, not list", "tensor(")),
+    "layer norm none": (lambda: nn.LayerNorm(3)(None), TypeError, ("argument 'input' must be Tensor, not NoneType",)),
+    "cross entropy array": (
+        lambda: F.cross_entropy(ones(4, 3), np.zeros(4, np.int64)),
+        TypeError,
+        ("cross_entropy(): argument 'target' must be Tensor, not ndarray",),
     ),
     "linear dtype": (lambda: nn.Linear(3, 2)(ones(4, 3).double()), RuntimeError, ("same dtype", "engine.float64")),
     "matmul": (lambda: ones(2, 3) @ ones(2, 3), RuntimeError, ("shapes cannot be multiplied (2x3 and 2x3)",)),

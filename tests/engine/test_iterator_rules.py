@@ -1,11 +1,8 @@
 """TensorIterator's plans, held against PyTorch's answers (tests/data/conformance) and against every address visited."""
 
-import json
 from collections import Counter
 from itertools import product
 from math import prod
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,16 +33,11 @@ from engine.layout import (
     same_layout_modulo_size_one,
 )
 from engine.promotion import DIMENSIONED, ZERO_DIM, result_dtype
-
-FACTS = Path(__file__).parents[1] / "data" / "conformance"
+from tests.data.conformance_facts import facts
 
 CHANNELS_LAST = (2, 3, 4, 5), channels_last_strides((2, 3, 4, 5))
 ROW_MAJOR = (2, 3, 4, 5), contiguous_strides((2, 3, 4, 5))
 NUMBER: Operand = ((), ())
-
-
-def facts(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FACTS / name).read_text().splitlines()]
 
 
 @st.composite

@@ -1,11 +1,9 @@
 """Layout rules, held against PyTorch's answers (tests/data/conformance) and against every address of small layouts."""
 
 import copy
-import json
 import pickle
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,12 +39,7 @@ from engine.layout import (
     suggest_memory_format,
     view_strides,
 )
-
-FACTS = Path(__file__).parents[1] / "data" / "conformance"
-
-
-def facts(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FACTS / name).read_text().splitlines()]
+from tests.data.conformance_facts import facts
 
 
 @st.composite

@@ -15,7 +15,8 @@ from engine.testing import assert_close
 
 PATHS = """
 accelerator amp autograd autograd.function autograd.functional backends.cuda backends.cudnn backends.mps cuda cuda.amp
-data data.dataloader data.dataset data.sampler distributions distributions.transforms func fx hub jit linalg
+data data.dataloader data.dataset data.sampler distributions distributions.categorical distributions.normal
+distributions.transformed_distribution distributions.transforms func fx hub jit linalg
 multiprocessing nn nn.attention nn.common_types nn.functional nn.init nn.modules nn.modules.activation
 nn.modules.batchnorm nn.modules.container nn.modules.conv nn.modules.dropout nn.modules.instancenorm nn.modules.lazy
 nn.modules.linear nn.modules.loss nn.modules.module nn.modules.normalization nn.modules.pooling nn.modules.rnn
@@ -119,6 +120,17 @@ def test_ddp_puts_its_names_where_pytorch_has_them() -> None:
         "assert torch.utils.data.distributed.DistributedSampler is ddp.DistributedSampler\n"
         "assert torch.nn.SyncBatchNorm is ddp.SyncBatchNorm\n"
         "assert torch.distributed is ddp\n"
+        "from ddp.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook as powerSGD\n"
+        "from ddp.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState\n"
+        "from ddp.algorithms.model_averaging.averagers import PeriodicModelAverager\n"
+        "from ddp.distributed import DistributedDataParallel\n"
+        "from ddp.distributed_c10d import ProcessGroup\n"
+        "from ddp.elastic.multiprocessing.errors import record\n"
+        "from ddp.optim import ZeroRedundancyOptimizer\n"
+        "import ddp.hooks\n"
+        "assert default_hooks.fp16_compress_hook is ddp.hooks.fp16_compress_hook\n"
+        "assert powerSGD.PowerSGDState is ddp.hooks.PowerSGDState\n"
+        "assert record(print) is print\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "use `from ddp import DistributedDataParallel`" in done.stdout

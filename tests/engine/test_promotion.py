@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import engine
 from engine import dtypes
 from engine.dtypes import DTYPES, dtype, finfo, iinfo
 from engine.promotion import DIMENSIONED, NUMBER, ZERO_DIM, can_cast, number_dtype, promote_types, result_dtype
@@ -133,7 +134,7 @@ def test_arrays_no_tensor_can_hold(foreign: str) -> None:
     ("wrong", "advice"),
     [
         ("float32", "use engine.float32"),
-        (float, "use engine.float64"),
+        (np.float64, "use engine.float64"),
         (np.int8, "use engine.int8"),
         (np.dtype("bool"), "use engine.bool"),
         ("float23", "expected one of engine.bool, engine.uint8"),
@@ -144,6 +145,19 @@ def test_arrays_no_tensor_can_hold(foreign: str) -> None:
 def test_what_is_no_dtype_is_refused_with_advice(wrong: object, advice: str) -> None:
     with pytest.raises(TypeError, match=advice):
         dtypes.require_dtype(wrong)
+
+
+def test_types_of_python_are_dtypes() -> None:
+    for given, meant in {
+        bool: dtypes.bool_,
+        int: dtypes.int64,
+        float: dtypes.float64,
+        complex: dtypes.complex128,
+    }.items():
+        assert engine.ones(2, dtype=given).dtype is meant
+        assert engine.zeros(2).to(given).dtype is engine.zeros(2).to("cpu", given).dtype is meant
+    assert engine.nn.Linear(1, 1).to(float).weight.dtype is dtypes.float64
+    assert engine.nn.Linear(1, 1).to("cpu", dtype=float).weight.dtype is dtypes.float64
 
 
 def test_dtypes_a_tensor_can_have() -> None:

@@ -139,6 +139,18 @@ def test_truncated_and_foreign_files_are_named(tmp_path: Path) -> None:
         engine.load(tmp_path / "nowhere")
 
 
+def test_a_header_may_have_any_length() -> None:
+    """Its first bytes are that length: 0x80 and "PK", with which pickles and archives begin, are lengths, too."""
+    beginnings = set()
+    for size in [*range(1, 50), *range(6_300, 6_420)]:
+        file = io.BytesIO()
+        engine.save({"x" * size: engine.ones(1)}, file)
+        beginnings |= {file.getvalue()[:1], file.getvalue()[:2]}
+        file.seek(0)
+        assert list(engine.load(file)) == ["x" * size]
+    assert {b"\x80", b"PK"} <= beginnings
+
+
 def test_whole_objects_load_when_trusted() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     loaded = round_trip(model, weights_only=False)

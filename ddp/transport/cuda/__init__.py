@@ -7,9 +7,9 @@ order: common, staged, ipc, nccl, gpu_mpi, probe.
 import os
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ddp.transport.base import Transport
+from ddp.transport.base import Transport, required
 from ddp.transport.check import check_transport
 
 if TYPE_CHECKING:
@@ -33,25 +33,25 @@ def _staged(comm: "MPI.Intracomm | None", where: "device", inner: str | None) ->
     from ddp.transport import choose_transport
     from ddp.transport.cuda.staged import StagedTransport
 
-    return StagedTransport(choose_transport(_needed("staged", comm), inner), where)
+    return StagedTransport(choose_transport(required("staged", comm), inner), where)
 
 
 def _cuda_ipc(comm: "MPI.Intracomm | None", where: "device", inner: str | None) -> "CudaTransport":
-    world = _needed("cuda_ipc", comm)
+    world = required("cuda_ipc", comm)
     from ddp.transport.cuda.ipc import IpcTransport
 
     return IpcTransport(world, where)
 
 
 def _nccl(comm: "MPI.Intracomm | None", where: "device", inner: str | None) -> "CudaTransport":
-    world = _needed("nccl", comm)
+    world = required("nccl", comm)
     from ddp.transport.cuda.nccl import NcclTransport
 
     return NcclTransport(world, where)
 
 
 def _gpu_mpi(comm: "MPI.Intracomm | None", where: "device", inner: str | None) -> "CudaTransport":
-    world = _needed("gpu_mpi", comm)
+    world = required("gpu_mpi", comm)
     from ddp.transport.cuda.gpu_mpi import GpuMpiTransport
 
     return GpuMpiTransport(world, where)
@@ -126,9 +126,3 @@ def _make(name: str, comm: "MPI.Intracomm | None", where: "device", inner: str |
     with transport.current_device():
         check_transport(transport, comm)
     return transport
-
-
-def _needed(name: str, comm: Any) -> "MPI.Intracomm":
-    if comm is None:
-        raise RuntimeError(f"transport {name}: it needs MPI, which this process runs without; use 'loopback'")
-    return comm

@@ -155,6 +155,12 @@ class CudaTransport(ABC):
         """Context manager: this transport's GPU is the one in use."""
         return require_cupy().cuda.Device(self.device.index)
 
+    def _tell_weight(self, buffer: CudaBuffer, header: NDArray[np.float64]) -> None:
+        """This rank's weight among those of all, the last entries of a header that is summed over the ranks."""
+        weights = header[-self.size :]
+        weights[:] = 0
+        weights[self.rank] = buffer.header[0] if buffer.header.size else 1
+
     def _on_stream(self) -> Any:
         """Context manager: `_stream` is the current one. CuPy's own would not come back to a stream set by `use`."""
         return stream(of_raw(self._stream, self._on_device.id))

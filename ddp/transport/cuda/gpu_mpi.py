@@ -107,9 +107,7 @@ class GpuMpiTransport(CudaTransport):
 
     def _begin(self, buffer: CudaBuffer) -> None:
         work = buffer.work
-        weights = work.headers.header[-self.size :]
-        weights[:] = 0
-        weights[self.rank] = buffer.header[0] if buffer.header.size else 1
+        self._tell_weight(buffer, work.headers.header)
         work.known = False
         self._host.start(work.headers)
         work.filled.record(self._stream)

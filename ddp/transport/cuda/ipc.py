@@ -102,9 +102,7 @@ class IpcTransport(CudaTransport):
         work = buffer.work
         if work.block is not None:
             work.events[_FILLED].record(self._stream)
-        weights = work.arrived.header[-self.size :]
-        weights[:] = 0
-        weights[self.rank] = buffer.header[0] if buffer.header.size else 1
+        self._tell_weight(buffer, work.arrived.header)
         work.leaving = False
         self._host.start(work.arrived)
 

@@ -98,9 +98,7 @@ class NcclTransport(CudaTransport):
 
     def _begin(self, buffer: CudaBuffer) -> None:
         headers = buffer.work.headers
-        weights = headers.header[-self.size :]
-        weights[:] = 0
-        weights[self.rank] = buffer.header[0] if buffer.header.size else 1
+        self._tell_weight(buffer, headers.header)
         self._host.start(headers)
 
     def _poll(self) -> None:

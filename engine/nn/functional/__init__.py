@@ -5,10 +5,8 @@ from engine.nn.functional.activation import (
     celu_,
     elu,
     elu_,
-    gelu,
     glu,
     gumbel_softmax,
-    hardshrink,
     hardsigmoid,
     hardswish,
     hardtanh,
@@ -16,12 +14,9 @@ from engine.nn.functional.activation import (
     leaky_relu,
     leaky_relu_,
     log_softmax,
-    logsigmoid,
     mish,
-    prelu,
     relu,
     relu6,
-    relu_,
     rrelu,
     rrelu_,
     selu,
@@ -30,27 +25,13 @@ from engine.nn.functional.activation import (
     silu,
     softmax,
     softmin,
-    softplus,
-    softshrink,
     softsign,
     tanh,
     tanhshrink,
     threshold,
     threshold_,
 )
-from engine.nn.functional.attention import multi_head_attention_forward, scaled_dot_product_attention
-from engine.nn.functional.convolution import (
-    bilinear,
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-    fold,
-    linear,
-    unfold,
-)
+from engine.nn.functional.attention import multi_head_attention_forward
 from engine.nn.functional.ctc import ctc_loss
 from engine.nn.functional.distance import cosine_similarity, normalize, pairwise_distance
 from engine.nn.functional.dropping import (
@@ -105,17 +86,11 @@ from engine.nn.functional.older import (
     upsample_bilinear,
     upsample_nearest,
 )
-from engine.nn.functional.padding import pad
 from engine.nn.functional.pooling import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
     adaptive_max_pool1d,
     adaptive_max_pool2d,
     adaptive_max_pool3d,
     avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
     lp_pool1d,
     lp_pool2d,
     lp_pool3d,
@@ -126,8 +101,33 @@ from engine.nn.functional.pooling import (
     max_unpool2d,
     max_unpool3d,
 )
+from engine.nn.functional.products import bilinear
 from engine.nn.functional.sampling import affine_grid, grid_sample
 from engine.nn.functional.upsampling import channel_shuffle, interpolate, pixel_shuffle, pixel_unshuffle, upsample
+from engine.nn.functional.windows import fold, unfold
+from engine.ops import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool2d,
+    avg_pool3d,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    gelu,
+    hardshrink,
+    linear,
+    logsigmoid,
+    pad,
+    prelu,
+    relu_,
+    scaled_dot_product_attention,
+    softplus,
+    softshrink,
+)
 
 __all__ = [
     "adaptive_avg_pool1d",

@@ -1,4 +1,4 @@
-"""Activations: thin wrappers over the primitives of `engine.ops`, and those composed from them."""
+"""Activations: those that `engine.ops` has without `inplace`, and those composed from its primitives."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +11,6 @@ from engine.tensor import Tensor
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(0, x)."""
     return ops.relu_(input) if inplace else ops.relu(input)
-
-
-def relu_(input: Tensor) -> Tensor:
-    """`relu` in place, as are the following functions with an underscore."""
-    return ops.relu_(input)
 
 
 def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
@@ -81,11 +76,6 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _run(ops.leaky_relu, input, inplace, negative_slope)
 
 
-def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """Leaky ReLU with a learnt slope: one for all, or one a channel (dim 1). Raises RuntimeError for other numbers."""
-    return ops.prelu(input, weight)
-
-
 def rrelu(
     input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
 ) -> Tensor:
@@ -94,11 +84,6 @@ def rrelu(
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slopes = engine.empty_like(input).uniform_(lower, upper)
     return _run(lambda x: engine.where(x > 0, x, x * slopes), input, inplace)
-
-
-def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """x Φ(x), with `approximate="tanh"` by its tanh approximation."""
-    return ops.gelu(input, approximate)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -121,16 +106,6 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return _run(ops.hardswish, input, inplace)
 
 
-def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """x where |x| > lambd, else 0."""
-    return ops.hardshrink(input, lambd)
-
-
-def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """x moved by lambd towards 0, and 0 in between. Raises RuntimeError if lambd is negative."""
-    return ops.softshrink(input, lambd)
-
-
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)."""
     return input - ops.tanh(input)
@@ -139,16 +114,6 @@ def tanhshrink(input: Tensor) -> Tensor:
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return input / (input.abs() + 1)
-
-
-def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta x)) / beta, and x itself where beta x > threshold."""
-    return ops.softplus(input, beta, threshold)
-
-
-def logsigmoid(input: Tensor) -> Tensor:
-    """log σ(x), stable for large |x|."""
-    return ops.logsigmoid(input)
 
 
 def tanh(input: Tensor) -> Tensor:

@@ -6,26 +6,8 @@ import warnings
 import engine
 from engine import ops
 from engine.nn.functional.dropping import dropout
-from engine.nn.functional.padding import pad
+from engine.ops import pad
 from engine.tensor import Tensor
-
-
-def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """softmax(q kᵀ · scale + mask) v over the last two axes: (..., L, E), (..., S, E), (..., S, V) -> (..., L, V).
-
-    A boolean mask marks what may be attended; `scale` defaults to 1 / sqrt(E); `enable_gqa` repeats key and value
-    heads.
-    """
-    return ops.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 def _is_batched(

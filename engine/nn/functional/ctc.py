@@ -10,7 +10,7 @@ import engine
 from engine.autograd.function import Function, once_differentiable
 from engine.backend import Array, array_module, spec_of_array
 from engine.nn.functional.loss import reduced
-from engine.ops.factories import wrap_array
+from engine.ops.from_data import wrap_array
 from engine.tensor import Tensor
 
 Lengths = Tensor | Sequence[int]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from engine import ops
-from engine.nn.functional.padding import pad
+from engine.ops import pad
 from engine.tensor import Tensor
 
 

@@ -1,6 +1,7 @@
-"""Pooling: thin wrappers over the primitives, unpooling and power-average pooling."""
+"""Pooling that has another signature here than in `engine.ops`, unpooling, and power-average pooling."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import engine
@@ -50,47 +51,6 @@ def avg_pool1d(
     return ops.avg_pool1d(input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
-def avg_pool2d(
-    input: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    """Mean of each window of (N, C, H, W) or (C, H, W)."""
-    return ops.avg_pool2d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-def avg_pool3d(
-    input: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    """Mean of each window of (N, C, D, H, W) or (C, D, H, W)."""
-    return ops.avg_pool3d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """Mean of windows chosen so that the output has `output_size`."""
-    return ops.adaptive_avg_pool1d(input, output_size)
-
-
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """Mean of windows chosen so that the output has `output_size`; None keeps an axis."""
-    return ops.adaptive_avg_pool2d(input, output_size)
-
-
-def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
-    """Mean of windows chosen so that the output has `output_size`; None keeps an axis."""
-    return ops.adaptive_avg_pool3d(input, output_size)
-
-
 def _adaptive_max_pool(name: str) -> Any:
     def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
         return getattr(ops, f"{name}_with_indices" if return_indices else name)(input, output_size)
@@ -105,110 +65,70 @@ adaptive_max_pool2d = _adaptive_max_pool("adaptive_max_pool2d")
 adaptive_max_pool3d = _adaptive_max_pool("adaptive_max_pool3d")
 
 
-def _lp_pool(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None, ceil_mode: bool, dims: int
-) -> Tensor:
-    sizes = _sizes(kernel_size, dims)
-    if abs(norm_type) == float("inf"):
-        sign = 1 if norm_type > 0 else -1
-        return (max_pool1d, max_pool2d, max_pool3d)[dims - 1](input.abs() * sign, sizes, stride, 0, 1, ceil_mode) * sign
-    out = (avg_pool1d, avg_pool2d, avg_pool3d)[dims - 1](input**norm_type, sizes, stride, 0, ceil_mode)
-    window = 1
-    for size in sizes:
-        window *= size
-    return (out.sign() * ops.relu(out.abs()) * window) ** (1.0 / norm_type)
+def _lp_pool(dims: int) -> Callable[..., Tensor]:
+    largest = (max_pool1d, max_pool2d, max_pool3d)[dims - 1]
+    average = (avg_pool1d, ops.avg_pool2d, ops.avg_pool3d)[dims - 1]
+
+    def lp_pool(
+        input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+    ) -> Tensor:
+        sizes = _sizes(kernel_size, dims)
+        if abs(norm_type) == float("inf"):
+            sign = 1 if norm_type > 0 else -1
+            return largest(input.abs() * sign, sizes, stride, 0, 1, ceil_mode) * sign
+        out = average(input**norm_type, sizes, stride, 0, ceil_mode)
+        return (out.sign() * ops.relu(out.abs()) * prod(sizes)) ** (1.0 / norm_type)
+
+    lp_pool.__name__ = lp_pool.__qualname__ = f"lp_pool{dims}d"
+    lp_pool.__doc__ = "(Σ x^p)^(1/p) of each window."
+    return lp_pool
 
 
-def lp_pool1d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """(Σ x^p)^(1/p) of each window."""
-    return _lp_pool(input, norm_type, kernel_size, stride, ceil_mode, 1)
+lp_pool1d, lp_pool2d, lp_pool3d = _lp_pool(1), _lp_pool(2), _lp_pool(3)
 
 
-def lp_pool2d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """(Σ x^p)^(1/p) of each window."""
-    return _lp_pool(input, norm_type, kernel_size, stride, ceil_mode, 2)
+def _max_unpool(dims: int) -> Callable[..., Tensor]:
+    def max_unpool(
+        input: Tensor,
+        indices: Tensor,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        output_size: Sequence[int] | None = None,
+    ) -> Tensor:
+        kernel, margin = _sizes(kernel_size, dims), _sizes(padding, dims)
+        step = kernel if stride is None else _sizes(stride, dims)
+        size = tuple(
+            (old - 1) * by + window - 2 * before
+            for old, by, window, before in zip(input.shape[-dims:], step, kernel, margin, strict=True)
+        )
+        if output_size is not None:
+            size = _unpooled_size(output_size, size, step)
+        if indices.shape != input.shape:
+            raise RuntimeError(f"Expected shape of indices to be: {list(input.shape)} but got: {list(indices.shape)}")
+        outer = tuple(input.shape[:-dims])
+        flat = engine.zeros(*outer, prod(size), dtype=input.dtype, device=input.device)
+        return flat.scatter(-1, indices.reshape(*outer, -1), input.reshape(*outer, -1)).reshape(*outer, *size)
+
+    max_unpool.__name__ = max_unpool.__qualname__ = f"max_unpool{dims}d"
+    max_unpool.__doc__ = f"Puts values back where `max_pool{dims}d` found them, zeros elsewhere."
+    return max_unpool
 
 
-def lp_pool3d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """(Σ x^p)^(1/p) of each window."""
-    return _lp_pool(input, norm_type, kernel_size, stride, ceil_mode, 3)
+def _unpooled_size(output_size: Sequence[int], default: tuple[int, ...], step: tuple[int, ...]) -> tuple[int, ...]:
+    """The spatial part of `output_size`. Raises ValueError where pooling it does not give the input."""
+    dims = len(default)
+    if len(output_size) not in (dims, dims + 2):
+        raise ValueError(
+            f"output_size should be a sequence containing {dims} or {dims + 2} elements, but it has a length of "
+            f"'{len(output_size)}'"
+        )
+    size = tuple(output_size)[-dims:]
+    for at in range(dims):
+        low, high = default[at] - step[at], default[at] + step[at]
+        if not low < size[at] < high:
+            raise ValueError(f'invalid output_size "{output_size}" (dim {at} must be between {low} and {high})')
+    return size
 
 
-def _max_unpool(
-    input: Tensor,
-    indices: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    output_size: Sequence[int] | None,
-    dims: int,
-) -> Tensor:
-    kernel = _sizes(kernel_size, dims)
-    step = kernel if stride is None else _sizes(stride, dims)
-    margin = _sizes(padding, dims)
-    spatial = input.shape[-dims:]
-    default = tuple((spatial[at] - 1) * step[at] + kernel[at] - 2 * margin[at] for at in range(dims))
-    size = default
-    if output_size is not None:
-        if len(output_size) not in (dims, dims + 2):
-            raise ValueError(
-                f"output_size should be a sequence containing {dims} or {dims + 2} elements, but it has a length of "
-                f"'{len(output_size)}'"
-            )
-        size = tuple(output_size)[-dims:]
-        for at in range(dims):
-            if not default[at] - step[at] < size[at] < default[at] + step[at]:
-                raise ValueError(
-                    f'invalid output_size "{output_size}" (dim {at} must be between {default[at] - step[at]} and '
-                    f"{default[at] + step[at]})"
-                )
-    if indices.shape != input.shape:
-        raise RuntimeError(f"Expected shape of indices to be: {list(input.shape)} but got: {list(indices.shape)}")
-    elements = 1
-    for each in size:
-        elements *= each
-    outer = tuple(input.shape[:-dims])
-    flat = engine.zeros(*outer, elements, dtype=input.dtype, device=input.device)
-    return flat.scatter(-1, indices.reshape(*outer, -1), input.reshape(*outer, -1)).reshape(*outer, *size)
-
-
-def max_unpool1d(
-    input: Tensor,
-    indices: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Tensor:
-    """Puts values back where `max_pool1d` found them, zeros elsewhere."""
-    return _max_unpool(input, indices, kernel_size, stride, padding, output_size, 1)
-
-
-def max_unpool2d(
-    input: Tensor,
-    indices: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Tensor:
-    """Puts values back where `max_pool2d` found them, zeros elsewhere."""
-    return _max_unpool(input, indices, kernel_size, stride, padding, output_size, 2)
-
-
-def max_unpool3d(
-    input: Tensor,
-    indices: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Tensor:
-    """Puts values back where `max_pool3d` found them, zeros elsewhere."""
-    return _max_unpool(input, indices, kernel_size, stride, padding, output_size, 3)
+max_unpool1d, max_unpool2d, max_unpool3d = _max_unpool(1), _max_unpool(2), _max_unpool(3)

@@ -18,13 +18,6 @@ from tests.mpi_job import ROOT, python_path
 
 
 @pytest.fixture
-def comm():
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD
-
-
-@pytest.fixture
 def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "find_verdict", lambda: probing.Verdict(False, "this MPI was not tried"))
 

@@ -12,18 +12,9 @@ import pytest
 
 import engine
 from ddp.transport import Transport, check_transport, choose_transport
-from ddp.transport.base import ACCUMULATORS
 from ddp.transport.cuda import CUDA_TRANSPORTS
 from tests import cuda_simulator
-
-DTYPES = {name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in ACCUMULATORS}
-
-
-@pytest.fixture
-def comm():
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD
+from tests.ddp.sums import DTYPES, check_misuse, integers
 
 
 @pytest.fixture
@@ -53,11 +44,6 @@ def make_nccl(comm: Any, monkeypatch: pytest.MonkeyPatch) -> Transport:
     monkeypatch.setattr(streams, "_count", max(comm.size, streams.device_count()))
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", nccl)
     return CUDA_TRANSPORTS["nccl"](comm, engine.device("cuda", comm.rank), None)
-
-
-def integers(rank: int, count: int, dtype: Any, seed: int = 0) -> np.ndarray:
-    """Addends of one rank whose sums over four ranks are exact in every dtype, and fit it."""
-    return np.random.default_rng([seed, rank]).integers(0, 16, count).astype(dtype)
 
 
 def reduce_once(transport: Transport, buffer: Any, addend: np.ndarray, divisor: float | None = 1.0) -> np.ndarray:
@@ -320,17 +306,7 @@ def test_ranks_hold_the_same_bits(transports, comm) -> None:
 @pytest.mark.mpi(ranks=[1, 2])
 def test_misuse_is_told(transports, comm) -> None:
     for transport in transports:
-        buffer = transport.allocate(1, np.float32)
-        with pytest.raises(RuntimeError, match="not started"):
-            transport.wait(buffer)
-        transport.start(buffer)
-        with pytest.raises(RuntimeError, match="started twice"):
-            transport.start(buffer)
-        transport.wait(buffer)
-        with pytest.raises(TypeError, match="a sum of int32 cannot be divided by 2"):
-            transport.start(transport.allocate(1, np.int32), divisor=2)
-        with pytest.raises(TypeError, match="dtype bool are not summed"):
-            transport.allocate(1, np.bool_)
+        check_misuse(transport)
 
 
 @pytest.mark.mpi(ranks=[1, 2])

@@ -10,10 +10,7 @@ import pytest
 
 import engine
 from engine.optim import SGD
-
-
-def leaf(*values):
-    return engine.tensor(values, requires_grad=True)
+from tests.engine.autograd.leaves import leaf
 
 
 def test_E01_a_second_gradient_is_added_in_place_and_out_of_place_under_create_graph():

@@ -9,10 +9,7 @@ import pytest
 import engine
 from engine.autograd import Function, grad
 from engine.autograd.graph import GradientEdge, get_gradient_edge
-
-
-def leaf(*values):
-    return engine.tensor(values, requires_grad=True)
+from tests.engine.autograd.leaves import leaf
 
 
 class Fail(Function):

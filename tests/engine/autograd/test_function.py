@@ -7,10 +7,7 @@ import pytest
 import engine
 from engine.autograd import Function
 from engine.autograd.function import once_differentiable
-
-
-def leaf(*values):
-    return engine.tensor(values, requires_grad=True)
+from tests.engine.autograd.leaves import leaf
 
 
 def function(forward, backward=lambda ctx, *gradients: gradients[0]):

@@ -14,10 +14,7 @@ from engine.autograd.graph import (
     save_on_cpu,
     saved_tensors_hooks,
 )
-
-
-def leaf(*values):
-    return engine.tensor(values, requires_grad=True)
+from tests.engine.autograd.leaves import leaf
 
 
 def accumulator(tensor):

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 import engine
-
-
-def leaf(*values):
-    return engine.tensor(values, requires_grad=True)
+from tests.engine.autograd.leaves import leaf
 
 
 def non_leaf(count=4):
@@ -543,3 +540,41 @@ def test_as_strided_beyond_its_input_has_no_gradient_there():
     for offset, expected in ((0, [0.0] * 6), (1, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0])):
         (g,) = engine.autograd.grad(part.as_strided((2,), (1,), offset).sum(), x, retain_graph=True)
         assert g.tolist() == expected
+
+
+PICKED = {
+    "topk": lambda x: x.topk(2, -1)[0],
+    "sort": lambda x: x.sort(-1)[0],
+    "max": lambda x: x.max(-1)[0],
+    "min": lambda x: x.min(-1)[0],
+    "kthvalue": lambda x: x.kthvalue(2)[0],
+    "median": lambda x: x.median(-1)[0],
+    "mode": lambda x: x.mode(-1)[0],
+    "cummax": lambda x: x.cummax(-1)[0],
+    "cummin": lambda x: x.cummin(-1)[0],
+    "max_pool": lambda x: engine.nn.functional.max_pool2d(x[None], 2, return_indices=True)[0],
+    "adaptive_max_pool": lambda x: engine.nn.functional.adaptive_max_pool2d(x[None], 2),
+    "quotient": lambda x: 2 / x,
+    "normalize": lambda x: engine.nn.functional.normalize(x),
+}
+
+
+@pytest.mark.parametrize("pick", PICKED.values(), ids=PICKED)
+def test_results_that_derivatives_do_not_need_may_be_written(pick):
+    """Routers of experts divide what topk gives them by its sum, in place. As in PyTorch: indices are saved alone."""
+    x = engine.rand(4, 6) + 0.5
+    slopes = []
+    for double in (lambda y: y.mul_(2.0), lambda y: y * 2.0):
+        leaf = x.clone().requires_grad_()
+        double(pick(leaf)).sum().backward()
+        slopes.append(leaf.grad.tolist())
+    assert slopes[0] == slopes[1]
+
+
+def test_a_quotient_in_place_keeps_what_its_derivative_needs():
+    x, y = engine.tensor([6.0], requires_grad=True), engine.tensor([2.0], requires_grad=True)
+    z = x * 1
+    z /= y
+    z *= 5
+    z.backward()
+    assert (x.grad.item(), y.grad.item()) == (2.5, -7.5)

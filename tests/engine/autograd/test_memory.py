@@ -14,10 +14,6 @@ from engine.autograd.graph import get_gradient_edge, register_multi_grad_hook, s
 from engine.utils.checkpoint import checkpoint
 
 
-def leaf(*values):
-    return engine.tensor(values, requires_grad=True)
-
-
 class Scaled(Function):
     @staticmethod
     def forward(ctx, x, factor):

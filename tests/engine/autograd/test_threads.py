@@ -9,10 +9,7 @@ import pytest
 
 import engine
 from engine.autograd import Function
-
-
-def leaf(*values):
-    return engine.tensor(values, requires_grad=True)
+from tests.engine.autograd.leaves import leaf
 
 
 @pytest.fixture

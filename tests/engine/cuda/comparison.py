@@ -70,3 +70,7 @@ def all_of(cases: Iterable[tuple[str, Callable[[], None]]]) -> None:
             errors.append(error)
     if errors:
         raise ExceptionGroup(f"{len(errors)} cases differ on the device", errors)
+
+
+def layout_of(tensor):
+    return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]

@@ -10,6 +10,7 @@ from engine import ops
 from engine.nn.functional import scaled_dot_product_attention
 from tests import cuda_simulator
 from tests.cuda_simulator import kernels as on_host
+from tests.engine.cuda.comparison import layout_of
 
 pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
 
@@ -18,10 +19,6 @@ TOLERANCES = {engine.float32: 5e-6, engine.float64: 1e-13, engine.bfloat16: 2e-2
 
 def on(device, arrays, dtype):
     return [engine.tensor(array, dtype=dtype, device=device).requires_grad_() for array in arrays]
-
-
-def layout_of(tensor):
-    return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def results(device, arrays, dtype, turned=False, mask=None, **options):

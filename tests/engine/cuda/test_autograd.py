@@ -9,20 +9,6 @@ from engine.autograd import delivery, workers
 from tests import cuda_simulator
 
 
-@pytest.fixture
-def simulated(cuda):
-    if not cuda_simulator.installed():
-        pytest.skip("counts what only the simulated device counts")
-    return cuda
-
-
-@pytest.fixture
-def two(cuda):
-    if engine.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    return engine.device("cuda", 0), engine.device("cuda", 1)
-
-
 def leaf(where, values=(1.0, 2.0, 3.0)):
     return engine.tensor(values, device=where, requires_grad=True)
 

@@ -17,13 +17,6 @@ from tests import cuda_simulator
 F = nn.functional
 
 
-@pytest.fixture
-def simulated(cuda):
-    if not cuda_simulator.installed():
-        pytest.skip("counts what only the simulated device counts")
-    return cuda
-
-
 class Net(nn.Module):
     def __init__(self, dropout=0.0):
         super().__init__()

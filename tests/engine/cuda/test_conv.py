@@ -9,6 +9,7 @@ import engine
 from engine.nn import functional as F
 from tests import cuda_simulator
 from tests.cuda_simulator import kernels as on_host
+from tests.engine.cuda.comparison import layout_of
 
 pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
 
@@ -34,10 +35,6 @@ CASES = {
     "one axis": (F.conv1d, (2, 16, 14), (8, 16, 3), 8, {"dilation": 2}),
     "three axes": (F.conv3d, (1, 8, 4, 5, 6), (8, 8, 3, 3, 3), 8, {"padding": 1}),
 }
-
-
-def layout_of(tensor):
-    return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def results(device, function, arrays, dtype, last, options):

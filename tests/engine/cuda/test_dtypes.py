@@ -6,21 +6,16 @@ import numpy as np
 import pytest
 
 import engine
-from engine.backends import cudnn
 from tests.engine.cuda.comparison import all_of, assert_values, twin, weights
 from tests.engine.test_operators import RECORDED, results
 from tests.op_samples import SAMPLES, Sample, names
+
+pytestmark = pytest.mark.usefixtures("full_precision")
 
 TOLERANCES = {"float32": 2e-3, "float16": 3e-2, "bfloat16": 2e-1}
 TOLERANCES |= dict.fromkeys(("int64", "int32", "uint8", "bool"), 1e-12)  # of samples of complex numbers
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 NAMES = [name for name in names() if name in SAMPLES and name not in RECORDED]
-
-
-@pytest.fixture(autouse=True)
-def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions of float32 may use TF32 otherwise, as in PyTorch."""
-    monkeypatch.setattr(cudnn, "allow_tf32", False)
 
 
 @pytest.mark.parametrize("kind", TOLERANCES)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import engine
-from engine.backends import cudnn
 from tests import cuda_simulator
 from tests.data.operators import case as cases
 from tests.engine.cuda.comparison import all_of, assert_same, assert_values, weights
+
+pytestmark = pytest.mark.usefixtures("full_precision")
 
 # Signs, phases and orders that LAPACK, which the simulated device calls, and cuSOLVER choose each in its own way.
 UNDECIDED = re.compile("svd|qr|eig")
@@ -30,12 +31,6 @@ class OnDevice:
 
     def from_numpy(self, array: np.ndarray) -> engine.Tensor:
         return engine.from_numpy(array).to(engine.get_default_device())
-
-
-@pytest.fixture(autouse=True)
-def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions of float32 may use TF32 otherwise, as in PyTorch."""
-    monkeypatch.setattr(cudnn, "allow_tf32", False)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,6 @@ import engine.nn as nn
 from tests import cuda_simulator
 
 
-@pytest.fixture
-def simulated(cuda):
-    if not cuda_simulator.installed():
-        pytest.skip("counts what only the simulated device counts")
-    return cuda
-
-
 def record(function):
     recorded = engine.cuda.CUDAGraph()
     with engine.cuda.graph(recorded):

@@ -9,17 +9,12 @@ import pytest
 
 import engine
 from engine import nn
-from engine.backends import cudnn
 from tests.data import nn_cases
 from tests.engine.cuda.comparison import all_of, assert_same, assert_values, flattened, weights
 
+pytestmark = pytest.mark.usefixtures("full_precision")
+
 GROUPS = 8
-
-
-@pytest.fixture(autouse=True)
-def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions of float32 may use TF32 otherwise, as in PyTorch."""
-    monkeypatch.setattr(cudnn, "allow_tf32", False)
 
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides", "ignore:Support for mismatched")

@@ -21,13 +21,6 @@ def thread() -> str:
     return threading.current_thread().name
 
 
-@pytest.fixture
-def two(cuda):
-    if engine.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    return engine.device("cuda", 0), engine.device("cuda", 1)
-
-
 def test_hooks_run_on_the_worker_of_their_device(two):
     seen = {}
 

@@ -234,6 +234,15 @@ def test_timeouts() -> None:
         process.terminate()
 
 
+def test_what_cannot_be_pickled_is_told_what_to_do() -> None:
+    class Local(Numbers):
+        pass
+
+    with pytest.raises(AttributeError, match="Can't pickle local object") as failure:
+        iter(data.DataLoader(Local(), num_workers=1, multiprocessing_context="forkserver"))
+    assert "at the top of a module" in failure.value.__notes__[0]
+
+
 def test_leaving_early_ends_the_workers() -> None:
     iterator = iter(data.DataLoader(Numbers(), num_workers=2))
     next(iterator)

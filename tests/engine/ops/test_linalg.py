@@ -100,3 +100,22 @@ def test_derivatives_that_are_not_defined_are_refused() -> None:
         linalg.qr(a, "complete")[0].sum().backward()
     with pytest.raises(RuntimeError, match="mode='r'"):
         linalg.qr(a, "r")[1].sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("shape", "product"),
+    [
+        ((6, 4), lambda weight: engine.ones(5, 4) @ weight.T),
+        ((6, 4), lambda weight: engine.ones(3, 5, 4) @ weight.T),
+        ((6, 4), lambda weight: engine.addmm(engine.zeros(6), engine.ones(5, 4), weight.T)),
+        ((4, 6), lambda weight: weight.T @ engine.ones(4, 5)),
+    ],
+)
+def test_the_gradient_of_a_transposed_matrix_comes_in_the_order_of_the_matrix(
+    shape: tuple[int, int], product: Callable[[engine.Tensor], engine.Tensor]
+) -> None:
+    weight = engine.rand(*shape, requires_grad=True)
+    strides = []
+    weight.register_hook(lambda gradient: strides.append(gradient.stride()))
+    product(weight).square().sum().backward()
+    assert strides == [weight.stride()]
