@@ -21,10 +21,12 @@ def tensors_of(kind: str, value: int) -> list[engine.Tensor]:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.parametrize("packed_bytes", [0, 24, 1 << 16])
 @pytest.mark.parametrize("message_bytes", [8, 64, 1 << 20])
 @pytest.mark.parametrize("kinds", [tuple(SHAPES), ("large", "none", "none", "mixed"), ("mixed",)])
-def test_each_share_is_that_of_its_rank(group, monkeypatch, message_bytes, kinds) -> None:
+def test_each_share_is_that_of_its_rank(group, monkeypatch, message_bytes, packed_bytes, kinds) -> None:
     monkeypatch.setattr(replicas, "_MESSAGE_BYTES", message_bytes)
+    monkeypatch.setattr(replicas, "_PACKED_BYTES", packed_bytes)
     kinds = kinds[: group.size()]
     shares = {rank: tensors_of(kind, 1000 * group.rank) for rank, kind in enumerate(kinds)}
     replicas.copy_shares(shares, group)
