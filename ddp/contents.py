@@ -76,12 +76,13 @@ class Contents:
                 )
 
     def _refuse_new_modules(self, modules: dict[str, Any], children: tuple[Any, ...], where: str) -> None:
-        """One without parameters to be averaged may come and go."""
+        """One without parameters to be averaged, or with none but those that are, may come and go."""
+        noted = {id(parameter) for _, _, parameter, _, _ in self._noted}
         for name, module in modules.items():
             if module is None or any(module is child for child in children):
                 continue
-            found = Contents(module, ()).trainable()
-            if any(_path(_path(where, name), path) not in self._ignored for path, _ in found):
+            found = [path for path, parameter in Contents(module, ()).trainable() if id(parameter) not in noted]
+            if any(_path(_path(where, name), path) not in self._ignored for path in found):
                 raise RuntimeError(
                     f"DistributedDataParallel: module {_path(where, name)} is another one than when the model was "
                     "wrapped, so nobody would average its gradients; wrap the model again"

@@ -2,7 +2,8 @@
 
 How work is shared never changes a result: parts are elements that do not depend on each other, and sums over parts are
 made of blocks that the sizes alone decide, joined in their order. The BLAS does not promise that of what it shares
-itself: products of fewer than `engine.kernels.product.FROM` multiplications, and all on CPUs without AVX-512.
+itself: products with a vector or of fewer than `engine.kernels.product.FROM` multiplications, and all on CPUs without
+AVX-512. So the last bits of a model can depend on the number of threads (an LSTM's bias gradients do with 3 and 5).
 
 OpenBLAS's threads do not sleep after a product but spin, for 34 ms unless told otherwise (OPENBLAS_THREAD_TIMEOUT, see
 `engine/__init__.py`), and take the cores from ours. While parts run, the BLAS works on the threads that call it.

@@ -412,6 +412,7 @@ def test_a_module_that_comes_later_is_refused_if_it_would_be_trained_alone(group
     net = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())))
     inner = net.module[1]
     inner[1] = nn.Tanh()  # has nothing to be averaged
+    inner.add_module("again", net.module[0])  # is averaged already
     head = nn.Linear(2, 2)
     inner.add_module("head", head.requires_grad_(False))
     net(engine.ones(1, 2)).sum().backward()
