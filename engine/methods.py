@@ -2,6 +2,7 @@
 usable.
 """
 
+import operator as builtin_operators
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -96,23 +97,37 @@ _INPLACE = [
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-_NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
+_NUMBERS = (bool, int, float, complex, np.generic)
+_OPERANDS = (*_NUMBERS, np.ndarray, Tensor)
 
 
 def _binary(operator: Operator) -> Callable[[Tensor, Any], Any]:
     def number(other: Any) -> Any:
-        return operand(other, operator.name) if isinstance(other, _NUMBERS) else NotImplemented
+        if isinstance(other, _NUMBERS) or (isinstance(other, np.ndarray) and not other.ndim):
+            return operand(other, operator.name)
+        return NotImplemented  # of an array: NumPy computes, and `Tensor.__array_wrap__` makes a Tensor of the result
 
     return binary_method(operator, number)
 
 
-def _reflected(operator: Operator) -> Callable[[Tensor, Any], Any]:
+def _reflected(operator: Operator, ordered: bool, in_numpy: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Any]:
     def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, _NUMBERS):
+        if isinstance(other, np.ndarray) and other.ndim:
+            return self.__array_wrap__(in_numpy(other, self.__array__()))
+        if not isinstance(other, _OPERANDS):
             return NotImplemented
-        return apply_binary(operator, operand(other, operator.name), self)
+        value = operand(other, operator.name)
+        return apply_binary(operator, value, self) if ordered else apply_binary(operator, self, value)
 
     return method
+
+
+def _matmul(self: Tensor, other: Any) -> Any:
+    return ops.matmul(self, other) if isinstance(other, Tensor) else NotImplemented
+
+
+def _reflected_matmul(self: Tensor, other: Any) -> Any:
+    return self.__array_wrap__(other @ self.__array__()) if isinstance(other, np.ndarray) else NotImplemented
 
 
 def _inplace_operator(operator: Operator) -> Callable[[Tensor, Any], Tensor]:
@@ -145,11 +160,13 @@ def _attach_operators() -> None:
     for symbol, name in (symmetric | ordered).items():
         operator = OPERATORS[name]
         setattr(Tensor, f"__{symbol}__", _binary(operator))
-        setattr(Tensor, f"__r{symbol}__", _reflected(operator) if symbol in ordered else _binary(operator))
+        in_numpy = getattr(builtin_operators, f"__{symbol}__")
+        setattr(Tensor, f"__r{symbol}__", _reflected(operator, symbol in ordered, in_numpy))
         setattr(Tensor, f"__i{symbol}__", _inplace_operator(operator))
     for symbol, name in {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}.items():
         setattr(Tensor, f"__{symbol}__", _binary(OPERATORS[name]))
-    Tensor.__matmul__ = ops.matmul  # type: ignore[method-assign]
+    Tensor.__matmul__ = _matmul  # type: ignore[method-assign]
+    Tensor.__rmatmul__ = _reflected_matmul  # type: ignore[method-assign]
     Tensor.__neg__ = lambda self: apply_unary(OPERATORS["neg"], self)  # type: ignore[method-assign]
     for symbol, function in {"pos": lambda self: self, "abs": ops.abs, "invert": _invert}.items():
         setattr(Tensor, f"__{symbol}__", function)

@@ -581,17 +581,16 @@ class Tensor:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    __array_priority__ = 1000
+    __array_priority__ = 1000  # NumPy's scalars and arrays on the left leave an operator to this class
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
-        # NumPy must never take a Tensor apart in silence: `array * tensor` goes to the Tensor's own reflected operator
-        # (NotImplemented), and
-        # `numpy.exp(tensor)` says what to call.
-        if method == "__call__" and not keywords and len(inputs) == 2 and not isinstance(inputs[0], Tensor):
-            return NotImplemented
-        raise TypeError(
-            f"numpy.{ufunc.__name__} does not accept Tensors; use engine.{ufunc.__name__}, or tensor.detach().numpy()"
-        )
+    def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> "Tensor":
+        """What NumPy's functions return for a Tensor: `numpy.exp(tensor)` is a Tensor, masks are uint8, as in
+        PyTorch.
+        """
+        from engine.ops.from_data import from_numpy
+
+        array = np.asarray(array)
+        return from_numpy(array.astype(np.uint8) if array.dtype == bool else array)
 
     def __dlpack__(self, **keywords: Any) -> Any:
         """DLPack export of the memory, without history."""
@@ -659,6 +658,7 @@ class Tensor:
         def __pow__(self, other: Any) -> "Tensor": ...
         def __rpow__(self, other: Any) -> "Tensor": ...
         def __matmul__(self, other: Any) -> "Tensor": ...
+        def __rmatmul__(self, other: Any) -> "Tensor": ...
         def __neg__(self) -> "Tensor": ...
         def __getitem__(self, key: Any) -> "Tensor": ...
         def __setitem__(self, key: Any, value: Any) -> None: ...
