@@ -8,14 +8,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from engine import dtypes, ops
+from engine import dtypes, layout, ops
 from engine.device import CPU
 from engine.dispatch import Operator, apply_binary, apply_unary, binary_method
 from engine.dtypes import INTEGER_CATEGORY
-from engine.layout import preserve_format
+from engine.layout import contiguous_format, preserve_format
 from engine.namespaces import OPERATORS
 from engine.ops import along_axis, copy, factories, from_data, index, inplace, masked, random, selection, views
 from engine.ops.common import operand
+from engine.ops.out import resized
 from engine.ops.view_history import become_view
 from engine.tensor import Tensor
 
@@ -376,20 +377,25 @@ def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 @method
 def index_add_(self: Tensor, dim: int, index_: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """Adds the rows of `source` at `index_` along an axis, repeated indices included."""
-    along_axis.check_index("index_add_", index_, self.size(dim) if self.ndim else 1)
-    moved = self.movedim(dim, 0) if dim else self
-    values = source.movedim(dim, 0) if dim else source
-    index.index_put_(moved, (0,), (index_,), values if alpha == 1 else values * alpha, accumulate=True)
+    """Adds the rows of `source` at `index_` along an axis, repeated indices included.
+
+    Raises: RuntimeError for shapes or dtypes that do not fit and an index out of range.
+    """
+    moved, places, values = along_axis.rows_at("index_add_", self, dim, index_, source)
+    index.index_put_(moved, (0,), (places,), values if alpha == 1 else values * alpha, accumulate=True)
     return self
 
 
 @method
 def index_copy_(self: Tensor, dim: int, index_: Tensor, source: Tensor) -> Tensor:
-    """Writes the rows of `source` at `index_` along an axis."""
-    along_axis.check_index("index_copy_", index_, self.size(dim) if self.ndim else 1, IndexError)
-    moved = self.movedim(dim, 0) if dim else self
-    index.index_put_(moved, (0,), (index_,), source.movedim(dim, 0) if dim else source)
+    """Writes the rows of `source` at `index_` along an axis.
+
+    Raises: RuntimeError or IndexError for shapes, dtypes or an index that do not fit.
+    """
+    if source.numel() == 1 and source.ndim != self.ndim and 0 in (source.ndim, self.ndim):
+        source = source.reshape((1,) * self.ndim)
+    moved, places, values = along_axis.rows_at("index_copy_", self, dim, index_, source, IndexError)
+    index.index_put_(moved, (0,), (places,), values)
     return self
 
 
@@ -437,16 +443,21 @@ def t_(self: Tensor) -> Tensor:
 
 
 @method
-def resize_(self: Tensor, *size: Any) -> Tensor:
-    """New row-major memory of another size; the values are undefined.
+def resize_(self: Tensor, *size: Any, memory_format: Any = preserve_format) -> Tensor:
+    """Another size on the same storage, row-major (or in the memory format) from the first element on; elements are
+    kept in the order in which they lie in memory. Where the storage is too small, larger memory takes its place, in
+    which the further elements are undefined: other tensors on the storage keep the old memory. The same size changes
+    nothing.
 
     Raises: RuntimeError for a tensor that requires grad.
     """
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
-    fresh = self.new_empty(*size)
-    self._array, self._spec = fresh._array, fresh._spec
-    return self
+    shape = factories.shape_from(size, "resize_")
+    if shape == self.shape and memory_format is preserve_format:
+        return self
+    wanted = contiguous_format if memory_format is preserve_format else memory_format
+    return resized(self, self._spec.like(shape=shape, stride=layout.strides_for_format(shape, wanted)))
 
 
 @method

@@ -5,7 +5,7 @@ attaches the core.
 from collections.abc import Callable
 from typing import Any
 
-from engine import linalg, older, ops
+from engine import linalg, older, ops, promotion
 from engine.autograd.modes import no_grad
 from engine.ops import inplace, pointwise
 from engine.ops.einsum import trace
@@ -52,7 +52,14 @@ def _written_back(name: str) -> Callable[..., Tensor]:
     def method(self: Tensor, *arguments: Any, **options: Any) -> Tensor:
         # A function that keeps its input for backward must not keep the memory that is about to be overwritten.
         source = self.clone() if self.requires_grad else self
-        return inplace.copy_(self, function(source, *arguments, **options))
+        result = function(source, *arguments, **options)
+        exact = name == "float_power"  # PyTorch's takes doubles alone
+        if not promotion.can_cast(result.dtype, self.dtype) or (exact and result.dtype is not self.dtype):
+            raise RuntimeError(
+                f"{name}_: result type {result.dtype} can't be cast to the desired output type {self.dtype}; "
+                f"{name}() returns a new tensor"
+            )
+        return inplace.copy_(self, result)
 
     method.__name__ = method.__qualname__ = f"{name}_"
     method.__doc__ = f"In-place {name}."

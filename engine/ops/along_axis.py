@@ -28,6 +28,37 @@ def check_index(name: str, index: Tensor, size: int, error: type[Exception] = Ru
             )
 
 
+def rows_at(
+    name: str, input: Tensor, dim: int, index: Tensor, source: Tensor, error: type[Exception] = RuntimeError
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What index_add_ and index_copy_ write: a view of `input` with the axis first, the index as a vector, the slices
+    of `source` for it; a 0-dim tensor is one of one element.
+
+    Raises: RuntimeError for shapes or dtypes that do not fit; `error` for an index out of range.
+    """
+    dim = wrap_dim(dim, input.ndim, name)
+    if index.ndim > 1:
+        raise IndexError(f"{name}: Index is supposed to be a vector, but got dim: {index.ndim}")
+    if source.dtype is not input.dtype:
+        raise RuntimeError(
+            f"{name}: self ({input.dtype}) and source ({source.dtype}) must have the same dtype; convert one with .to()"
+        )
+    wanted = list(input.shape)
+    wanted[dim : dim + 1] = [index.numel()] * min(input.ndim, 1)
+    if list(source.shape) != wanted:
+        counted = source.ndim == input.ndim and (*source.shape[:dim], index.numel(), *source.shape[dim + 1 :])
+        raise (error if counted == tuple(wanted) else RuntimeError)(
+            f"{name}: source tensor shape must match self tensor shape, excluding the specified dimension, where it "
+            f"has the size of the index. Got self.shape = {list(input.shape)} source.shape = {list(source.shape)} "
+            f"dim = {dim} index.shape = {list(index.shape)}"
+        )
+    check_index(name, index, input.shape[dim] if input.ndim else 1, error)
+    index = index if index.ndim else index.reshape(1)
+    if not input.ndim:
+        return input.view(1), index, source.reshape(1)
+    return (input.movedim(dim, 0), index, source.movedim(dim, 0)) if dim else (input, index, source)
+
+
 INDEX_SELECT = define(
     "index_select",
     rule=lambda input, index, dim: input.like(shape=(*input.shape[:dim], index.numel, *input.shape[dim + 1 :])),

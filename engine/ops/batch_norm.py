@@ -135,8 +135,13 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    """Normalises by the batch's statistics and moves the running ones towards them, in place."""
+    """Normalises by the batch's statistics and moves the running ones towards them, in place; a batch without elements
+    has no statistics and moves nothing.
+    """
     rows = _as_rows(xp, work_dtype(xp, input))
+    if not rows.size:
+        empty = xp.zeros(input.shape[1], rows.dtype)
+        return input.copy(), empty, empty
     mean, variance = _moments(xp, rows)
     if running_mean is not None:
         running_mean *= 1 - momentum
@@ -324,7 +329,7 @@ def _batch_norm_cuda(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    if not served(input, weight, bias, running_mean, running_var):
+    if not input.size or not served(input, weight, bias, running_mean, running_var):
         return _batch_norm(xp, input, weight, bias, running_mean, running_var, momentum, eps)
     from engine.kernels.cuda import batch_norm
 

@@ -193,22 +193,33 @@ FLIP = define(
 )
 
 
-def flip(input: Tensor, *dims: Any) -> Tensor:
-    """A copy with axes reversed."""
-    named = dims[0] if len(dims) == 1 and isinstance(dims[0], Sequence) else dims
+def flip(input: Tensor, *axes: Any, dims: Sequence[int] | None = None) -> Tensor:
+    """A copy with axes reversed: `flip(x, 0, 1)`, `flip(x, (0, 1))` or `flip(x, dims=(0, 1))`."""
+    if dims is not None:
+        if axes:
+            raise TypeError("flip() got multiple values for argument 'dims'")
+        axes = (dims,)
+    named = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
     return apply(FLIP, (input,), (wrap_dims(tuple(named), input.ndim, "flip") if named else (),))
 
 
 def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
-    """A copy with elements shifted cyclically along axes (over the flattened tensor without `dims`)."""
+    """A copy with elements shifted cyclically along axes (over the flattened tensor without `dims`).
+
+    Raises: RuntimeError for no shifts, and for another number of them than of axes.
+    """
+    distances = [shifts] if isinstance(shifts, int) else list(shifts)
+    axes = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
+    if not distances:
+        raise RuntimeError("`shifts` required: roll() got none")
+    if len(distances) != len(axes) and (axes or len(distances) > 1):
+        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(distances)}, dims: {len(axes)}")
     if not input.numel():
         return input.clone()
-    if dims is None:
-        assert isinstance(shifts, int) or len(shifts) == 1
-        return roll(input.reshape(-1), shifts, 0).reshape(input.shape)
-    pairs = zip([shifts] if isinstance(shifts, int) else shifts, [dims] if isinstance(dims, int) else dims, strict=True)
+    if not axes:
+        return roll(input.reshape(-1), distances, 0).reshape(input.shape)
     result = input
-    for shift, axis in pairs:
+    for shift, axis in zip(distances, axes, strict=True):
         axis = wrap_dim(axis, input.ndim, "roll")
         size = input.shape[axis]
         cut = (size - shift) % size if size else 0
@@ -359,14 +370,25 @@ cumprod = _cumulative("cumprod")
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Coordinate grids of vectors."""
+    """Coordinate grids of vectors: "ij" has an axis a vector, in their order; "xy" the first two axes exchanged.
+
+    Raises: RuntimeError for no vectors, for what is no vector, dtypes that differ, and other kinds of indexing.
+    """
     given = tuple(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], Sequence) else tensors
-    if indexing == "xy" and len(given) > 1:
-        grids = meshgrid(given[1], given[0], *given[2:])
-        return tuple(grid.transpose(0, 1) for grid in (grids[1], grids[0], *grids[2:]))
+    if not given:
+        raise RuntimeError("meshgrid expects a non-empty TensorList")
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     for tensor in given:
         if tensor.ndim > 1:
-            raise RuntimeError(f"torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: {tensor}")
+            raise RuntimeError(f"meshgrid: Expected 0D or 1D tensor in the tensor list but got: {tensor}")
+        if tensor.dtype is not given[0].dtype:
+            raise RuntimeError(
+                f"meshgrid expects all tensors to have the same dtype, got {given[0].dtype} and {tensor.dtype}"
+            )
+    if indexing == "xy" and len(given) > 1:
+        grids = meshgrid(given[1], given[0], *given[2:])
+        return grids[1], grids[0], *grids[2:]
     shape = tuple(tensor.numel() for tensor in given)
     return tuple(
         tensor.reshape(tuple(n if i == axis else 1 for i, n in enumerate(shape))).expand(shape)

@@ -122,21 +122,28 @@ def _prepare(name: str, out: Tensor, result: Spec, inputs: Iterable[Any], overla
                 UserWarning,
                 stacklevel=stack_level(),
             )
-        _resize(out, result)
+        resized(out, result.like(dtype=out.dtype))
     check_writable(out, f"{name}(out=)")
     if overlap != "unchecked":
         check_overlap(f"{name}(out=)", out, tuple(inputs), full=overlap == "any")
 
 
-def _resize(out: Tensor, result: Spec) -> None:
-    wanted = result.like(dtype=out.dtype)
-    if out._array is not None:
-        owner = backend.storage(out._array)
-        room = owner.nbytes - (backend.address(out._array) - backend.address(owner))
-        needed = layout.storage_size(wanted.shape, wanted.stride) * wanted.dtype.itemsize
-        if wanted.numel and needed <= room:
-            out._array = backend.strided_view(out._array, wanted, 0)
+def resized(tensor: Tensor, wanted: Spec) -> Tensor:
+    """`tensor` itself with another Spec: on its storage where that is large enough, else in new memory that begins with
+    what the storage holds from the tensor's first element on.
+    """
+    if tensor._array is not None:
+        owner = backend.storage(tensor._array)
+        room = (owner.nbytes - (backend.address(tensor._array) - backend.address(owner))) // wanted.dtype.itemsize
+        needed = layout.storage_size(wanted.shape, wanted.stride)
+        if room and needed <= room:
+            tensor._array = backend.strided_view(tensor._array, wanted, 0)
         else:
-            out._array = backend.empty(wanted)
-            out._base, out._counter = None, None
-    out._spec = wanted
+            grown = backend.empty(wanted)
+            if wanted.numel and room:
+                line = wanted.like(shape=(room,))
+                backend.strided_view(grown, line, 0)[...] = backend.strided_view(tensor._array, line, 0)
+            tensor._array = grown
+            tensor._base, tensor._counter = None, None
+    tensor._spec = wanted
+    return tensor

@@ -112,13 +112,18 @@ def mean(
 ) -> Tensor:
     """Mean over axes (all without `dim`).
 
-    Raises: RuntimeError for integers and bools, unless `dtype` is given.
+    Raises: RuntimeError for integers and bools, unless a floating point or complex `dtype` is given.
     """
     if out is not None:
         return deliver(out, mean, input, dim, keepdim, dtype=dtype, same_dtype=False)
     spec = input._spec
     if dtype is None:
         require_floating("mean", spec)
+    elif require_dtype(dtype).category < FLOATING_CATEGORY:
+        raise RuntimeError(
+            "mean(): could not infer output dtype. Optional dtype must be either a floating point or complex dtype. "
+            f"Got: {dtype}"
+        )
     return apply(
         MEAN,
         (input,),
@@ -270,6 +275,8 @@ def var_mean(
     correction: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(variance, mean)."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
     return var(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
 
 
@@ -282,6 +289,8 @@ def std_mean(
     correction: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(standard deviation, mean)."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
     return std(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
 
 

@@ -301,8 +301,6 @@ def slice_scatter(
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """`input` with the slices of `source` added at `index` along an axis, repeated indices included."""
-    if not input.ndim:
-        return index_add(input.reshape(1), 0, index.reshape(-1), source.reshape(-1), alpha=alpha).reshape(())
     return input.clone(memory_format=layout.contiguous_format).index_add_(dim, index, source, alpha=alpha)
 
 

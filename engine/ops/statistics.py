@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from engine import iterator
 from engine.dims import wrap_dim, wrap_dims
-from engine.dtypes import FLOATING_CATEGORY, get_default_dtype, int64
+from engine.dtypes import FLOATING_CATEGORY, INTEGER_CATEGORY, get_default_dtype, int64
 from engine.ops.common import refuse_complex, require_floating
 from engine.ops.complex_numbers import adjoint
 from engine.ops.complex_numbers import complex as make_complex
@@ -15,6 +15,7 @@ from engine.ops.out import deliver
 from engine.ops.pointwise import FUNCTIONS
 from engine.ops.reduce import Dims, sum
 from engine.ops.selection import where
+from engine.promotion import promote_types
 from engine.tensor import Tensor
 
 
@@ -63,14 +64,20 @@ def cov(
 ) -> Tensor:
     """The covariance matrix of variables (rows) over observations (columns).
 
-    `fweights` are how often an observation occurs, `aweights` how much it counts. Raises: RuntimeError for more than 2
-    axes.
+    `fweights` (integers) are how often an observation occurs, `aweights` (floating point numbers) how much it counts.
+    Raises: RuntimeError for more than 2 axes, and weights of other shapes or dtypes or below 0 (on a GPU, where looking
+    would wait for it, these are not refused).
     """
     if input.ndim > 2:
         raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim}")
     rows = input.reshape(1, -1) if input.ndim < 2 else input
+    if fweights is not None:
+        _check_weights("fweights", fweights, rows.shape[1], "integral")
+    if aweights is not None:
+        _check_weights("aweights", aweights, rows.shape[1], "floating point")
+        rows = rows.to(promote_types(rows.dtype, aweights.dtype))
     if rows.dtype.category < FLOATING_CATEGORY:
-        rows = rows.float()
+        rows = rows.to(get_default_dtype())
     weights = None
     if fweights is not None:
         weights = fweights.to(rows.dtype)
@@ -88,6 +95,23 @@ def cov(
         spread = total if aweights is None else (weights * aweights.to(rows.dtype)).sum() / total * correction
         divisor = (total - correction if aweights is None else total - spread).clamp(min=0)
     return (products / divisor).squeeze()
+
+
+def _check_weights(name: str, weights: Tensor, observations: int, kind: str) -> None:
+    if weights.ndim > 1:
+        raise RuntimeError(
+            f"cov(): expected {name} to have one or fewer dimensions but got {name} with {weights.ndim} dimensions"
+        )
+    category = INTEGER_CATEGORY if kind == "integral" else FLOATING_CATEGORY
+    if weights.dtype.category != category:
+        raise RuntimeError(f"cov(): expected {name} to have {kind} dtype but got {name} with {weights.dtype} dtype")
+    if weights.numel() != observations:
+        raise RuntimeError(
+            f"cov(): expected {name} to have the same numel as there are observations in the input but got "
+            f"{weights.numel()} != {observations}"
+        )
+    if weights.is_cpu and weights.numel() and bool((weights.detach() < 0).any()):
+        raise RuntimeError(f"cov(): {name} cannot be negative")
 
 
 def corrcoef(input: Tensor) -> Tensor:

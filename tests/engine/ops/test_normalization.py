@@ -123,3 +123,13 @@ def test_zero_size() -> None:
 def test_refusals(call: object, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         call(engine.randn(2, 4, 3, 3))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 4), (0, 3, 2, 2), (0, 3, 1, 2, 2), (2, 3, 0)])
+def test_a_batch_without_elements_moves_no_statistics(shape: tuple[int, ...]) -> None:
+    mean, variance, weight = engine.full((3,), 2.0), engine.full((3,), 3.0), engine.ones(3, requires_grad=True)
+    x = engine.zeros(shape, requires_grad=True)
+    out = engine.nn.functional.batch_norm(x, mean, variance, weight, training=True)
+    out.sum().backward()
+    assert out.shape == x.grad.shape == shape
+    assert (mean.tolist(), variance.tolist(), weight.grad.tolist()) == ([2.0] * 3, [3.0] * 3, [0.0] * 3)
