@@ -4,8 +4,12 @@ import math
 from typing import Any, NoReturn
 
 from engine import backend, transfer
+from engine.autograd.modes import no_grad
+from engine.layout import contiguous_strides
 from engine.methods import method
 from engine.ops import factories
+from engine.ops.as_strided import as_strided
+from engine.ops.inplace import check_writable
 from engine.ops.view_history import become_view
 from engine.ops.views import transpose
 from engine.tensor import Tensor
@@ -76,6 +80,41 @@ def new(self: Tensor, *arguments: Any) -> Tensor:
 def resize_as_(self: Tensor, the_template: Tensor) -> Tensor:
     """`resize_` to the size of another tensor."""
     return self.resize_(the_template.shape)
+
+
+@method
+def set_(self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None) -> Tensor:
+    """This very tensor on the memory of another one, as that lies or with an offset, a size and strides of its own;
+    without a source it is empty.
+
+    Raises: RuntimeError for another dtype or device, for a view, and for a tensor that autograd is recording.
+    """
+    given = self.new_empty(0) if source is None else source
+    if not isinstance(given, Tensor):
+        raise TypeError(f"set_(): argument 'source' must be Tensor, not {given.__class__.__name__}")
+    if given.dtype is not self.dtype or given.device is not self.device:
+        raise RuntimeError(
+            f"set_: expected a source of {self.dtype} on {self.device}, got {given.dtype} on {given.device}; convert "
+            "it with .to()"
+        )
+    check_writable(self, "set_", given, repeated=True)
+    if self._base is not None:
+        raise RuntimeError("set_: this tensor is a view, whose memory is its base's; call .detach() on it first")
+    with no_grad():
+        if size is not None:
+            steps = contiguous_strides(tuple(size)) if stride is None else stride
+            given = given.as_strided(size, steps, storage_offset)
+        elif storage_offset:
+            raise RuntimeError("set_: an offset needs a size, and strides unless the elements lie one after the other")
+    self._bump_version("set_")
+    self._array, self._spec = given._array, given._spec
+    return self
+
+
+@method
+def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """This very tensor with other sizes, strides and offset into its storage."""
+    return become_view(self, as_strided, size, stride, storage_offset)
 
 
 @method

@@ -30,7 +30,7 @@ logical_or logical_xor logsumexp lt masked_fill masked_select matmul max maximum
 mul multinomial mv narrow ne neg nonzero norm outer permute positive pow prod reciprocal remainder repeat
 repeat_interleave reshape roll round rsqrt relu scatter scatter_add select sigmoid sign signbit sin sinh split sqrt
 square squeeze std sub sum swapaxes swapdims t take take_along_dim tan tanh tensor_split tile to transpose tril triu
-trunc unbind unflatten unfold unsqueeze var view add
+trunc unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze var view add
 """.split()  # noqa: SIM905 - a list would take a line a name
 
 _ALIASES = {
@@ -457,7 +457,9 @@ def resize_(self: Tensor, *size: Any, memory_format: Any = preserve_format) -> T
     if shape == self.shape and memory_format is preserve_format:
         return self
     wanted = contiguous_format if memory_format is preserve_format else memory_format
-    return resized(self, self._spec.like(shape=shape, stride=layout.strides_for_format(shape, wanted)))
+    resized(self, self._spec.like(shape=shape, stride=layout.strides_for_format(shape, wanted)))
+    self._bump_version("resize_")
+    return self
 
 
 @method

@@ -385,6 +385,10 @@ class Tensor:
                 )
         self._autograd_meta().grad = value
 
+    @grad.deleter
+    def grad(self) -> None:
+        self._autograd_meta().grad = None
+
     def retain_grad(self) -> None:
         """Keeps the gradient of this non-leaf in `.grad`, too.
 
@@ -485,6 +489,11 @@ class Tensor:
     def data(self, value: "Tensor") -> None:
         if not isinstance(value, Tensor):
             raise TypeError(f"Tensor.data: expected a Tensor, got {type(value).__name__}")
+        if self._requires_grad and value.dtype.category < 2:
+            raise RuntimeError(
+                "data set to a tensor that requires gradients must be floating point or complex dtype, got "
+                f"{value.dtype}; convert it with .to(), or call requires_grad_(False) first"
+            )
         self._array, self._spec = value._array, value._spec
 
     # --- values -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import NoReturn
 from engine.absent import absent as _absent
 from engine.autograd import function as function
 from engine.autograd import functional as functional
+from engine.autograd import grad_mode as grad_mode
 from engine.autograd import graph as graph
 from engine.autograd.api import backward as backward
 from engine.autograd.api import grad as grad

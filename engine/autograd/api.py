@@ -110,7 +110,7 @@ def grad(
                     f"The differentiated Tensor at index {position} appears to not have been used in the graph. "
                     "Set allow_unused=True if this is the desired behavior."
                 )
-            results.append(_zeros(spec) if materialize_grads else None)
+            results.append(_zeros(spec).requires_grad_(create_graph) if materialize_grads else None)
         else:
             results.append(as_tensor(value, spec))
     return tuple(results)

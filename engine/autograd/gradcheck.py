@@ -181,6 +181,13 @@ def _values_of_outputs(func: Function_, inputs: Sequence[Any], like: tuple[Tenso
         raise GradcheckError(
             f"the function returned {len(outputs)} differentiable outputs where it returned {len(like)} before"
         )
+    for number, (output, before) in enumerate(zip(outputs, like, strict=False)):
+        if output.shape != before.shape or output.dtype is not before.dtype:
+            what = "shape" if output.shape != before.shape else "dtype"
+            raise GradcheckError(
+                f"Expected `func` to return outputs with the same {what} when inputs are perturbed, but output "
+                f"{number} was {list(before.shape)} {before.dtype} and is {list(output.shape)} {output.dtype}"
+            )
     return [as_reals(output) for output in outputs]
 
 

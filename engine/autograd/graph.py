@@ -112,6 +112,16 @@ class save_on_cpu(saved_tensors_hooks):
         super().__init__(pack, unpack)
 
 
+class allow_mutation_on_saved_tensors(saved_tensors_hooks):
+    """Context manager: what is saved for backward inside may be written in place afterwards; backward uses what it was.
+
+    Each saved tensor is copied when it is saved (PyTorch copies at the write), so a step needs that much more memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(lambda tensor: tensor.clone(), lambda copy: copy)
+
+
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
     """Context manager: `saved_tensors_hooks` raises RuntimeError with this message inside.

@@ -3,9 +3,13 @@
 Every context manager here also works as a decorator and restores what it found, whatever happens inside.
 """
 
+import functools
+import inspect
+import sys
 import threading
+import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import ContextDecorator
 from typing import Any, Self
 
@@ -70,11 +74,37 @@ inference_blocks = _InferenceBlocks()
 
 
 class _Switch(ContextDecorator):
-    """Sets thread-local fields on entry and restores them on exit; re-entrant."""
+    """Sets thread-local fields on entry and restores them on exit; re-entrant.
+
+    As a decorator it is in force while the function's own lines run: those of a generator or a coroutine from one
+    suspension to the next, and not in the caller's lines between.
+    """
 
     def __init__(self, **fields: object) -> None:
         self._fields = fields
         self._before: list[dict[str, object]] = []
+
+    def _recreate_cm(self) -> Self:  # by ContextDecorator for each call: calls may run on several threads
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, _before=[])
+        return twin
+
+    def __call__(self, function: Any) -> Any:
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generator(*args: Any, **keywords: Any) -> Any:
+                return _each_step_within(self, function(*args, **keywords))
+
+            return generator
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def coroutine(*args: Any, **keywords: Any) -> Any:
+                return await _steps_of_coroutine(self, function(*args, **keywords))
+
+            return coroutine
+        return super().__call__(function)
 
     def __enter__(self) -> Self:
         self._before.append({name: getattr(state, name) for name in self._fields})
@@ -85,6 +115,34 @@ class _Switch(ContextDecorator):
     def __exit__(self, *_: object) -> None:
         for name, value in self._before.pop().items():
             setattr(state, name, value)
+
+
+def _each_step_within(switch: _Switch, steps: Any) -> Generator[Any, Any, Any]:
+    """A generator (or coroutine) that behaves as `steps`, whose code runs within the switch.
+
+    Source: PyTorch's torch/utils/_contextlib.py.
+    """
+    try:
+        with switch._recreate_cm():
+            given = steps.send(None)
+        while True:
+            try:
+                request = yield given
+            except GeneratorExit:
+                with switch._recreate_cm():
+                    steps.close()
+                raise
+            except BaseException:  # noqa: BLE001 - whatever the caller throws is for the generator to see
+                with switch._recreate_cm():
+                    given = steps.throw(sys.exc_info()[1])
+            else:
+                with switch._recreate_cm():
+                    given = steps.send(request)
+    except StopIteration as end:
+        return end.value
+
+
+_steps_of_coroutine = types.coroutine(_each_step_within)
 
 
 class no_grad(_Switch):

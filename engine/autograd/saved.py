@@ -120,7 +120,11 @@ class SavedPacked:
 
     def tensor(self, node: Node) -> "Tensor":
         """The unpacked tensor with the history of the saved one."""
-        value = self._unpack(self._packed)
+        hooks = state.saved_tensor_hooks
+        try:
+            value = self._unpack(self._packed)
+        finally:
+            state.saved_tensor_hooks = hooks  # what the function entered or left is no matter of this thread's
         tensor_type = type_of_tensors()
         if not isinstance(value, tensor_type):
             raise TypeError(

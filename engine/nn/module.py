@@ -349,6 +349,12 @@ class Module:
         self._hooked = True
         return hooking.add(self._backward_hooks, hook, prepend=prepend)
 
+    def register_backward_hook(self, hook: Hook) -> RemovableHandle:
+        """The older name of `register_full_backward_hook`, which it is here: PyTorch's older hooks saw the gradients of
+        the module's last operation only.
+        """
+        return self.register_full_backward_hook(hook)
+
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """`hook(module, grad_output) -> None or new grad_output`, before the module's own backward."""
         self._hooked = True

@@ -269,6 +269,8 @@ from engine.ops.parts import (
     select as select,
     split as split,
     tensor_split as tensor_split,
+    unsafe_chunk as unsafe_chunk,
+    unsafe_split as unsafe_split,
     unbind as unbind,
     unfold as unfold,
 )

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from engine import backend, dtypes
-from engine.autograd.versions import MULTIPLE, restricted
 from engine.dispatch import Operator, apply, define
 from engine.layout import contiguous_format
 from engine.ops.row import FUNCTIONS, floating, pointwise, result_spec
@@ -111,27 +110,21 @@ def _joined(xp: ModuleType, input: Any) -> Any:
     return input.view(kind)[..., 0]
 
 
-def _restrict(view: Tensor, source: Tensor) -> Tensor:
-    """A view of another dtype cannot be taken anew from its base by strides (engine.ops.view_history)."""
-    view._view_version = restricted(source._version, MULTIPLE)
-    return view
-
-
 def real(input: Tensor) -> Tensor:
     """The real part, a view; a real tensor as it is."""
-    return _restrict(apply(REAL, (input,)), input) if input.is_complex() else input
+    return apply(REAL, (input,)) if input.is_complex() else input
 
 
 def imag(input: Tensor) -> Tensor:
     """The imaginary part, a view. Raises: RuntimeError for a real tensor."""
     if not input.is_complex():
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
-    return _restrict(apply(IMAG, (input,)), input)
+    return apply(IMAG, (input,))
 
 
 def view_as_real(input: Tensor) -> Tensor:
     """The parts of complex numbers as a last axis of size 2, a view. Raises: RuntimeError for a real tensor."""
-    return _restrict(apply(VIEW_AS_REAL, (input,)), input)
+    return apply(VIEW_AS_REAL, (input,))
 
 
 def view_as_complex(input: Tensor) -> Tensor:
@@ -140,7 +133,7 @@ def view_as_complex(input: Tensor) -> Tensor:
     Raises: RuntimeError for other sizes or strides, and where it begins at an odd place in its storage: a GPU reads
     both parts at once.
     """
-    return _restrict(apply(VIEW_AS_COMPLEX, (input,)), input)
+    return apply(VIEW_AS_COMPLEX, (input,))
 
 
 def conj(input: Tensor) -> Tensor:

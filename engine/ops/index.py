@@ -2,6 +2,7 @@
 `engine.ops.along_axis`.
 """
 
+import warnings
 from types import EllipsisType, ModuleType
 from typing import Any
 
@@ -37,11 +38,32 @@ def getitem(self: Tensor, key: Key) -> Tensor:
                 raise IndexError(
                     f"index {key} is out of bounds for dimension 0 with size {self.shape[0]} (shape {list(self.shape)})"
                 ) from None
-        key = (key,)
+        key = _as_tuple(key)
     view, indices = _basic_part(self, key)
     if not any(index is not None for index in indices):
         return view if view is not self else self.view(self.shape)
     return _index(view, indices)
+
+
+def _as_tuple(key: Any) -> tuple[Any, ...]:
+    """A key that is no tuple as one. A short list with more than numbers in it is one, with a warning.
+
+    Source: treatSequenceAsTuple in PyTorch's torch/csrc/autograd/python_variable_indexing.cpp.
+    """
+    if not isinstance(key, list) or len(key) >= 32:
+        return (key,)
+    if not any(entry is None or entry is Ellipsis or isinstance(entry, _SEQUENCES) for entry in key):
+        return (key,)
+    warnings.warn(
+        "Using a non-tuple sequence for multidimensional indexing is deprecated: x[seq] is x[tuple(seq)] here, as in "
+        "PyTorch, which is about to make x[tensor(seq)] of it; write whichever is meant",
+        UserWarning,
+        stacklevel=3,
+    )
+    return tuple(key)
+
+
+_SEQUENCES = (Tensor, np.ndarray, list, tuple, range, slice, str)
 
 
 def _basic_part(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, list[Any]]:
@@ -311,7 +333,7 @@ def _beside(view: Tensor, index: Tensor) -> Tensor:
 def setitem(self: Tensor, key: Key, value: Any) -> None:
     """`self[key] = value`, recorded."""
     if type(key) is not tuple:
-        key = (key,)
+        key = _as_tuple(key)
     view, indices = _basic_part(self, key)
     if not any(index is not None for index in indices):
         if isinstance(value, Tensor) and value.ndim > view.ndim:

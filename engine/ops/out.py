@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from engine import backend, layout, promotion
 from engine.autograd.modes import no_grad, state
+from engine.autograd.versions import VersionCounter
 from engine.callers import stack_level
 from engine.dispatch import Operator
 from engine.ops.inplace import check_overlap, check_writable, write
@@ -144,6 +145,8 @@ def resized(tensor: Tensor, wanted: Spec) -> Tensor:
                 line = wanted.like(shape=(room,))
                 backend.strided_view(grown, line, 0)[...] = backend.strided_view(tensor._array, line, 0)
             tensor._array = grown
-            tensor._base, tensor._counter = None, None
+            counter = VersionCounter()
+            counter.value = tensor._version  # of memory that is its own from here on
+            tensor._base, tensor._counter = None, counter
     tensor._spec = wanted
     return tensor

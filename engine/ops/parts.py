@@ -102,11 +102,16 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces along an axis: of one size (the last may be smaller), or of the given sizes."""
+    return tuple(map(_output_of_many, unsafe_split(input, split_size_or_sections, dim)))
+
+
+def unsafe_split(input: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """`split` whose pieces may be written in place while recording: they stay views with a history."""
     _require_axes("split", input)
     dim = wrap_dim(dim, input.ndim, "split")
     size = input.shape[dim]
-    if isinstance(split_size_or_sections, int):
-        step = split_size_or_sections
+    if isinstance(split_size, int):
+        step = split_size
         if step < 0 or (step == 0 and size):
             raise RuntimeError(
                 f"split expects split_size be non-negative (and positive for a non-empty axis), but got "
@@ -114,7 +119,7 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
             )
         sections = [min(step, size - start) for start in range(0, size, step)] if size else [0]
     else:
-        sections = list(split_size_or_sections)
+        sections = list(split_size)
         if sum(sections) != size or any(section < 0 for section in sections):
             raise RuntimeError(
                 f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension "
@@ -122,7 +127,7 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
             )
     pieces, start = [], 0
     for section in sections:
-        pieces.append(_output_of_many(apply(SLICE, (input,), (dim, start, start + section, 1))))
+        pieces.append(apply(SLICE, (input,), (dim, start, start + section, 1)))
         start += section
     return tuple(pieces)
 
@@ -142,12 +147,17 @@ def _require_axes(name: str, input: Tensor) -> None:
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces of equal size along an axis (the last may be smaller)."""
+    return tuple(map(_output_of_many, unsafe_chunk(input, chunks, dim)))
+
+
+def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """`chunk` whose pieces may be written in place while recording."""
     _require_axes("chunk", input)
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     size = input.shape[wrap_dim(dim, input.ndim, "chunk")]
     each = (size + chunks - 1) // chunks
-    return split(input, each, dim) if each else split(input, [0] * chunks, dim)
+    return unsafe_split(input, each or [0] * chunks, dim)
 
 
 def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:

@@ -109,14 +109,14 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = int64, 
     return wrap_array(_stream(generator).permutation(n).astype(require_dtype(dtype).numpy), device)
 
 
-def rand_like(input: Tensor, **options: Any) -> Tensor:
+def rand_like(input: Tensor, *, requires_grad: bool = False, **options: Any) -> Tensor:
     """Uniform on [0, 1), in the shape, strides and dtype of `input`."""
-    return uniform_(empty_like(input, **options))
+    return uniform_(empty_like(input, **options)).requires_grad_(requires_grad)
 
 
-def randn_like(input: Tensor, **options: Any) -> Tensor:
+def randn_like(input: Tensor, *, requires_grad: bool = False, **options: Any) -> Tensor:
     """Standard normal, in the shape, strides and dtype of `input`."""
-    return normal_(empty_like(input, **options))
+    return normal_(empty_like(input, **options)).requires_grad_(requires_grad)
 
 
 def randint_like(input: Tensor, low: int, high: int | None = None, **options: Any) -> Tensor:

@@ -19,6 +19,7 @@ from engine.autograd.modes import enable_grad, state
 from engine.autograd.node import Edge
 from engine.autograd.versions import CUSTOM_FUNCTION, INFERENCE, MULTIPLE, NO_GRAD, made_at, reason_of
 from engine.dispatch import apply, define
+from engine.namespaces import OPERATORS
 from engine.ops.as_strided import AS_STRIDED, scatter_strided, strided
 from engine.recording import OperatorNode
 from engine.spec import Spec
@@ -91,10 +92,25 @@ def refresh(view: Tensor, base: Tensor) -> None:
             raise _restricted_view(view, "its base or another view of its base has been")
         return
     view._view_version = version
-    offset = (backend.address(view._array) - backend.address(base._array)) // view._spec.dtype.itemsize
     with enable_grad():
-        fresh = apply(AS_STRIDED, (base,), (tuple(view.shape), view._spec.stride, offset))
+        source, spec, offset = _in_one_dtype(base, view)
+        fresh = apply(AS_STRIDED, (source,), (tuple(spec.shape), spec.stride, offset))
+        if spec is not view._spec:
+            fresh = apply(OPERATORS["view_as_complex"], (fresh,))
     take_history(view, fresh)
+
+
+def _in_one_dtype(base: Tensor, view: Tensor) -> tuple[Tensor, Spec, int]:
+    """A base, the Spec of a view of it and the elements between their starts; as real numbers where one is complex and
+    the other is not (`imag`, `view_as_complex` ...).
+    """
+    spec = view._spec
+    if spec.dtype is not base._spec.dtype:
+        if spec.dtype.is_complex:
+            spec = apply(OPERATORS["view_as_real"], (Tensor(view._array, spec),))._spec
+        else:
+            base = apply(OPERATORS["view_as_real"], (base,))
+    return base, spec, (backend.address(view._array) - backend.address(base._array)) // spec.dtype.itemsize
 
 
 def take_history(tensor: Tensor, made: Tensor) -> None:
@@ -187,20 +203,22 @@ def rewrite_base(base: Tensor, view: Tensor, written: Tensor) -> None:
     """After `view` was written in place with the result `written`: the base's history is its old one with `written`
     scattered into it.
     """
-    edges: list[Edge | None] = [
-        base.gradient_edge() if base.requires_grad else None,
-        written.gradient_edge() if written.requires_grad else None,
-    ]
-    if edges == [None, None]:
+    if not base.requires_grad and not written.requires_grad:
         return
-    offset = (backend.address(view._array) - backend.address(base._array)) // view._spec.dtype.itemsize
-    key = ((view._spec.stride, offset), base._spec, view._spec)
-    plan = SCATTER_VIEW.plans.get(key) or SCATTER_VIEW.plan(key)
-    node = CopySlices(edges, plan, ())
-    node.saved = []
-    result = Tensor(base._array, base._spec)
-    result._requires_grad, result._grad_fn, result._output_nr = True, node, 0
-    take_history(base, result)
+    with enable_grad():
+        whole, spec, offset = _in_one_dtype(base, view)
+        part = written if spec is view._spec else apply(OPERATORS["view_as_real"], (written,))
+        edges: list[Edge | None] = [
+            whole.gradient_edge() if whole.requires_grad else None,
+            part.gradient_edge() if part.requires_grad else None,
+        ]
+        key = ((spec.stride, offset), whole._spec, spec)
+        plan = SCATTER_VIEW.plans.get(key) or SCATTER_VIEW.plan(key)
+        node = CopySlices(edges, plan, ())
+        node.saved = []
+        result = Tensor(whole._array, whole._spec)
+        result._requires_grad, result._grad_fn, result._output_nr = True, node, 0
+        take_history(base, result if whole is base else apply(OPERATORS["view_as_complex"], (result,)))
     assert view._counter is not None
     view._view_version = view._counter.value - 1  # its own history is replayed from the base when somebody asks
 

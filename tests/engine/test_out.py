@@ -295,3 +295,11 @@ def test_likes_of_another_dtype_and_device() -> None:
     assert (meta.is_meta, meta.stride()) == (True, (60, 20, 5, 1))
     assert engine.ones_like(x, dtype=BOOL).all()
     assert engine.zeros_like(x, requires_grad=True).requires_grad
+
+
+@pytest.mark.parametrize("make", [engine.rand_like, engine.randn_like], ids=["rand_like", "randn_like"])
+def test_a_random_tensor_like_another_may_require_grad(make):
+    made = make(engine.ones(2, 3), requires_grad=True)
+    assert made.requires_grad
+    assert made.is_leaf
+    assert made.shape == (2, 3)

@@ -367,3 +367,13 @@ def test_multi_output_nodes_with_some_and_with_no_gradients():
     x.grad = None
     Nothing.apply(x.max(1)[0]).sum().backward()
     assert x.grad is None
+
+
+def test_zeros_of_a_gradient_that_is_differentiated_again_require_grad():
+    x, unused = leaf(2.0), leaf(3.0)
+    for create_graph in (False, True):
+        _, zeros = engine.autograd.grad(x * x, (x, unused), create_graph=create_graph, materialize_grads=True)
+        assert zeros.tolist() == [0.0]
+        assert zeros.requires_grad is create_graph
+    (second,) = engine.autograd.grad(zeros, unused, materialize_grads=True)
+    assert second.tolist() == [0.0]

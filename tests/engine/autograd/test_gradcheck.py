@@ -161,3 +161,24 @@ def test_what_cannot_be_checked_is_said():
     for option in ("check_forward_ad", "check_batched_grad"):
         with pytest.raises(NotImplementedError, match="not implemented"):
             gradcheck(lambda a: a, numbers(2), **{option: True})
+
+
+START = 0.5
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (
+            lambda x: x.reshape(-1) if bool(x.detach()[0, 0] > START) else x * 1,
+            "the same shape when inputs",
+        ),
+        (lambda x: x.float() if bool(x.detach()[0, 0] > START) else x * 1, "the same dtype when inputs"),
+    ],
+    ids=["shape", "dtype"],
+)
+def test_outputs_whose_form_depends_on_values_are_found(function, what, fast_mode):
+    x = engine.full((2, 2), START, dtype=engine.float64, requires_grad=True)
+    with pytest.raises(GradcheckError, match=what):
+        gradcheck(function, x, fast_mode=fast_mode)

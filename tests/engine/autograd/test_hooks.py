@@ -4,11 +4,13 @@ specification's checklist.
 
 import warnings
 
+import numpy as np
 import pytest
 
 import engine
 from engine import nn
 from engine.autograd.graph import (
+    allow_mutation_on_saved_tensors,
     disable_saved_tensors_hooks,
     register_multi_grad_hook,
     save_on_cpu,
@@ -506,3 +508,37 @@ def test_disable_saved_tensors_hooks():
         with save_on_cpu(pinned):
             y = leaf(2.0).exp()
         y.backward()
+
+
+def test_hooks_that_an_unpack_function_enters_or_leaves_do_not_stay():
+    outer = saved_tensors_hooks(lambda x: x, lambda x: x)
+
+    def enters(x):
+        outer.__enter__()
+        return x
+
+    with saved_tensors_hooks(lambda x: x, enters):
+        y = leaf(2.0).exp().exp()
+    y.backward()
+    assert engine.autograd.modes.state.saved_tensor_hooks == ()
+
+    def leaves(x):
+        outer.__exit__()
+        return x
+
+    with saved_tensors_hooks(lambda x: x, leaves):
+        y = leaf(2.0).exp()
+    with outer:
+        y.backward()
+        assert len(engine.autograd.modes.state.saved_tensor_hooks) == 1
+    assert engine.autograd.modes.state.saved_tensor_hooks == ()
+
+
+def test_saved_tensors_may_be_written_where_that_is_allowed():
+    a = engine.ones(2, 3, requires_grad=True)
+    with allow_mutation_on_saved_tensors():
+        b = a.clone()
+        result = (b**2).sum() + b.exp().mul_(1).sum()
+        b.sin_()
+        result.backward()
+    assert engine.allclose(a.grad, engine.full((2, 3), 2.0 + float(np.exp(1.0))))

@@ -578,3 +578,68 @@ def test_a_quotient_in_place_keeps_what_its_derivative_needs():
     z *= 5
     z.backward()
     assert (x.grad.item(), y.grad.item()) == (2.5, -7.5)
+
+
+def test_data_of_a_dtype_without_gradients_is_refused_where_one_is_required():
+    x = engine.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"must be floating point or complex dtype, got engine\.int64"):
+        x.data = engine.ones(2, dtype=engine.int64)
+    x.requires_grad_(False).data = engine.ones(2, dtype=engine.int64)
+    assert x.dtype is engine.int64
+
+
+def test_another_size_counts_as_a_write():
+    x = engine.ones(1)
+    x.resize_((1, 2))
+    assert x._version == 1
+    x.resize_as_(engine.ones(3))
+    assert x._version == 2
+    x.resize_(3)
+    assert x._version == 2
+    a = engine.ones(2, requires_grad=True)
+    b = engine.ones(2)
+    product = a * b
+    b.resize_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
+def test_pieces_made_to_be_written():
+    for pieces in ("unsafe_split", "unsafe_chunk"):
+        x, a = non_leaf()
+        first, _ = getattr(a, pieces)(2)
+        first.mul_(3)
+        a.sum().backward()
+        assert x.grad.tolist() == [3.0, 3.0, 1.0, 1.0]
+
+
+def test_the_memory_of_another_tensor():
+    source = engine.arange(6.0).reshape(2, 3)
+    x = engine.zeros(1)
+    assert x.set_(source) is x
+    assert x.data_ptr() == source.data_ptr()
+    assert (x.shape, x.stride()) == ((2, 3), (3, 1))
+    x.set_(source, 1, (2, 2), (3, 1))
+    assert x.tolist() == [[1.0, 2.0], [4.0, 5.0]]
+    assert x._version == 2
+    assert x.set_().shape == (0,)
+    with pytest.raises(RuntimeError, match=r"expected a source of engine\.float32 on cpu, got engine\.int64"):
+        x.set_(engine.ones(2, dtype=engine.int64))
+    with pytest.raises(RuntimeError, match="is a view"):
+        source[0].set_(engine.ones(2))
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        engine.ones(2, requires_grad=True).set_(engine.ones(2))
+
+
+def test_strides_in_place():
+    x, a = non_leaf(6)
+    assert a.as_strided_((2, 2), (3, 1), 1) is a
+    (a * engine.tensor([[1.0, 2.0], [3.0, 4.0]])).sum().backward()
+    assert x.grad.tolist() == [0.0, 1.0, 2.0, 0.0, 3.0, 4.0]
+
+
+def test_a_gradient_can_be_deleted():
+    x = engine.ones(2, requires_grad=True)
+    x.sum().backward()
+    del x.grad
+    assert x.grad is None

@@ -191,3 +191,14 @@ def test_global_hooks_reach_every_module() -> None:
 def test_without_hooks_a_call_is_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "call_with_hooks", lambda *_: pytest.fail("took the slow path"))
     assert float(Affine()(engine.tensor(2.0), offset=1.0)) == 5.0
+
+
+def test_the_older_name_of_a_backward_hook() -> None:
+    seen = []
+    layer = nn.Linear(2, 1)
+    handle = layer.register_backward_hook(lambda module, inputs, outputs: seen.append((module, outputs[0].tolist())))
+    layer(engine.ones(1, 2)).sum().backward()
+    assert seen == [(layer, [[1.0]])]
+    handle.remove()
+    layer(engine.ones(1, 2)).sum().backward()
+    assert len(seen) == 1

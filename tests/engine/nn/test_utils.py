@@ -113,3 +113,17 @@ def test_vectors() -> None:
         utils.vector_to_parameters(engine.ones(3), model.parameters())
     with pytest.raises(TypeError, match="expected Tensor"):
         utils.vector_to_parameters([1.0], model.parameters())  # type: ignore[arg-type]
+
+
+def test_a_prefix_is_taken_off_a_state_dict():
+    from engine.nn.modules.utils import consume_prefix_in_state_dict_if_present
+
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    wrapped = nn.ModuleDict({"module": model}).state_dict()
+    consume_prefix_in_state_dict_if_present(wrapped, "module.")
+    expected = model.state_dict()
+    assert list(wrapped) == list(expected)
+    assert wrapped._metadata.keys() == expected._metadata.keys()
+    model.load_state_dict(wrapped)
+    consume_prefix_in_state_dict_if_present(plain := dict(expected), "module.")
+    assert list(plain) == list(expected)
