@@ -142,7 +142,7 @@ def test_truncated_and_foreign_files_are_named(tmp_path: Path) -> None:
 def test_a_header_may_have_any_length() -> None:
     """Its first bytes are that length: 0x80 and "PK", with which pickles and archives begin, are lengths, too."""
     beginnings = set()
-    for size in [*range(1, 50), *range(6_300, 6_420)]:
+    for size in [*range(1, 50), *range(4_700, 4_820)]:
         file = io.BytesIO()
         engine.save({"x" * size: engine.ones(1)}, file)
         beginnings |= {file.getvalue()[:1], file.getvalue()[:2]}
@@ -214,7 +214,7 @@ def test_a_truncated_pickle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "object"
     engine.save(Settings(1), path)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(RuntimeError, match=r"object is truncated: \d+ bytes were saved, \d+ are left"):
+    with pytest.raises(RuntimeError, match=r"object is no complete checkpoint: truncated"):
         engine.load(path, weights_only=False)
 
 
@@ -222,3 +222,76 @@ def test_what_cannot_be_pickled_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
         engine.save({"f": lambda: 1}, tmp_path / "f")
     assert os.listdir(tmp_path) == []
+
+
+def test_what_was_one_tensor_is_one_again() -> None:
+    weight = nn.Parameter(engine.ones(3))
+    array = np.arange(2)
+    with serialization.safe_globals([SimpleNamespace]):
+        loaded = round_trip(SimpleNamespace(encoder=weight, decoder=weight, arrays=[array, array]))
+    assert loaded.encoder is loaded.decoder
+    assert loaded.arrays[0] is loaded.arrays[1]
+
+
+def test_attributes_and_classes_of_tensors_are_kept() -> None:
+    model = nn.BatchNorm1d(2)
+    model.register_buffer("own", nn.Buffer(engine.ones(1), persistent=False))
+    loaded = round_trip(model, weights_only=False)
+    assert isinstance(loaded.own, nn.Buffer)
+    assert loaded.own.persistent is False
+    assert isinstance(loaded.weight, nn.Parameter)
+    assert loaded.weight.requires_grad
+
+
+def test_complex128_travels_as_pairs() -> None:
+    wave = engine.tensor([[1 + 2j, 3 - 1j]], dtype=engine.complex128).t().clone()
+    loaded = round_trip({"wave": wave, "turned": wave.expand(2, 2).clone().t()})
+    assert engine.equal(loaded["wave"], wave)
+    assert loaded["turned"].stride() == (1, 2)
+    assert loaded["turned"].dtype is engine.complex128
+
+
+def test_names_that_the_format_reserves_and_keys_that_are_tensors() -> None:
+    assert round_trip({"__metadata__": engine.ones(1), "a": 1})["__metadata__"].tolist() == [1.0]
+    with pytest.raises(pickle.UnpicklingError):
+        round_trip({engine.ones(1): 1, "f": Settings(1)})
+
+
+def test_files_that_cannot_be_sought_in() -> None:
+    class Stream(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    file = io.BytesIO()
+    engine.save({"w": engine.ones(2)}, file)
+    assert engine.load(Stream(file.getvalue()))["w"].tolist() == [1.0, 1.0]
+
+
+def test_a_file_may_begin_in_the_middle_of_another() -> None:
+    file = io.BytesIO()
+    file.write(b"before")
+    engine.save({"w": engine.ones(2)}, file)
+    file.seek(6)
+    assert engine.load(file)["w"].tolist() == [1.0, 1.0]
+
+
+def test_files_of_version_one(tmp_path: Path) -> None:
+    """Whole objects were pickles then, data had no checksums."""
+    from safetensors.numpy import save_file
+
+    content = pickle.dumps(Settings(5), protocol=4)
+    (tmp_path / "object").write_bytes(b"engine.pickle\n" + len(content).to_bytes(8, "little") + content)
+    with pytest.raises(pickle.UnpicklingError, match=r"that version 0.1.0 wrote, and reading it can run any code"):
+        engine.load(tmp_path / "object")
+    assert engine.load(tmp_path / "object", weights_only=False).depth == 5
+    structure = '{"dict": [["w", {"tensor": "w", "stride": [1, 2], "requires_grad": false}], ["epoch", 4]]}'
+    save_file({"w": np.ones((2, 2), np.float32)}, tmp_path / "data", {"engine.structure": structure, "format": "pt"})
+    loaded = engine.load(tmp_path / "data")
+    assert loaded["epoch"] == 4
+    assert loaded["w"].stride() == (1, 2)
+
+
+def test_more_plain_data_than_a_header_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serialization.container, "_LARGEST_HEADER", 1_000_000)
+    with pytest.raises(ValueError, match="make tensors or NumPy arrays of long lists"):
+        engine.save("x" * 1_000_001, io.BytesIO())

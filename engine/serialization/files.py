@@ -1,0 +1,111 @@
+"""From a path to a file that is complete or not there at all, and nothing left behind by writers that died.
+
+A file is written beside its destination, synced, moved there, and its folder synced (the order that survives a power
+cut). While it is written it is locked; a file of that name which nobody holds locked belongs to a writer that is gone,
+and the next one removes it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_SUFFIX = ".partial"
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}  # file systems that have none
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write to, which replaces `path` when the block ends, and vanishes when it raises.
+
+    Symbolic links are followed. What exists and is no regular file (a device, a pipe) is written into, never replaced.
+    A file that is replaced keeps its permissions. Raises: OSError.
+    """
+    target = Path(os.path.realpath(path))
+    mode = _mode(target)
+    if mode is not None and not stat.S_ISREG(mode):
+        with target.open("wb") as file:
+            yield file
+        return
+    _remove_abandoned(target)
+    with _beside(target) as (file, temporary):
+        try:
+            if mode is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink()
+            raise
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder as durable as the files are, where the file system can be told to (else: EINVAL)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _mode(target: Path) -> int | None:
+    try:
+        return target.stat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A new, locked file in the folder of `target`. Its permissions are those of any new file of this process."""
+    while True:
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_SUFFIX}")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            continue
+        with open(descriptor, "wb") as file:
+            _lock(descriptor)
+            if os.fstat(descriptor).st_nlink:  # else another writer took it for abandoned before it was locked
+                yield file, temporary
+                return
+
+
+def _lock(descriptor: int) -> None:
+    """Waits for whoever looks whether the file is abandoned, for a moment. File systems without locks go without."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Removes what writers of `target` that died have left. Where files cannot be locked, everything is left alone."""
+    for candidate in target.parent.glob(f".{_escaped(target.name)}.????????{_SUFFIX}"):
+        try:
+            descriptor = os.open(candidate, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue  # gone meanwhile, or not ours to touch
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            candidate.unlink(missing_ok=True)
+        except OSError:
+            continue  # somebody is writing it, or it cannot be locked or removed
+        finally:
+            os.close(descriptor)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

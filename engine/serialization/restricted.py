@@ -1,0 +1,155 @@
+"""An unpickler that builds data, and instances of what was allowed by name; nothing in a pickle makes it do more.
+
+Only the opcodes that `objects.py` writes are known. A pickle can call what was allowed, nothing it finds otherwise; it
+sets attributes on instances of allowed classes, never on a class or a function; and it fills lists, dicts and sets by
+their own methods. Keys are no nested tuples: hashing one that refers to itself many times over takes for ever.
+(torch/_weights_only_unpickler.py draws the same lines.)
+"""
+
+import io
+import pickle
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from engine.device import device
+from engine.dtypes import named
+from engine.nn.parameter import Parameter
+from engine.serialization.container import damaged
+from engine.spec import Size
+from engine.tensor import Tensor
+
+_DATA = (OrderedDict, device, named, Parameter, Size, Tensor)  # what data refers to by name
+_CALLABLE = (OrderedDict, device, named, Size)  # of these, what is called: each gives data and nothing else
+
+_MALFORMED = (
+    *(pickle.UnpicklingError, struct.error, ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
+    *(RuntimeError, TypeError, ValueError),
+)
+
+_OPCODES = (
+    *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "MEMOIZE", "BINGET", "LONG_BINGET", "BINPERSID"),
+    *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+    *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
+    *("EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT"),
+    *("SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "FROZENSET", "STACK_GLOBAL"),
+    *("REDUCE", "NEWOBJ", "NEWOBJ_EX", "BUILD"),
+)
+
+
+class _NotAllowedError(pickle.UnpicklingError):
+    """A pickle wants what it may not have."""
+
+
+_PythonUnpickler: Any = pickle._Unpickler  # the one written in Python, whose opcodes can be replaced
+
+
+class RestrictedUnpickler(_PythonUnpickler):
+    """Reads one pickle.
+
+    allowed: classes and functions of the user. persistent: what stands for a reference out of the pickle.
+    Raises: pickle.UnpicklingError for a name that was not allowed, saying which and how to allow it; RuntimeError for a
+    pickle that is malformed.
+    """
+
+    def __init__(self, text: bytes, where: str, allowed: Iterable[Any], persistent: Callable[[Any], Any]) -> None:
+        super().__init__(io.BytesIO(text))
+        self._where = where
+        self._added = tuple(allowed)
+        self._persistent = persistent
+
+    def load(self) -> Any:
+        try:
+            return super().load()
+        except _NotAllowedError:
+            raise
+        except _MALFORMED as cause:
+            raise damaged(self._where, cause) from cause
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._persistent(pid)
+
+    def find_class(self, module: str, name: str) -> Any:
+        for each in (*_DATA, *self._added):
+            if (each.__module__, each.__qualname__) == (module, name):
+                return each
+        raise _NotAllowedError(
+            f"load: {self._where} holds {module}.{name}, and building it can run any code. If you trust the file, "
+            f"pass weights_only=False, or allow it: engine.serialization.add_safe_globals([{name}])"
+        )
+
+    def _must_be_callable(self, function: Any) -> None:
+        if not any(function is each for each in (*_CALLABLE, *self._added)):
+            raise _NotAllowedError(f"load: {self._where} calls {function!r}, which is not allowed")
+
+    def _load_reduce(self) -> None:
+        self._must_be_callable(self.stack[-2])
+        super().load_reduce()
+
+    def _load_newobj(self) -> None:
+        self._must_be_callable(self.stack[-2])
+        super().load_newobj()
+
+    def _load_newobj_ex(self) -> None:
+        self._must_be_callable(self.stack[-3])
+        super().load_newobj_ex()
+
+    def _load_build(self) -> None:
+        instance = self.stack[-2]
+        if type(instance) not in (OrderedDict, *self._added):
+            raise _NotAllowedError(
+                f"load: {self._where} sets attributes on {instance!r:.100}, which is no instance of an allowed class"
+            )
+        super().load_build()
+
+    def _load_append(self) -> None:
+        self._must_be(self.stack[-2], list)
+        super().load_append()
+
+    def _load_appends(self) -> None:
+        self._must_be(self.metastack[-1][-1], list)
+        super().load_appends()
+
+    def _load_setitem(self) -> None:
+        self._must_be(self.stack[-3], dict)
+        self._must_hash(self.stack[-2])
+        super().load_setitem()
+
+    def _load_setitems(self) -> None:
+        self._must_be(self.metastack[-1][-1], dict)
+        for key in self.stack[::2]:
+            self._must_hash(key)
+        super().load_setitems()
+
+    def _load_additems(self) -> None:
+        self._must_be(self.metastack[-1][-1], set)
+        for key in self.stack:
+            self._must_hash(key)
+        super().load_additems()
+
+    def _load_frozenset(self) -> None:
+        for key in self.stack:
+            self._must_hash(key)
+        super().load_frozenset()
+
+    def _must_be(self, container: Any, kind: type) -> None:
+        if not (isinstance(container, kind) and type(container) in (kind, OrderedDict, *self._added)):
+            raise _NotAllowedError(f"load: {self._where} fills {container!r:.100} as if it were a {kind.__name__}")
+
+    def _must_hash(self, key: Any) -> None:
+        if isinstance(key, tuple | frozenset) and any(isinstance(part, tuple | frozenset) for part in key):
+            raise _NotAllowedError(f"load: {self._where} holds a key made of nested tuples or sets")
+
+    dispatch = {getattr(pickle, name)[0]: _PythonUnpickler.dispatch[getattr(pickle, name)[0]] for name in _OPCODES} | {
+        pickle.REDUCE[0]: _load_reduce,
+        pickle.NEWOBJ[0]: _load_newobj,
+        pickle.NEWOBJ_EX[0]: _load_newobj_ex,
+        pickle.BUILD[0]: _load_build,
+        pickle.APPEND[0]: _load_append,
+        pickle.APPENDS[0]: _load_appends,
+        pickle.SETITEM[0]: _load_setitem,
+        pickle.SETITEMS[0]: _load_setitems,
+        pickle.ADDITEMS[0]: _load_additems,
+        pickle.FROZENSET[0]: _load_frozenset,
+    }
