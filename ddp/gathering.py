@@ -1,6 +1,7 @@
 """A bucket at work: a buffer of the transport, the gradients that lie in it, and which of them are still to come."""
 
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from itertools import compress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
 # Header of a bucket: the weight of this rank's gradients; whether its backward failed, and which rank that was; whether
 # it had no gradient for some parameter; whether it has no further batch; then for each parameter whether it had one.
 _WEIGHT, _FAILED, _FAILED_RANK, _INCOMPLETE, _OUT_OF_DATA, _USED = 0, 1, 2, 3, 4, 5
+
+
+class Stage(Enum):
+    """What a bucket is at, and so what it is owed."""
+
+    IDLE = auto()
+    """No backward that is synchronised is going on."""
+    FILLING = auto()
+    """Gradients of a backward are counted down."""
+    FLYING = auto()
+    """Started: somebody must wait for it, whatever happens."""
+    SUMMED = auto()
+    """Waited for, well or badly; the backward goes on."""
+    FAILED = auto()
+    """An exception came before it was started: the other ranks wait for it, so it must be sent with that news."""
 
 
 class Place(NamedTuple):
@@ -96,8 +112,7 @@ class Bucket:
         self.layout_bytes = 0  # copied so far because a gradient was not laid out as its view
         self.fresh = bytearray(size)  # whether a gradient has come since the bucket was last reduced
         self.astray = False  # some gradients are not in their views
-        self.counting = False  # between the first gradient of a backward that is synchronised, and its end
-        self.flying = False  # started, and not waited for
+        self.stage = Stage.IDLE
         self.out_of_data = False  # this rank has no further batch
         self.channel: Channel | None = None  # where the watchdog sees that it is waited for, under which label
         self.label = ""
@@ -108,6 +123,7 @@ class Bucket:
         self._fresh = np.frombuffer(self.fresh, np.uint8)
         self._kept: dict[int, backend.Array] = {}  # gradients to be put back if no rank had a fresh one
         self._result: Future[engine.Tensor] | None = None  # of a hook
+        self.under_way: list[Buffer] = []  # what a hook started of `rooms` and the buffer, and nobody has waited for
 
     def separate_header(self) -> None:
         """Collective: from now on a hook reduces the gradients, and the header travels without them."""
@@ -119,7 +135,7 @@ class Bucket:
         """A backward that is synchronised has begun. delay: the bucket is not to count as full before its end."""
         self.missing = self.expected.copy()
         self.pending = sum(self.expected) + delay
-        self.counting = True
+        self.stage = Stage.FILLING
 
     def learn(self) -> None:
         """From now on expect as many gradients as came in this backward."""
@@ -143,11 +159,16 @@ class Bucket:
         self._send(weight, hook)
 
     def give_up(self, weight: float, hook: "Hook | None") -> None:
-        """Send off the news that this rank's backward failed; what lies in the bucket goes along unregarded."""
+        """Send off the news that this rank's backward failed, and zeros.
+
+        A hook that raised after it had started a sum is not called again: the other ranks have started that one only.
+        """
+        if not self.under_way:
+            self.buffer.array[...] = 0
         header = self.header.header
         header[:] = 0
         header[:_USED] = weight, 1, self.transport.rank, 1, 0
-        self._send(weight, hook)
+        self._send(weight, None if self.under_way else hook)
 
     def shadow(self, weight: float, hook: "Hook | None") -> None:
         """Send off zeros, of a rank that has no data, in place of whatever the bucket holds."""
@@ -158,17 +179,17 @@ class Bucket:
         self._send(weight, hook)
 
     def _send(self, weight: float, hook: "Hook | None") -> None:
-        self.flying = True
         if hook is not None:
             if self.streams is not None:
                 self.streams.join()  # what a hook queues comes after every gradient
             self._result = hook(self, weight)  # if it raises, the header is not yet under way
         if self.channel is not None:
             self.turn = self.channel.contribute()
-        if hook is None:
+        if self.header is self.buffer:
             self.transport.start(self.buffer, divisor=None)
         else:
             self.transport.start(self.header)
+        self.stage = Stage.FLYING
 
     def _gather(self) -> None:
         """Brings what every parameter has for a gradient into its view."""
@@ -201,8 +222,10 @@ class Bucket:
     def wait(self) -> str | None:
         """Returns when the mean is there: whose backward failed, in words, or None.
 
-        Raises ValueError, on every rank, when all weights are 0.
+        Raises ValueError, on every rank, when all weights are 0; and what a hook's future raises. The bucket is summed
+        then, too: nobody may wait for it again.
         """
+        assert self.stage is Stage.FLYING
         if self.channel is None:
             self._wait()
         else:
@@ -211,7 +234,6 @@ class Bucket:
                 self._wait()
             finally:
                 end_wait()
-        self.flying = self.counting = False
         weight, failed, rank = self.header.header[:_INCOMPLETE].tolist()
         if failed:
             return f"rank {rank:g}" if failed == 1 else f"{failed:g} ranks"
@@ -221,9 +243,10 @@ class Bucket:
 
     def _wait(self) -> None:
         self.transport.wait(self.header)
-        if self._result is not None:
-            self._take(self._result)
-            self._result = None
+        self.stage = Stage.SUMMED
+        result, self._result = self._result, None
+        if result is not None:
+            self._take(result)
 
     def _take(self, result: "Future[engine.Tensor]") -> None:
         """What a hook made of the bucket."""
@@ -301,7 +324,11 @@ class Bucket:
         ]
 
     def forget(self) -> None:
-        """After a backward that failed: nothing in the bucket counts any more."""
+        """After a backward that failed: nothing in the bucket counts any more. Waits for what a hook left under way."""
+        while self.under_way:
+            self.transport.wait(self.under_way[0])
+            del self.under_way[0]
         self._fresh[:] = 0
         self._kept.clear()
         self._result = None
+        self.stage = Stage.IDLE

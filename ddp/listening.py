@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize, ref
 
 import engine
-from ddp.gathering import Bucket
+from ddp.gathering import Bucket, Stage
 from ddp.order import GradientOrder
 from engine.autograd import graph
 
@@ -59,23 +59,20 @@ def _listener(reducer: "Reducer", bucket: Bucket, slot: int) -> Listener:
     Reducer is held weakly, or the parameter would keep it alive.
     """
     weak, fresh, flying, poll = ref(reducer), bucket.fresh, reducer.flying, reducer.poll
-    view = bucket.members[slot][1]
+    view, filling = bucket.members[slot][1], Stage.FILLING
 
     def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
         if arrived:
             fresh[slot] = 1
         if gradient is not view:
             bucket.astray = True
-        if not bucket.counting:
+        if bucket.stage is not filling:
             owner = weak()
-            if owner is None or not owner.synchronize:
+            if owner is None or not owner.admit(bucket, slot, arrived):
                 return
-            owner.begin()
         missing = bucket.missing
         left = missing[slot] = missing[slot] - 1
-        if left < 0:
-            if arrived:
-                _reducer(weak).check_surplus(bucket, slot)
+        if left < 0:  # more than expected do no harm as long as the bucket is here
             return
         bucket.pending = pending = bucket.pending - 1
         if not pending:

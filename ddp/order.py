@@ -30,6 +30,10 @@ class GradientOrder:
 
         return on_gradient
 
+    def forget(self) -> None:
+        """Nobody will ask."""
+        self._came = None
+
     def agree(self, parameters: Sequence[engine.Tensor]) -> list[int] | None:
         """Collective, once: indices of all parameters, by the last gradient of each on the lowest rank that had any.
 

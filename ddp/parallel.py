@@ -370,6 +370,8 @@ class DistributedDataParallel(nn.Module):
             yield
         finally:
             self._joining = None
+        if reducer.failed:  # and caught inside: the others wait for it, not for a vote
+            reducer.recover()
         weight = reducer.weight if divide_by_initial_world_size else 0.0
         while (vote := joining.before_shadow_step()) is not None:
             if vote.buffers:

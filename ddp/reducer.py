@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Any
+from warnings import warn
 from weakref import WeakValueDictionary
 
 import engine
 from ddp import backward
 from ddp.buckets import BucketLayout, plan_buckets
 from ddp.futures import Future
-from ddp.gathering import Bucket
+from ddp.gathering import Bucket, Stage
 from ddp.hooks import GradBucket
 from ddp.listening import listen
 from ddp.order import GradientOrder
@@ -87,9 +88,9 @@ class Reducer:
         self._used: list[bool] | None = None  # which ones, on any rank, in the last backward
         self.number = next(_numbers)
         self._cursor = 0  # the next bucket to start
-        self._finished = 0  # buckets that were handed out while backward went on
         self._failure: str | None = None  # whose backward failed, in words
-        self.flying: list[Bucket] = []  # started, and not waited for
+        self._errors: list[Exception] = []  # of buckets that were waited for
+        self.flying: list[Bucket] = []  # those that are, in the order of their start
         self._attach()
         reducers[self.number] = self
 
@@ -213,6 +214,19 @@ class Reducer:
 
     # --- during backward ----------------------------------------------------------------------------------------------
 
+    def admit(self, bucket: Bucket, slot: int, arrived: bool) -> bool:
+        """A gradient, or with `arrived` False the news of none, has come to a bucket that is not filling.
+
+        Whether it counts: as the first of a backward. After an exception that is refused; so is one more than expected.
+        """
+        if bucket.stage is Stage.IDLE or self.failed:
+            if not self.synchronize:
+                return False
+            self.begin()
+        if bucket.stage is not Stage.FILLING and arrived:
+            raise self._surplus(bucket, slot)
+        return bucket.stage is Stage.FILLING
+
     def begin(self) -> None:
         """The first gradient of a backward that is to be synchronised."""
         if self.failed:
@@ -220,8 +234,9 @@ class Reducer:
                 "DistributedDataParallel: an exception ended the last backward and its gradients were never summed; "
                 "call the wrapped module again before the next backward"
             )
-        self._cursor = self._finished = 0
+        self._cursor = 0
         self._failure = None
+        self._errors.clear()
         reached = graph.are_reached(self.parameters) if self._find_unused else None
         for bucket in self._buckets:
             if reached is not None:
@@ -243,16 +258,16 @@ class Reducer:
             self.times[2] = now  # of the last gradient; what followed here of the sums is exposed
 
     def _hand_out_summed(self) -> None:
-        """Hands out buckets whose sum is there already; they go on counting as on their way. Not with a hook: it may
-        wait for the others, who are elsewhere.
-        """
-        while self._finished < self._cursor:
-            bucket = self._buckets[self._finished]
-            if not bucket.transport.is_done(bucket.buffer):
-                break
-            self._finish(bucket)
-            bucket.flying = bucket.counting = True
-            self._finished += 1
+        """Hands out buckets whose sum is there. Not with a hook: it may wait for the others, who are elsewhere."""
+        while self.flying and self.flying[0].transport.is_done(self.flying[0].buffer):
+            self._finish_first()
+
+    def _finish_first(self) -> None:
+        """The next one in flight. What it raises (a hook's future, all weights 0) waits until all were waited for."""
+        try:
+            self._finish(self.flying.pop(0))
+        except Exception as error:  # noqa: BLE001 - `collect` raises it
+            self._errors.append(error)
 
     def _finish(self, bucket: Bucket) -> None:
         failure = bucket.wait()
@@ -266,13 +281,11 @@ class Reducer:
     def _start(self, bucket: Bucket) -> None:
         if self.times[1] == 0.0:
             self.times[1] = perf_counter()
-        self.flying.append(bucket)
         bucket.start(self.weight, self._hook)
+        self.flying.append(bucket)
 
-    def check_surplus(self, bucket: Bucket, slot: int) -> None:
-        """More gradients of one parameter than expected do no harm as long as its bucket is still here."""
-        if not bucket.flying:
-            return
+    def _surplus(self, bucket: Bucket, slot: int) -> RuntimeError:
+        """The error where more gradients of a parameter come than expected, and its bucket is not here any more."""
         if self._static:
             reason = "the graph is not static: the first backward had fewer gradients of this parameter"
         elif self._find_unused:
@@ -285,7 +298,7 @@ class Reducer:
                 "a re-entrant checkpoint used it several times: use use_reentrant=False, or static_graph=True if every "
                 "step uses the same parameters equally often"
             )
-        raise RuntimeError(
+        return RuntimeError(
             f"DistributedDataParallel: another gradient of parameter {bucket.names[slot]!r} came after its bucket was "
             f"on its way; {reason}"
         )
@@ -301,15 +314,17 @@ class Reducer:
 
     def collect(self) -> str | None:
         """Waits for all buckets and hands out the results. Returns whose backward failed, in words, or None."""
-        for bucket in self._buckets[self._finished :]:
-            self._finish(bucket)
-        for bucket in self._buckets[: self._finished]:
-            bucket.flying = bucket.counting = False
+        while self.flying:
+            self._finish_first()
+        if self._errors:
+            errors, self._errors = self._errors, []
+            raise _first(errors)
+        for bucket in self._buckets:
+            bucket.stage = Stage.IDLE
         if self._find_unused and self._failure is None:
             used, before = [bool(ranks) for ranks in self.users()], self._used
             self.same_use, self._used = self.same_use and before in (None, used), used
         self._learning = False
-        self.flying.clear()
         self.no_averages = self._failure is not None
         self.times[3] = perf_counter()
         return self._failure
@@ -322,8 +337,12 @@ class Reducer:
         """
         if self._order is None:
             return
-        order, self._order = self._order.agree(self.parameters), None
-        if order is None or self._hook is not None:
+        noted, self._order = self._order, None
+        if self._hook is not None:
+            noted.forget()
+            return
+        order = noted.agree(self.parameters)
+        if order is None:
             return
         self.detach()
         layouts = self._plan(order)
@@ -350,8 +369,14 @@ class Reducer:
     def shadow(self, weight: float) -> None:
         """Collective with the others' backward: take part in it with zeros of this weight. Gradients here are lost."""
         for bucket in self._buckets:
-            bucket.shadow(weight, self._hook)
-        failures = [failure for bucket in self._buckets if (failure := bucket.wait()) is not None]
+            bucket.stage = Stage.FILLING
+        try:
+            for bucket in self._buckets:
+                bucket.shadow(weight, self._hook)
+            failures = [failure for bucket in self._buckets if (failure := bucket.wait()) is not None]
+        except BaseException:
+            self.give_up()
+            raise
         for bucket in self._buckets:
             bucket.forget()
         if failures:
@@ -363,7 +388,8 @@ class Reducer:
     def give_up(self) -> None:
         """An exception ended this rank's backward. If somebody catches it, `recover` must come before the next one."""
         for bucket in self._buckets:
-            bucket.counting = False
+            if bucket.stage is Stage.FILLING:
+                bucket.stage = Stage.FAILED
         self.failed = self.no_averages = True
 
     def recover(self) -> None:
@@ -371,17 +397,36 @@ class Reducer:
 
         Not at once when the exception comes by: if nobody catches it, its traceback shall be the only one.
         """
-        for bucket in self._buckets[self._cursor :]:
-            bucket.give_up(self.weight, self._hook)
-        for bucket in self._buckets[self._finished :]:
+        for bucket in self._buckets:
+            if bucket.stage is Stage.FAILED:
+                bucket.give_up(self.weight, self._hook)
+        for bucket in self._buckets:
+            if bucket.stage is Stage.FLYING:
+                self._land(bucket)
+        for bucket in self._buckets:
+            bucket.forget()
+        self.flying.clear()
+        self.failed = False
+        for error in self._errors:  # the exception that ended backward was the one to raise
+            warn(f"in the backward that an exception had ended: {type(error).__name__}: {error}", RuntimeWarning, 2)
+        self._errors.clear()
+
+    def _land(self, bucket: Bucket) -> None:
+        try:
             if bucket.wait() is None and self.on_summed is not None:  # as the other ranks do
                 bucket.hand_out()
                 self.on_summed(bucket.parameters)
-            bucket.forget()
-        for bucket in self._buckets[: self._finished]:
-            bucket.flying = False
-        self.flying.clear()
-        self.failed = False
+        except Exception as error:  # noqa: BLE001 - `recover` tells of it
+            self._errors.append(error)
+
+
+def _first(errors: list[Exception]) -> Exception:
+    """The first one, with a note of every other."""
+    first = errors[0]
+    for text in dict.fromkeys(f"{type(error).__name__}: {error}" for error in errors[1:]):
+        if text != f"{type(first).__name__}: {first}":
+            first.add_note(f"another bucket: {text}")
+    return first
 
 
 _numbers = count()

@@ -88,9 +88,11 @@ class GradBucket:
             room.array[...] = target._array.reshape(-1)
         room.header[0] = self._weight
         self._bucket.transport.start(room, divisor=None)
+        self._bucket.under_way.append(room)
 
         def finish() -> engine.Tensor:
             self._bucket.transport.wait(room)
+            self._bucket.under_way.remove(room)
             if not own:
                 target._array[...] = room.array.reshape(tuple(target.shape))
             return target
