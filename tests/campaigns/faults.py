@@ -1,0 +1,264 @@
+"""Strikes a training job at the places where its ranks talk or write, and looks how it ends.
+
+    python -m tests.campaigns.faults --every 10                      # every tenth place, everything else in full
+    python -m tests.campaigns.faults --every 25 --faults SIGKILL raise --ranks 2 --transports shared
+
+tests/campaigns/fault_job.py is the job. An undisturbed run counts its places; then, for each transport, number of
+ranks, and victim (the first and the last rank), every k-th of them is struck. Of each case it is asked: did the job end
+in time, with a right exit code, naming the victim before any other rank, naming the cause; is nothing left of it (no
+process, no file); and is the newest checkpoint whole, with the content of the undisturbed run. Prints a table; exit
+code 1 where anything was otherwise.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import engine
+from tests.campaigns.fault_job import digest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRANSPORTS = ("shared", "mpi", "hierarchical")
+
+_MARK = "FAULT_CASE"  # in the environment of every process of a case
+_STOPPED_LIMIT = 5.0  # seconds, the timeout of the group where a rank is stopped
+_END_LIMIT = 10.0  # seconds from the fault, and for a stopped rank from the timeout, to the end of the job
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is to come of it. codes: right exit codes, empty for any but 0. cause: words, one of which is to be said."""
+
+    codes: tuple[int, ...]
+    cause: str
+
+
+FAULTS = {
+    "SIGKILL": Fault((137,), r"SIGKILL|signal 9|[Kk]illed"),
+    "SIGSTOP": Fault((), r"stopped|SIGSTOP"),
+    "raise": Fault((1,), r"CampaignError: struck"),
+    "MemoryError": Fault((1,), r"MemoryError: struck"),
+    "os._exit": Fault((1,), r"ended|exited|left|gone"),
+    "sys.exit": Fault((3,), r"exit|ended"),
+    "segfault": Fault((139,), r"SIGSEGV|[Ss]egmentation|signal 11"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One strike: at place number `point` of rank `victim`."""
+
+    fault: str
+    transport: str
+    ranks: int
+    victim: int
+    point: int
+
+    def __str__(self) -> str:
+        return f"{self.fault} of rank {self.victim} of {self.ranks} at place {self.point}, {self.transport}"
+
+
+@dataclass
+class Ending:
+    """How a case ended. place: the name of the place that was struck, None where the job never came there."""
+
+    place: str | None
+    seconds: float
+    code: int | None
+    problems: list[str] = field(default_factory=list)
+    output: str = ""
+
+
+def run_job(folder: Path, case: Case | None, transport: str, ranks: int, limit: float) -> tuple[int | None, float, str]:
+    """Runs the job under `ddprun`. Returns its exit code (None: it had to be ended), its seconds, and its output."""
+    settings = {
+        "FAULT_FOLDER": str(folder),
+        "FAULT_TRANSPORT": transport,
+        "FAULT_TIMEOUT": str(_STOPPED_LIMIT if case and case.fault == "SIGSTOP" else 60.0),
+        "TMPDIR": str(folder / "tmp"),
+        "PYTHONPATH": str(ROOT),
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMP_NUM_THREADS": "1",
+        _MARK: folder.name,
+    }
+    if case is not None:
+        settings |= {"FAULT_VICTIM": str(case.victim), "FAULT_POINT": str(case.point), "FAULT_KIND": case.fault}
+    (folder / "tmp").mkdir()
+    command = [sys.executable, "-m", "launch", "-n", str(ranks), "-m", "tests.campaigns.fault_job"]
+    with (folder / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | settings, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
+        )
+        struck_at, began = None, time.monotonic()
+        while process.poll() is None:
+            time.sleep(0.02)
+            if struck_at is None and (folder / "struck").exists():
+                struck_at = time.monotonic()
+            if time.monotonic() > (struck_at or began + 60.0) + limit:
+                process.kill()
+                process.wait()
+                return None, limit, (folder / "stderr").read_text(errors="replace")
+    ended = time.monotonic()
+    return process.returncode, ended - (struck_at or began), (folder / "stderr").read_text(errors="replace")
+
+
+def strike(case: Case, reference: dict[int, str]) -> Ending:
+    """Runs one case and judges it. reference: the digest of the state after each step that is saved."""
+    with tempfile.TemporaryDirectory(prefix=f"faults-{uuid.uuid4().hex}-") as name:
+        folder = Path(name)
+        shared_memory = _files(Path("/dev/shm"))
+        limit = _END_LIMIT + (_STOPPED_LIMIT if case.fault == "SIGSTOP" else 0.0)
+        code, seconds, text = run_job(folder, case, case.transport, case.ranks, limit)
+        place = (folder / "struck").read_text() if (folder / "struck").exists() else None
+        ending = Ending(place, seconds, code, output=text)
+        if place is None:
+            return ending
+        fault = FAULTS[case.fault]
+        if code is None:
+            ending.problems.append("time")
+        if code is None or (code not in fault.codes if fault.codes else code == 0):
+            ending.problems.append("code")
+        first = re.search(r"\brank (\d+)", text)
+        if first is None or int(first[1]) != case.victim:
+            ending.problems.append("culprit")
+        if not re.search(fault.cause, text):
+            ending.problems.append("cause")
+        left = {f"process {pid}" for pid in _processes(folder.name)} | _files(folder / "tmp")
+        left |= _files(Path("/dev/shm")) - shared_memory - _mapped()
+        if left:
+            ending.problems.append("leftovers")
+            ending.output += "".join(f"\nleft: {each}" for each in sorted(left))
+        for pid in _processes(folder.name):
+            os.kill(pid, signal.SIGKILL)
+        if not _is_intact(folder, reference):
+            ending.problems.append("checkpoint")
+        return ending
+
+
+def _is_intact(folder: Path, reference: dict[int, str]) -> bool:
+    """Whether the newest checkpoint loads, is of the last step that was saved in whole, and has its content; and
+    whether the next save leaves nothing but it.
+    """
+    begun = [json.loads(line)[0] for line in _lines(folder / "digests")]
+    path = folder / "checkpoint.pt"
+    if path.exists():
+        state = engine.load(path)
+        step = state.pop("step")
+        if step not in begun[-2:] or digest(state) != reference[step]:
+            return False
+    elif len(begun) > 1:
+        return False
+    engine.save({}, path)
+    return not list(folder.glob(".checkpoint*"))
+
+
+def undisturbed(transport: str, ranks: int) -> tuple[list[int], dict[int, str]]:
+    """How many places each rank has, and the digests after the steps that are saved."""
+    with tempfile.TemporaryDirectory(prefix="faults-none-") as name:
+        folder = Path(name)
+        code, _, text = run_job(folder, None, transport, ranks, 120.0)
+        if code != 0:
+            raise RuntimeError(f"the undisturbed job ended with {code}:\n{text}")
+        places = [len(_lines(folder / f"points-{rank}")) for rank in range(ranks)]
+        return places, dict(map(json.loads, _lines(folder / "digests")))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _files(folder: Path) -> set[str]:
+    """The files below a folder; folders alone are none."""
+    return {str(path) for path in folder.rglob("*") if not path.is_dir()}
+
+
+def _mapped() -> set[str]:
+    """The files in /dev/shm that some process uses: those of other jobs on this machine."""
+    found: set[str] = set()
+    for entry in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            found.update(re.findall(r"/dev/shm/.*", entry.read_text()))
+        except OSError:
+            continue  # gone meanwhile, or of another user
+    return found
+
+
+def _processes(case: str) -> Iterator[int]:
+    """The processes that inherited the mark of a case."""
+    mark = f"{_MARK}={case}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name)
+        except OSError:
+            continue  # gone meanwhile, or of another user
+
+
+def campaign(
+    faults: Sequence[str], transports: Sequence[str], ranks: Sequence[int], every: int, begin: int, keep: Path | None
+) -> bool:
+    """Strikes at places `begin`, `begin + every`, ... Prints a table; returns whether all is as it should be."""
+    endings: dict[str, list[tuple[Case, Ending]]] = {name: [] for name in faults}
+    for transport in transports:
+        for size in ranks:
+            places, reference = undisturbed(transport, size)
+            for victim in (0, size - 1):
+                for at, point in enumerate(range(begin, places[victim], every)):
+                    # One fault after the other at successive places, all of them at each where `every` is 1.
+                    for fault in faults if every == 1 else [faults[(at + victim + size) % len(faults)]]:
+                        case = Case(fault, transport, size, victim, point)
+                        ending = strike(case, reference)
+                        endings[fault].append((case, ending))
+                        if ending.problems:
+                            print(f"{case} ({ending.place}): {', '.join(ending.problems)}; exit code {ending.code}")
+                            if keep is not None:
+                                keep.mkdir(exist_ok=True)
+                                (keep / re.sub(r"\W+", "-", str(case))).write_text(ending.output)
+    return _print_table(endings)
+
+
+def _print_table(endings: dict[str, list[tuple[Case, Ending]]]) -> bool:
+    asked = ("time", "code", "culprit", "cause", "leftovers", "checkpoint")
+    titles = ("in time", "exit code", "culprit first", "cause", "nothing left", "checkpoint")
+    print("| fault | struck |", *(f"{title} |" for title in titles), "median s | slowest s |")
+    print("|---" * (len(titles) + 4) + "|")
+    right = True
+    for fault, cases in endings.items():
+        struck = [ending for _, ending in cases if ending.place is not None]
+        if not struck:
+            continue
+        held = [sum(each not in ending.problems for ending in struck) for each in asked]
+        right = right and all(count == len(struck) for count in held)
+        seconds = [ending.seconds for ending in struck]
+        print(f"| {fault} | {len(struck)} |", *(f"{count} |" for count in held), end=" ")
+        print(f"{statistics.median(seconds):.1f} | {max(seconds):.1f} |", flush=True)
+    return right
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--every", type=int, default=10, help="strike at every k-th place (default 10)")
+    parser.add_argument("--begin", type=int, default=0, help="the first place (default 0)")
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 3, 4])
+    parser.add_argument("--keep", type=Path, help="a folder for the output of cases that went wrong")
+    options = parser.parse_args(arguments)
+    right = campaign(options.faults, options.transports, options.ranks, options.every, options.begin, options.keep)
+    return not right
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
