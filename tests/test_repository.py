@@ -36,6 +36,11 @@ def test_files_that_the_documents_name_exist() -> None:
         assert not [name for name in named if not (ROOT / name).exists()]
 
 
+def test_every_benchmark_is_named_with_what_it_answers() -> None:
+    named = re.findall(r"^\| \[(\w+\.py)\]\(\1\) \| \S", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(path.name for path in (ROOT / "benchmarks").glob("*.py"))
+
+
 def test_the_script_of_the_readme_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     # In a process of its own: MPI, once started in this one, would leave its variables to the jobs of later tests.

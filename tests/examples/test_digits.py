@@ -1,40 +1,51 @@
 """examples/digits.py as a user runs it: by the launcher, alone and under mpirun."""
 
+import json
 import re
 from pathlib import Path
 
 import matplotlib.image
 import pytest
+from PIL import Image
 
 import engine
 from tests.data.reference_models import example
 from tests.examples.running import command, run, summary
-from tests.mpi_job import mpirun_command
+from tests.mpi_job import ROOT, mpirun_command
 
 SCRIPT = "examples/digits.py"
 
 
+def said(path: Path) -> dict[str, float]:
+    """What a picture of the example says of the last epoch."""
+    with Image.open(path) as picture:
+        return json.loads(picture.text["Description"])
+
+
 def test_two_ranks_learn_the_digits(tmp_path: Path) -> None:
-    """Twelve of the fifteen epochs already reach what the full run promises."""
-    done = run(command(2, SCRIPT, "--epochs", 12, "--out", tmp_path))
+    done = run(command(2, SCRIPT, "--out", tmp_path))
     last = summary(done)
-    assert last["test_accuracy"] >= 0.975
+    assert last["test_accuracy"] >= 0.985
     assert last["world_size"] == 2
     assert last["samples_per_second"] > 0
 
     lines = re.findall(r"^epoch +(\d+) +loss (\d\.\d+) +test accuracy (\d\.\d+)$", done.stdout, flags=re.MULTILINE)
-    assert [int(number) for number, _, _ in lines] == list(range(1, 13)), "one line an epoch, from one rank"
+    assert [int(number) for number, _, _ in lines] == list(range(1, 16)), "one line an epoch, from one rank"
     assert float(lines[-1][1]) < float(lines[0][1])
     assert float(lines[-1][2]) == pytest.approx(last["test_accuracy"], abs=1e-4)
 
     # Every bar starts with its empty state: one bar an epoch means that one rank shows them, apart from the results.
-    for epoch in range(1, 13):
+    for epoch in range(1, 16):
         assert len(re.findall(rf"epoch {epoch}: +0%", done.stderr)) == 1
     assert "%|" not in done.stdout
 
     curves = matplotlib.image.imread(tmp_path / "curves.png")
     assert curves.shape[0] > 200
     assert curves[..., :3].std() > 0.01, "a blank picture"
+    ours, shown = (said(path) for path in (tmp_path / "curves.png", ROOT / "docs" / "digits.png"))
+    assert ours["accuracy"] == last["test_accuracy"]
+    # Other kernels on another CPU end in other bits; python docs/pictures.py draws the picture of README anew.
+    assert ours == pytest.approx(shown, abs=0.01)
 
     digits = example("digits")
     model = digits.DigitsNet().to(memory_format=engine.channels_last)
