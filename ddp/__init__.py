@@ -6,12 +6,18 @@ transport/shared.
 
 from ddp import nn as nn
 from ddp import places as _places  # noqa: F401
+from ddp.backends import Backend as Backend
+from ddp.backends import DebugLevel as DebugLevel
+from ddp.backends import get_debug_level as get_debug_level
+from ddp.backends import get_default_backend_for_device as get_default_backend_for_device
 from ddp.backends import is_available as is_available
 from ddp.backends import is_backend_available as is_backend_available
 from ddp.backends import is_gloo_available as is_gloo_available
 from ddp.backends import is_mpi_available as is_mpi_available
 from ddp.backends import is_nccl_available as is_nccl_available
 from ddp.backends import is_torchelastic_launched as is_torchelastic_launched
+from ddp.coalesced import all_gather_coalesced as all_gather_coalesced
+from ddp.coalesced import all_reduce_coalesced as all_reduce_coalesced
 from ddp.collectives import all_reduce as all_reduce
 from ddp.collectives import barrier as barrier
 from ddp.collectives import broadcast as broadcast
@@ -33,6 +39,7 @@ from ddp.group import get_rank as get_rank
 from ddp.group import get_world_size as get_world_size
 from ddp.group import init_process_group as init_process_group
 from ddp.group import is_initialized as is_initialized
+from ddp.hook_types import BuiltinCommHookType as BuiltinCommHookType
 from ddp.hooks import GradBucket as GradBucket
 from ddp.local_sgd import HierarchicalModelAverager as HierarchicalModelAverager
 from ddp.local_sgd import PeriodicModelAverager as PeriodicModelAverager

@@ -8,8 +8,10 @@ import numpy as np
 
 from ddp import bootstrap, watchdog
 from ddp.backends import check_backend
+from ddp.group_methods import Methods
 from ddp.progress import DEFAULT_TIMEOUT, Channel, Meeting, channels
 from ddp.transport import CUDA_ONLY, TRANSPORTS, Transport, choose_transport
+from ddp.work import Lines
 from engine.absent import provide
 from engine.capture.effects import unreplayable
 
@@ -17,18 +19,24 @@ if TYPE_CHECKING:
     from mpi4py import MPI
     from mpi4py.util import pkl5
 
-    from ddp.work import Lines
     from engine import device
 
 T = TypeVar("T")
 
 
+class Rank(int):
+    """A rank's number that can be called, too: in PyTorch `group.rank()` gives it."""
+
+    def __call__(self) -> int:
+        return int(self)
+
+
 @dataclass(slots=True, eq=False)
-class ProcessGroup:
+class ProcessGroup(Methods):
     """Ranks that communicate with each other. `ranks` are their numbers in the world, in the order of the group.
 
     timeout: seconds that a rank waits for the others before the job is ended (`ddp.watchdog`). name: equal on all its
-    ranks. lines: what its collectives run over, made by the first of them.
+    ranks. lines: what its collectives run over. Making one is collective.
     """
 
     rank: int
@@ -39,7 +47,7 @@ class ProcessGroup:
     timeout: float = DEFAULT_TIMEOUT
     name: str = "a group"
     channel: Channel = field(init=False, repr=False)
-    lines: "Lines | None" = field(init=False, default=None, repr=False)
+    lines: Lines | None = field(init=False, default=None, repr=False)
     _on_devices: "dict[device, Transport]" = field(init=False, default_factory=dict, repr=False)
     _rooms: dict[tuple[Any, ...], Any] = field(init=False, default_factory=dict, repr=False)
     refused: list[str] = field(init=False, default_factory=list, repr=False)
@@ -49,7 +57,11 @@ class ProcessGroup:
     """How many DistributedDataParallel there have been: their channels are named by it."""
 
     def __post_init__(self) -> None:
+        self.rank = Rank(self.rank)
         self.channel = Channel(self.name, self.ranks, self.timeout)
+        if self.comm is not None and self.size() > 1:
+            with self.meeting("the making of a process group"):
+                self.lines = Lines(self)
 
     def size(self) -> int:
         """Number of ranks."""
@@ -206,13 +218,14 @@ class _NoRank:
 def _enter_worker(rank: int, ranks: tuple[int, ...]) -> None:
     """In a DataLoader's worker that was not forked: datasets ask for the rank, to read its share."""
     global _default
-    _default = ProcessGroup(rank, ranks, cast("MPI.Intracomm", _NoRank()), name="the default group")
+    _default = ProcessGroup(rank, ranks, None, name="the default group")
+    _default.comm = cast("MPI.Intracomm", _NoRank())
 
 
-def seconds_of(name: str, timeout: datetime.timedelta | None) -> float:
+def seconds_of(name: str, timeout: datetime.timedelta | None, default: float = DEFAULT_TIMEOUT) -> float:
     """A timeout in seconds, the default one for None. Raises TypeError, or ValueError unless it is positive."""
     if timeout is None:
-        return DEFAULT_TIMEOUT
+        return default
     if not isinstance(timeout, datetime.timedelta):
         raise TypeError(f"{name}: expected timeout as a datetime.timedelta, got {type(timeout).__name__}")
     if timeout.total_seconds() <= 0:
@@ -221,8 +234,13 @@ def seconds_of(name: str, timeout: datetime.timedelta | None) -> float:
 
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:
-    """Collective: leaves the world, with all groups in it, or closes one group."""
+    """Leaves the world, with all groups in it, or closes one group; where this rank is not in that, nothing happens.
+
+    Every rank calls it, but it waits for nobody.
+    """
     global _default
+    if group is NON_GROUP_MEMBER:
+        return
     leaving = resolve(group)
     if leaving is not _default:
         leaving.close()
@@ -305,11 +323,23 @@ def get_global_rank(group: ProcessGroup | None, group_rank: int) -> int:
 
 
 def get_group_rank(group: ProcessGroup | None, global_rank: int) -> int:
-    """The number in the group of rank `global_rank` of the world. Raises ValueError when it is not in it."""
-    found = resolve(group)
-    if global_rank not in found.ranks:
-        raise ValueError(f"Global rank {global_rank} is not part of group {list(found.ranks)}")
-    return found.ranks.index(global_rank)
+    """The number in the group of rank `global_rank` of the world. Raises ValueError when it is not in it.
+
+    `NON_GROUP_MEMBER` stands for the last group that was made without this rank, as in PyTorch.
+    """
+    ranks = _last_without if group is NON_GROUP_MEMBER else resolve(group).ranks
+    if global_rank not in ranks:
+        raise ValueError(f"Global rank {global_rank} is not part of group {list(ranks)}")
+    return ranks.index(global_rank)
+
+
+_last_without: tuple[int, ...] = ()
+
+
+def note_group_without(ranks: tuple[int, ...]) -> None:
+    """A group of these ranks was made, without this one."""
+    global _last_without
+    _last_without = ranks
 
 
 def get_backend(group: ProcessGroup | None = None) -> str:
@@ -321,16 +351,17 @@ def get_backend(group: ProcessGroup | None = None) -> str:
 def describe(group: ProcessGroup | None = None) -> dict[str, Any]:
     """What was chosen, for logs: rank, size, transport, and what moves its sums on (`ddp.transport.background`).
 
-    Where device memory was summed, also over which transport on each device, and why not over a better one.
+    These two are None until the first model is wrapped, which chooses. Where device memory was summed, also over which
+    transport on each device, and why not over a better one.
     """
     found = resolve(group)
-    transport = found.transport
+    transport = found._transport
     on_devices = {str(device): used.name for device, used in found._on_devices.items()}
     return {
         "rank": found.rank,
         "world_size": found.size(),
-        "transport": transport.name,
-        "progress": transport.progress,
+        "transport": transport and transport.name,
+        "progress": transport and transport.progress,
         **({"on_devices": on_devices, "not_used": found.refused} if on_devices else {}),
     }
 

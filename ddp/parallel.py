@@ -14,6 +14,7 @@ from ddp.agreement import Replica, check_replicas
 from ddp.buckets import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
 from ddp.contents import Contents, layouts
 from ddp.group import ProcessGroup, resolve
+from ddp.hook_types import BuiltinCommHookType
 from ddp.hooks import Hook, check_hook
 from ddp.join import Join
 from ddp.logging_data import logging_data
@@ -435,6 +436,10 @@ class DistributedDataParallel(nn.Module):
         for future in found if isinstance(found, list | tuple) else [found]:
             if future is not None:
                 future.wait()
+
+    def _register_builtin_comm_hook(self, comm_hook_type: BuiltinCommHookType) -> None:
+        """Collective: `register_comm_hook` of one of the hooks that PyTorch has in C++."""
+        self.register_comm_hook(self.process_group, comm_hook_type.hook)
 
     def _register_fused_optim(
         self, optim: type[Optimizer], *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ddp import hooks, local_sgd, sampler
+from ddp import hook_types, hooks, local_sgd, sampler
 from ddp.parallel import DistributedDataParallel
 from ddp.sampler import DistributedSampler
 from ddp.sync_batch_norm import SyncBatchNorm
@@ -54,7 +54,11 @@ _module(
     PostLocalSGDOptimizer=local_sgd.PostLocalSGDOptimizer,
 )
 _module("ddp.algorithms")
-_module("ddp.algorithms.ddp_comm_hooks")
+_module(
+    "ddp.algorithms.ddp_comm_hooks",
+    DDPCommHookType=hook_types.DDPCommHookType,
+    register_ddp_comm_hook=hook_types.register_ddp_comm_hook,
+)
 for _name, _names in _HOOKS.items():
     _module(f"ddp.algorithms.ddp_comm_hooks.{_name}", **_picked(hooks, _names))
 _module("ddp.algorithms.model_averaging")

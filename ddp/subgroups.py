@@ -10,6 +10,7 @@ from ddp.calls import Call
 from ddp.group import (
     NON_GROUP_MEMBER,
     ProcessGroup,
+    note_group_without,
     resolve,
     seconds_of,
     subgroups,
@@ -68,13 +69,12 @@ def new_group(
             )
     if len(set(numbers)) != len(numbers):
         raise ValueError(f"new_group: ranks come twice in {list(numbers)}")
-    seconds = world.timeout if timeout is None else seconds_of("new_group", timeout)
+    seconds = seconds_of("new_group", timeout, world.timeout)
     if not use_local_synchronization:
         run(world, Call("new_group", (("ranks", numbers),)))
-    elif world.rank not in numbers:
-        return NON_GROUP_MEMBER
     count = _made[numbers] = _made.get(numbers, 0) + 1
     if world.rank not in numbers:
+        note_group_without(numbers)
         return NON_GROUP_MEMBER
     comm = None
     if world.comm is not None:
@@ -99,8 +99,9 @@ def new_subgroups(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[ProcessGroup, list[ProcessGroup]]:
-    """Collective: cuts the world into groups of consecutive ranks, by default one a node; this rank's, and all of them.
+    """Collective: cuts a group, by default the world, into groups of consecutive ranks, by default one a node.
 
+    Gives this rank's, and all of them. Other ranks may do the same with other groups at the same time.
     Raises ValueError when the ranks cannot be dealt evenly.
     """
     world = resolve(group)
@@ -112,9 +113,12 @@ def new_subgroups(
     if world.size() % size:
         raise ValueError(f"The world size ({world.size()}) must be divisible by group_size ({size})")
     lists = [list(world.ranks[begin : begin + size]) for begin in range(0, world.size(), size)]
-    own, made = new_subgroups_by_enumeration(lists, timeout, backend, pg_options, group_desc)
-    assert own is not None
-    return own, made
+    run(world, Call("new_subgroups", (("group_size", size),)))
+    made = [
+        new_group(ranks, timeout, backend, pg_options, use_local_synchronization=True, group_desc=group_desc)
+        for ranks in lists
+    ]
+    return made[world.rank // size], made
 
 
 def new_subgroups_by_enumeration(

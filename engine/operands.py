@@ -5,7 +5,7 @@ Both answer to the few attributes that `engine.dispatch` reads of a tensor, so t
 given.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from engine import promotion
 from engine.device import CPU
@@ -36,14 +36,21 @@ class _Absent:
     tensor = array
 
 
+_KINDS = (int, float, complex, bool)
+
+
 class Scalar(_Absent):
     """A Python number as an operand: it takes part in promotion by its type, and its value is no part of a plan."""
 
     __slots__ = ()
 
     def __init__(self, value: bool | int | float | complex) -> None:
+        kind = type(value)
+        if kind not in _KINDS:  # a subclass, as of an IntEnum, is no Python number to NumPy's promotion
+            kind = next(known for known in _KINDS if isinstance(value, known))
+            value = cast("Any", kind)(value)
         self._array = value
-        self._spec = number_spec(type(value))
+        self._spec = number_spec(kind)
 
 
 UNDEFINED = _Absent(None, None)  # an optional tensor that was not given

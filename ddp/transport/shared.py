@@ -23,7 +23,8 @@ be fast: it has left round k and fills its array for round k + 1 while rank s is
   after everybody has read it.
 
 Memory order: the data must be visible before the number that announces it, and must be read after that number. x86
-keeps that order by itself, Arm does not: `MPI.Win.Sync` on a window of one byte is the fence, on both sides.
+keeps that order by itself, Arm does not: `MPI.Win.Sync` on a window of one byte, of this process alone, is the fence,
+on both sides.
 """
 
 import os
@@ -126,7 +127,7 @@ class SharedTransport:
         """Collective over the node, whose communicator is now this transport's own."""
         self._node = node
         self._local = node.rank
-        self._fence_window = MPI.Win.Allocate_shared(1, 1, comm=node)
+        self._fence_window = MPI.Win.Allocate_shared(1, 1, comm=MPI.COMM_SELF)  # its own: to free it waits for nobody
         self._fence_window.Lock_all(MPI.MODE_NOCHECK)  # Win.Sync is only defined inside an access epoch
         self._fence = self._fence_window.Sync
         self._in_flight: list[Any] = []  # in the order of start

@@ -299,3 +299,33 @@ def test_the_future_of_a_work(group, ranks: int) -> None:
 def test_barrier(group) -> None:
     assert ddp.barrier() is None
     assert ddp.barrier(async_op=True).wait()
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("async_op", [False, True])
+def test_lists_of_tensors_together(group, ranks: int, async_op: bool) -> None:
+    tensors = [part(group.rank), part(group.rank, "int64", (4,))]
+    work = ddp.all_reduce_coalesced(tensors, async_op=async_op)
+    if async_op:
+        assert work.wait()
+        assert work.is_success()
+        assert work.result() == tensors
+    for tensor, dtype, shape in zip(tensors, ("float32", "int64"), ((2, 3), (4,)), strict=True):
+        assert np.array_equal(tensor.numpy(), sum(part(rank, dtype, shape).numpy() for rank in range(ranks)))
+    lists = [[engine.empty(2, 3), engine.empty(4, dtype=engine.int64)] for _ in range(ranks)]
+    work = ddp.all_gather_coalesced(lists, [part(group.rank), part(group.rank, "int64", (4,))], async_op=async_op)
+    if async_op:
+        assert work.wait()
+    for rank, (first, second) in enumerate(lists):
+        assert np.array_equal(first.numpy(), part(rank).numpy())
+        assert np.array_equal(second.numpy(), part(rank, "int64", (4,)).numpy())
+
+
+@EVERYWHERE
+def test_wrong_lists_of_tensors(group, ranks: int) -> None:
+    with pytest.raises(TypeError, match="all_reduce_coalesced: expected tensors as a list of tensors, got int"):
+        ddp.all_reduce_coalesced(3)
+    with pytest.raises(ValueError, match="all_reduce_coalesced: expected at least one tensor in tensors"):
+        ddp.all_reduce_coalesced([])
+    with pytest.raises(ValueError, match=rf"expected output_tensor_lists of {ranks} lists of 1 tensors, got lists of"):
+        ddp.all_gather_coalesced([[part(0)]] * (ranks + 1), [part(0)])

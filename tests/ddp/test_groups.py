@@ -101,6 +101,68 @@ def test_subgroups(group) -> None:
     assert own.size() == 4
 
 
+@pytest.mark.mpi(ranks=[4])
+def test_subgroups_of_groups_that_divide_the_ranks(group) -> None:
+    half, _ = ddp.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+    own, made = ddp.new_subgroups(1, group=half)
+    assert (own.ranks, own.size(), len(made)) == ((group.rank,), 1, 2)
+    pair, made = ddp.new_subgroups(2, group=half)
+    assert (pair.ranks, len(made)) == (half.ranks, 1)
+    tensor = engine.tensor([group.rank])
+    ddp.all_reduce(tensor, group=pair)
+    assert tensor.item() == sum(half.ranks)
+    with pytest.raises(ValueError, match="group_size differs between ranks"):
+        ddp.new_subgroups(1 + group.rank // 2, group=half)
+
+
+@SEVERAL
+def test_a_group_one_is_not_in_may_be_cleaned_up_and_asked_about(group, ranks: int) -> None:
+    """PyTorch's test_gloo_rank_membership."""
+    before = list(ddp.group.subgroups)
+    some = ddp.new_group([1])
+    assert ddp.get_group_rank(some, 1) == 0
+    with pytest.raises(ValueError, match=r"Global rank 0 is not part of group \[1\]"):
+        ddp.get_group_rank(some, 0)
+    _, made = ddp.new_subgroups_by_enumeration([[rank] for rank in range(ranks)])
+    for one in (some, *made):
+        ddp.destroy_process_group(one)
+    assert ddp.group.subgroups == before
+
+
+@EVERYWHERE
+def test_a_groups_own_methods(group, ranks: int) -> None:
+    """The forms in which hooks of PyTorch's documentation call them."""
+    me = group.rank
+    assert (group.rank(), group.size()) == (me, ranks)
+    ones = engine.ones(2)
+    total = group.allreduce([ones]).get_future().then(lambda future: future.value()[0] / group.size()).wait()
+    assert total.tolist() == [1.0, 1.0]
+    highest = engine.tensor([me])
+    group.allreduce(highest, ddp.ReduceOp.MAX).wait()
+    assert highest.item() == ranks - 1
+    tensor = engine.tensor([me])
+    group.broadcast([tensor], ranks - 1).wait()
+    assert tensor.item() == ranks - 1
+    group.reduce(tensor.fill_(me), 0).wait()
+    assert tensor.item() == (sum(range(ranks)) if me == 0 else me)
+    rows = [engine.empty(1, dtype=engine.int64) for _ in range(ranks)]
+    group.allgather([rows], [engine.tensor([me])]).wait()
+    assert [row.item() for row in rows] == list(range(ranks))
+    whole = engine.empty(ranks, dtype=engine.int64)
+    group._allgather_base(whole, engine.tensor([me])).wait()
+    assert whole.tolist() == list(range(ranks))
+    group.reduce_scatter([tensor], [[engine.tensor([rank]) for rank in range(ranks)]]).wait()
+    assert tensor.item() == ranks * me
+    if ranks > 1:
+        sent = group.send([engine.tensor([me])], (me + 1) % ranks)
+        group.recv([tensor], (me - 1) % ranks).wait()
+        sent.wait()
+        assert tensor.item() == (me - 1) % ranks
+    assert group.barrier().wait()
+    with pytest.raises(ValueError, match=r"ProcessGroup.broadcast: expected one tensor, or a list of one, got 2"):
+        group.broadcast([ones, ones])
+
+
 @SEVERAL
 def test_wrong_ranks_of_a_group(group, ranks: int) -> None:
     for arguments, kind, words in [
@@ -271,8 +333,8 @@ def test_lists_of_objects_are_checked(group, ranks: int) -> None:
 
 @EVERYWHERE
 def test_monitored_barrier(group) -> None:
-    for _ in range(3):
-        ddp.monitored_barrier(timeout=datetime.timedelta(seconds=30))
+    for timeout in (datetime.timedelta(seconds=30), 30, 30.0):
+        ddp.monitored_barrier(group, timeout)
 
 
 @SEVERAL
@@ -288,6 +350,23 @@ def test_a_monitored_barrier_names_who_is_missing(group, ranks: int) -> None:
         with pytest.raises(RuntimeError, match=rf"rank {ranks - 1} failed to pass monitored_barrier"):
             ddp.monitored_barrier(timeout=short)
     ddp.monitored_barrier()
+
+
+@pytest.mark.parametrize("asked", ["OFF", "info", "DETAIL"])
+def test_the_debug_level_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", asked)
+    assert ddp.get_debug_level() is ddp.DebugLevel[asked.upper()]
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "MUCH")
+    with pytest.raises(ValueError, match="must be OFF, INFO, or DETAIL, got 'MUCH'"):
+        ddp.get_debug_level()
+
+
+def test_names_of_backends() -> None:
+    assert (ddp.Backend("GLOO"), ddp.Backend.NCCL, ddp.Backend.MPI) == ("gloo", "nccl", "mpi")
+    assert ddp.is_backend_available(ddp.Backend.GLOO)
+    assert [ddp.get_default_backend_for_device(device) for device in ("cpu", "cuda:1")] == ["gloo", "nccl"]
+    with pytest.raises(ValueError, match="not registered for device"):
+        ddp.get_default_backend_for_device("meta")
 
 
 ALONE = """

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 
 import ddp
 import engine
@@ -52,6 +53,32 @@ def test_allreduce_hook_gives_the_bits_of_no_hook(group, task, as_view) -> None:
     for plain, hooked in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         assert plain.grad.numpy().tobytes() == hooked.grad.numpy().tobytes()
         assert plain.grad.stride() == hooked.grad.stride()
+
+
+@RANKS
+@pytest.mark.parametrize("name", list(DDPCommHookType.__members__))
+def test_hooks_by_pytorchs_names(group, name) -> None:
+    net = DistributedDataParallel(Weights("a"))
+    register_ddp_comm_hook(DDPCommHookType[name], net, None)
+    net(a=2.0 * group.rank).backward()
+    averaged = mean(group, lambda rank: 2 * rank)
+    assert gradients(net)["a"] == pytest.approx(2.0 * group.rank if name == "NOOP" else averaged, abs=0.02)
+
+
+@RANKS
+def test_pytorchs_built_in_hooks_and_one_that_calls_the_group(group) -> None:
+    def averaged(state: ddp.ProcessGroup, bucket: GradBucket) -> Future[engine.Tensor]:
+        shared = state.allreduce([bucket.buffer() / state.size()]).get_future()
+        return shared.then(lambda future: future.value()[0])
+
+    for kind in ddp.BuiltinCommHookType:
+        net = DistributedDataParallel(Weights("a"))
+        net._register_builtin_comm_hook(kind)
+        net(a=6.0 * group.rank).backward()
+        assert gradients(net) == {"a": mean(group, lambda rank: 6 * rank)}
+    net = with_hook(averaged, "a", state=group)
+    net(a=6.0 * group.rank).backward()
+    assert gradients(net) == {"a": mean(group, lambda rank: 6 * rank)}
 
 
 @RANKS

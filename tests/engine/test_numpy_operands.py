@@ -1,5 +1,6 @@
 """NumPy's scalars, arrays and functions beside Tensors; the answers are those of PyTorch 2.13 with NumPy 2."""
 
+import enum
 import operator
 
 import numpy as np
@@ -104,3 +105,14 @@ def test_an_operand_that_is_no_tensor_is_asked_for_its_reflected_operator():
     assert (T * Scaling())[1] is T
     with pytest.raises(TypeError, match="unsupported operand type"):
         T @ "text"
+
+
+class Number(enum.IntEnum):
+    THREE = 3
+
+
+def test_a_subclass_of_a_python_number_counts_as_that():
+    for result in (T * Number.THREE, T + Number.THREE, Number.THREE - T):
+        assert result.dtype is T.dtype
+        assert result.numpy().dtype == T.numpy().dtype
+    assert (T * Number.THREE).tolist() == (T * 3).tolist()
