@@ -108,6 +108,7 @@ from engine.older import (
     svd as svd,
 )
 from engine.ops import *
+from engine.ops.taking_out import wrapped as _wrapped
 from engine.printing import (
     get_printoptions as get_printoptions,
     printoptions as printoptions,
@@ -173,6 +174,7 @@ for _name, _value in list(globals().items()):
         if f"engine.{_name}" in _sys.modules:
             globals()[_name] = _sys.modules[f"engine.{_name}"]
 
+globals().update(_wrapped("engine", globals()))
 bool, float, int = _dtypes.bool_, _dtypes.float_, _dtypes.int_
 memory_format = _MemoryFormat
 inverse, pinverse = linalg.inv, linalg.pinv

@@ -13,6 +13,7 @@ from typing import Any
 
 from engine import dtypes, ops
 from engine.dims import wrap_dim
+from engine.ops.taking_out import wrapped as _wrapped
 from engine.tensor import Tensor
 
 Sizes = Sequence[int] | None
@@ -195,3 +196,6 @@ def ifftshift(input: Tensor, dim: Any = None) -> Tensor:
     """The inverse of `fftshift`."""
     axes = _axes("ifftshift", input, None, dim)
     return ops.roll(input, [(input.shape[axis] + 1) // 2 for axis in axes], axes)
+
+
+globals().update(_wrapped("engine.fft", globals()))

@@ -30,6 +30,7 @@ from engine.ops.solving import cholesky as cholesky
 from engine.ops.solving import det as det
 from engine.ops.solving import inv as inv
 from engine.ops.solving import solve as solve
+from engine.ops.taking_out import wrapped as _wrapped
 from engine.tensor import Tensor
 
 
@@ -410,3 +411,6 @@ def tensorsolve(A: Tensor, B: Tensor) -> Tensor:
     """X with tensordot(A, X, X.ndim) = B."""
     shape = tuple(A.shape[B.ndim :])
     return solve(A.reshape(B.numel(), -1), B.reshape(-1)).reshape(shape)
+
+
+globals().update(_wrapped("engine.linalg", globals()))

@@ -59,6 +59,7 @@ from engine.ops import xlogy as xlogy
 from engine.ops import (
     zeta as zeta,
 )
+from engine.ops.taking_out import wrapped as _wrapped
 
 __all__ = [
     "digamma",
@@ -93,3 +94,5 @@ __all__ = [
     "xlogy",
     "zeta",
 ]
+
+globals().update(_wrapped("engine.special", globals()))

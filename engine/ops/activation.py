@@ -21,6 +21,7 @@ from engine.namespaces import OPERATORS
 from engine.ops.common import in_single_precision, kept, require_real
 from engine.ops.gpu import alike, on_arrays, served
 from engine.ops.inplace import inplace
+from engine.ops.out import deliver
 from engine.ops.selection import where
 from engine.ops.special_functions import erf_array
 from engine.spec import Spec
@@ -145,11 +146,13 @@ def _flat_kernel(operator: Operator, name: str) -> None:
 _flat_kernel(GELU, "gelu_forward")
 
 
-def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+def gelu(input: Tensor, approximate: str = "none", *, out: Tensor | None = None) -> Tensor:
     """x Φ(x), with Φ by erf, or by its tanh approximation with `approximate="tanh"`.
 
     Raises: RuntimeError for another approximation; NotImplementedError for a dtype that is not real floating point.
     """
+    if out is not None:
+        return deliver(out, gelu, input, approximate)
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"gelu: approximate argument must be either none or tanh, got {approximate!r}")
     return apply(GELU, (input,), (approximate,))

@@ -181,22 +181,14 @@ _min_along, argmin = _picked("min", "argmin")
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Any = None) -> Any:
     """The largest element; with an axis (values, indices); with a Tensor the elementwise maximum."""
     if out is not None:
-        return (
-            values_indices(deliver(out, max, input, dim, keepdim))
-            if isinstance(dim, int)
-            else deliver(out, max, input, dim)
-        )
+        return deliver(out, max, input, dim, keepdim, same_dtype=isinstance(dim, int))
     return _extremum_call(input, dim, keepdim, "maximum", amax, _max_along)
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Any = None) -> Any:
     """The smallest element; with an axis (values, indices); with a Tensor the elementwise minimum."""
     if out is not None:
-        return (
-            values_indices(deliver(out, min, input, dim, keepdim))
-            if isinstance(dim, int)
-            else deliver(out, min, input, dim)
-        )
+        return deliver(out, min, input, dim, keepdim, same_dtype=isinstance(dim, int))
     return _extremum_call(input, dim, keepdim, "minimum", amin, _min_along)
 
 

@@ -299,11 +299,13 @@ LINEAR.derivative(
 )
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias.
 
     Shapes: input (..., in_features), weight (out_features, in_features), bias (out_features,) -> (..., out_features).
     """
+    if out is not None:
+        return deliver(out, linear, input, weight, bias)
     if weight._spec.ndim == 1:
         return matmul(input, weight) if bias is None else matmul(input, weight) + bias
     return apply(LINEAR, (input, weight)) if bias is None else apply_ternary(LINEAR, input, weight, bias)

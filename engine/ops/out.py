@@ -53,21 +53,21 @@ def deliver(
     warn: bool = True,
     **keywords: Any,
 ) -> Any:
-    """What `function(*arguments, **keywords)` returns, in `out`: a Tensor, or a tuple of as many as there are results.
+    """What `function(*arguments, **keywords)` returns, in `out`: a Tensor, or a tuple of as many as there are results
+    (they come back under the results' names, where those have any).
 
     Computed in memory of its own first. `same_dtype`: whether `out` must have the result's dtype, or one it can be cast
     to (else `cast_error` is raised). `overlap`: which overlap with an input is refused. `warn`: of a resize.
     Raises: TypeError when `out` is no Tensor; RuntimeError as the module says.
     """
     name = function.__name__
-    inputs = list(_tensors(arguments))
+    inputs = list(_tensors((*arguments, *keywords.values())))
     outs = tuple(out) if isinstance(out, tuple | list) else (out,)
     for each in outs:
         _check(name, each, inputs)
     with no_grad():
-        results = function(*arguments, **keywords)
-    if isinstance(results, Tensor):
-        results = (results,)
+        returned = function(*arguments, **keywords)
+    results = (returned,) if isinstance(returned, Tensor) else returned
     if len(results) != len(outs):
         raise TypeError(f"{name}(): argument 'out' must be a tuple of {len(results)} Tensors, got {len(outs)}")
     for each, result in zip(outs, results, strict=True):
@@ -76,7 +76,9 @@ def deliver(
         if each._array is not None:
             each._array[...] = result._array
         mark_written(each, f"{name}(out=)", False)
-    return out
+    if isinstance(returned, Tensor) or type(returned) is tuple:
+        return out
+    return returned._make(outs) if hasattr(returned, "_make") else type(returned)(outs)  # with the results' names
 
 
 def _tensors(arguments: Iterable[Any]) -> Iterable[Tensor]:

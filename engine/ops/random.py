@@ -152,7 +152,7 @@ def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
         return bernoulli_(empty(tuple(input.shape), dtype=input.dtype, device=input.device), input, generator=generator)
     draws = _stream(generator).random(tuple(input.shape))
     probability = input.detach().cpu().numpy()
-    return wrap_array((draws < probability).astype(input.dtype.numpy), input.device)
+    return wrap_array(np.asarray(draws < probability).astype(input.dtype.numpy), input.device)
 
 
 def multinomial(

@@ -109,7 +109,7 @@ def _inside(nd: Any, input: Any, low: Any, high: Any) -> Any:
 def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None = None) -> Tensor:
     """Values limited to [min, max]; either bound may be a number, a Tensor or None."""
     if out is not None:
-        return deliver(out, clamp, input, min, max, overlap="partial")
+        return deliver(out, clamp, input, min, max, same_dtype=False, overlap="partial")
     return apply(CLAMP, (input, *clamp_bounds(input, min, max)))
 
 

@@ -66,7 +66,7 @@ def sort(
 ) -> values_indices:
     """(values in order, where they lay) along an axis; always stable. NaN counts as largest."""
     if out is not None:
-        return values_indices(deliver(out, sort, input, dim, descending, stable))
+        return deliver(out, sort, input, dim, descending, stable)
     dim = wrap_dim(dim, input.ndim, "sort")
     if not input.ndim:
         return values_indices((input.clone(), input.new_zeros((), dtype=int64)))
@@ -124,7 +124,7 @@ def topk(
     Raises: RuntimeError if the axis has fewer than k elements.
     """
     if out is not None:
-        return values_indices(deliver(out, topk, input, k, dim, largest, sorted))
+        return deliver(out, topk, input, k, dim, largest, sorted)
     dim = wrap_dim(dim, input.ndim, "topk")
     if not input.ndim:
         if k > 1:

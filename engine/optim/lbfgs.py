@@ -15,9 +15,10 @@ class LBFGS(Optimizer):
     """Steps along -H g, where H approximates the inverse Hessian from the last `history_size` changes of g and p.
 
     One parameter group. `step(closure)` runs up to `max_iter` iterations; the closure clears the gradients, computes
-    the loss, calls backward and returns the loss. State, of the first parameter: func_evals, n_iter, d, t, old_dirs,
-    old_stps, ro, H_diag, prev_flat_grad, prev_loss. Nocedal (1980), torch.optim.LBFGS. Raises: ValueError for a
-    negative lr or several groups; RuntimeError for another line search than "strong_wolfe".
+    the loss, calls backward and returns the loss. A complex number counts as two real ones. State, of the first
+    parameter: func_evals, n_iter, d, t, old_dirs, old_stps, ro, H_diag, prev_flat_grad, prev_loss. Nocedal (1980),
+    torch.optim.LBFGS. Raises: ValueError for a negative lr or several groups; RuntimeError for another line search
+    than "strong_wolfe".
     """
 
     def __init__(
@@ -50,19 +51,16 @@ class LBFGS(Optimizer):
         return self.param_groups[0]["params"]
 
     def _flat_gradient(self) -> Tensor:
-        """All gradients in a row, in logical order; zeros where there is none."""
-        return engine.cat(
-            [
-                param.new_zeros(param.numel()) if param.grad is None else param.grad.detach().reshape(-1)
-                for param in self._params
-            ]
-        )
+        """All gradients in a row, in logical order; zeros where there is none; complex ones as pairs of numbers."""
+        gradients = (engine.zeros_like(each) if each.grad is None else each.grad.detach() for each in self._params)
+        return engine.cat([_real(each).reshape(-1) for each in gradients])
 
     def _move(self, step: float, direction: Tensor) -> None:
         at = 0
         for param in self._params:
-            size = param.numel()
-            param.add_(direction[at : at + size].view(param.shape), alpha=step)
+            real = _real(param)
+            size = real.numel()
+            real.add_(direction[at : at + size].view(real.shape), alpha=step)
             at += size
 
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
@@ -161,6 +159,10 @@ class LBFGS(Optimizer):
             return Point(step, loss, gradient, float(gradient.dot(direction)))
 
         return strong_wolfe(at, start, step, _largest(direction), max_evaluations=max_evaluations)
+
+
+def _real(x: Tensor) -> Tensor:
+    return engine.view_as_real(x) if x.is_complex() else x
 
 
 def _largest(x: Tensor) -> float:

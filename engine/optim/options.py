@@ -21,7 +21,9 @@ def check_not_negative(**options: Any) -> None:
 
 
 def check_betas(betas: Any) -> tuple[float, float]:
-    """Both as floats. Raises ValueError unless they lie in [0, 1)."""
+    """Both as floats. Raises ValueError unless they lie in [0, 1), and both or none are tensors."""
+    if isinstance(betas[0], Tensor) != isinstance(betas[1], Tensor):
+        raise ValueError(f"betas must be either both floats or both Tensors, got {betas}")
     first, second = (float(beta) for beta in betas)
     for index, beta in enumerate((first, second)):
         if not 0.0 <= beta < 1.0:

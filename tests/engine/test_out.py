@@ -21,7 +21,7 @@ CALLS: dict[str, tuple[Callable[..., Any], bool, str]] = {
     "lerp": (lambda x, **o: engine.lerp(x, x, 0.5, **o), True, "partial"),
     "addcmul": (lambda x, **o: engine.addcmul(x, x, x, value=2, **o), True, "partial"),
     "where": (lambda x, **o: engine.where(x > 2, x, x, **o), False, "partial"),
-    "clamp": (lambda x, **o: engine.clamp(x, 1, 3, **o), False, "partial"),
+    "clamp": (lambda x, **o: engine.clamp(x, 1, 3, **o), True, "partial"),
     "sum": (lambda x, **o: engine.sum(x, 1, **o), True, "none"),
     "mean": (lambda x, **o: engine.mean(x, 1, **o), True, "none"),
     "prod": (lambda x, **o: engine.prod(x, 1, **o), True, "none"),

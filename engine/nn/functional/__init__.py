@@ -128,6 +128,7 @@ from engine.ops import (
     softplus,
     softshrink,
 )
+from engine.ops.taking_out import wrapped as _wrapped
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -253,3 +254,5 @@ __all__ = [
     "upsample_bilinear",
     "upsample_nearest",
 ]
+
+globals().update(_wrapped("engine.nn.functional", globals()))

@@ -111,3 +111,11 @@ def test_views_of_nothing_keep_their_dtype(dtype: engine.dtype) -> None:
         assert view.dtype is dtype
         assert view.storage_offset() == 1
         assert view.numel() == 0
+
+
+@pytest.mark.parametrize("dtype", [engine.float16, engine.float32, engine.float64])
+def test_bernoulli_of_one_number_is_an_array_of_none_dimensions(dtype: engine.dtype) -> None:
+    drawn = engine.bernoulli(engine.ones((), dtype=dtype))
+    assert isinstance(drawn.numpy(), np.ndarray)
+    assert drawn.item() == 1
+    assert drawn.dtype is dtype

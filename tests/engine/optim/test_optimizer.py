@@ -359,3 +359,32 @@ def test_scheduler_errors() -> None:
         schedulers.CyclicLR(optim.Adagrad([ones(2)]), 0.1, 0.2)
     with pytest.raises(ValueError, match="Factor"):
         schedulers.ReduceLROnPlateau(optimizer, factor=1.0)
+
+
+def test_lbfgs_minimises_over_complex_parameters_as_over_their_parts() -> None:
+    start = engine.tensor([[1.0, -2.0], [0.5, 3.0]])
+    target = engine.tensor([[0.25, 1.0], [-1.0, 2.0]])
+    runs = []
+    for read in (engine.view_as_complex, lambda pairs: pairs):
+        parameter = read(start.clone()).detach().clone().requires_grad_()
+        optimizer = engine.optim.LBFGS([parameter], lr=0.5, max_iter=3, line_search_fn="strong_wolfe")
+
+        def closure(parameter: Any = parameter, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            parts = engine.view_as_real(parameter) if parameter.is_complex() else parameter
+            loss = ((parts - target) ** 2 * engine.tensor([1.0, 3.0])).sum()
+            loss.backward()
+            return loss
+
+        losses = [float(optimizer.step(closure)) for _ in range(3)]
+        found = parameter.detach()
+        runs.append((losses, (engine.view_as_real(found) if found.is_complex() else found).tolist()))
+    assert runs[0] == runs[1]
+    assert runs[0][0][-1] < runs[0][0][0] / 4
+
+
+@pytest.mark.parametrize("betas", [(0.9, "tensor"), ("tensor", 0.9)])
+def test_betas_are_both_numbers_or_both_tensors(betas: Any) -> None:
+    given = tuple(engine.tensor(0.9) if beta == "tensor" else beta for beta in betas)
+    with pytest.raises(ValueError, match="both floats or both Tensors"):
+        engine.optim.Adam([engine.zeros(2, requires_grad=True)], betas=given)
