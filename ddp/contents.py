@@ -6,6 +6,7 @@ from typing import Any
 import engine
 import engine.nn as nn
 from ddp.agreement import TensorLayout
+from engine.nn.utils.stateless import is_given
 
 Named = list[tuple[str, Any]]  # by path, as in `state_dict`
 
@@ -59,12 +60,17 @@ class Contents:
         ]
 
     def check(self) -> None:
-        """Raises RuntimeError when, since `note`, a parameter was exchanged or unfrozen, or a module with some was."""
+        """Raises RuntimeError when, since `note`, a parameter was exchanged or unfrozen, or a module with some was.
+
+        What `functional_call` puts in the place of a parameter is its caller's: nobody averages its gradient.
+        """
         for modules, children, where in self._children:
             if tuple(modules.values()) != children:
                 self._refuse_new_modules(modules, children, where)
         for parameters, name, parameter, trainable, path in self._noted:
             if parameters.get(name) is not parameter:
+                if is_given(parameters, name):
+                    continue
                 raise RuntimeError(
                     f"DistributedDataParallel: parameter {path} was exchanged for another one since the module was "
                     "wrapped; wrap it again"

@@ -26,7 +26,7 @@ from engine.optim.optimizer import Closure, Group, StateDict
 def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None = None) -> None:
     """Collective: every parameter becomes its mean over the ranks, in a few large messages.
 
-    params: tensors, or parameter groups as an optimizer has them.
+    params: tensors, or parameter groups as an optimizer has them. The mean of integers is cut to an integer, towards 0.
     """
     group = resolve(process_group)
     entries = [entry["params"] if isinstance(entry, dict) else [entry] for entry in params]
@@ -34,10 +34,15 @@ def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None
     by_kind: dict[tuple[engine.dtype, engine.device], list[engine.Tensor]] = {}
     for tensor in tensors:
         by_kind.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for (_, device), alike in by_kind.items():
+    for (dtype, device), alike in by_kind.items():
         # Dense parameters in memory order, so that nothing is permuted; ranks have the same strides.
         joined = array_module(device).concatenate([_flat(tensor) for tensor in alike])
-        all_reduce(engine.Tensor(joined, spec_of_array(joined, device)), ReduceOp.AVG, group)
+        if dtype.is_floating_point or dtype.is_complex:
+            all_reduce(engine.Tensor(joined, spec_of_array(joined, device)), ReduceOp.AVG, group)
+        else:
+            joined = joined.astype("int64")
+            all_reduce(engine.Tensor(joined, spec_of_array(joined, device)), ReduceOp.SUM, group)
+            joined = abs(joined) // group.size() * array_module(device).sign(joined)
         begin = 0
         for tensor in alike:
             mean = joined[begin : begin + tensor.numel()]
@@ -95,8 +100,9 @@ class PeriodicModelAverager:
 class HierarchicalModelAverager:
     """Averages within small groups often and within large ones seldom: when several are due, within the largest.
 
-    period_group_size_dict: period -> number of consecutive ranks, both rising; the last size is that of all ranks.
-    Making one is collective. Raises ValueError for sizes that do not rise or do not divide one another, or the world.
+    period_group_size_dict: period -> number of consecutive ranks, which never falls as periods rise; the last size is
+    that of all ranks. Making one is collective. Raises ValueError for sizes that fall or do not divide one another, or
+    the world.
     """
 
     def __init__(
@@ -118,14 +124,14 @@ class HierarchicalModelAverager:
                 f"The last value in arg ``period_group_size_dict`` {sizes[-1]} must be equal to the size of arg "
                 f"``process_group`` {world.size()}."
             )
-        if any(large % small or large <= small for small, large in pairwise(sizes)):
-            raise ValueError(f"HierarchicalModelAverager: expected group sizes that divide one another, got {sizes}")
+        if any(large % small for small, large in pairwise(sizes)):
+            raise ValueError(f"HierarchicalModelAverager: expected sizes that each divide the next one, got {sizes}")
         self.warmup_steps = warmup_steps
         self.step = 0
-        self.period_process_group_dict = {
-            period: world if size == world.size() else new_subgroups(size, world)[0]
-            for period, size in zip(periods, sizes, strict=True)
+        groups = {
+            size: world if size == world.size() else new_subgroups(size, world)[0] for size in dict.fromkeys(sizes)
         }
+        self.period_process_group_dict = {period: groups[size] for period, size in zip(periods, sizes, strict=True)}
 
     def average_parameters(self, params: Iterable[Any]) -> None:
         """Collective: counts the call, and averages within the largest group whose period it is."""

@@ -20,6 +20,9 @@ class SyncBatchNorm(_BatchNorm):
     process_group: the ranks; default all. Gradients of weight and bias are local, as any; wrap the model in
     DistributedDataParallel to average them. Source: torch.nn.SyncBatchNorm, which is for GPUs only.
 
+    Where no rank has any value, statistics stay as they are. Without running statistics, eval mode normalises by those
+    of this rank's batch, as BatchNorm does.
+
     Raises ValueError for fewer than 2 axes, and when there is only one value a channel on all ranks together.
     """
 
@@ -42,8 +45,8 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     def forward(self, input: engine.Tensor) -> engine.Tensor:
-        """Collective in training mode."""
-        if not is_initialized() or not (self.training or self.running_mean is None):
+        """Collective in training mode, and only there."""
+        if not is_initialized() or not self.training:
             return super().forward(input)
         group = resolve(self.process_group)
         if group.size() == 1:
@@ -52,7 +55,7 @@ class SyncBatchNorm(_BatchNorm):
         if input.shape[1] != self.num_features:
             raise ValueError(f"SyncBatchNorm: expected {self.num_features} channels, got {input.shape[1]}")
         output, mean, variance, count = _Normalize.apply(input, self.weight, self.bias, self.eps, group)
-        if self.training and self.track_running_stats:
+        if self.track_running_stats:
             self._update_running(mean, variance, count)
         return output
 
@@ -63,6 +66,8 @@ class SyncBatchNorm(_BatchNorm):
         assert seen is not None
         with engine.no_grad():
             seen.add_(1)
+            if not count:
+                return
             momentum = 1.0 / float(seen) if self.momentum is None else self.momentum
             for running, new in ((self.running_mean, mean), (self.running_var, variance * (count / (count - 1)))):
                 running.mul_(1 - momentum).add_(new.to(running.dtype) * momentum)
@@ -105,12 +110,12 @@ class _Normalize(Function):
         local_mean = _channel_sums(wide) / max(local_count, 1)
         local_spread = _channel_sums((wide - _along_channels(local_mean, wide)).square())
         count, mean, spread = _combine(group, local_count, local_mean, local_spread)
-        if count < 2:
+        if count == 1:
             raise ValueError(
                 "Expected more than 1 value per channel when training, got input size "
                 f"{list(input.shape)} on this rank and {count} in all"
             )
-        variance = spread / count
+        variance = spread / max(count, 1)
         inverse = 1 / (variance + eps).sqrt()
         output = (wide - _along_channels(mean, wide)) * _along_channels(inverse, wide)
         if weight is not None:
@@ -118,7 +123,7 @@ class _Normalize(Function):
         if bias is not None:
             output = output + _along_channels(_single_precision(bias), wide)
         ctx.save_for_backward(input, weight, mean, inverse)
-        ctx.group, ctx.count = group, count
+        ctx.group, ctx.count = group, max(count, 1)
         ctx.mark_non_differentiable(mean, variance)
         return output.to(input.dtype), mean, variance, count
 

@@ -78,6 +78,34 @@ def test_hierarchical(group) -> None:
         assert parameter.tolist() == [expected] * 3, step
 
 
+@pytest.mark.mpi(ranks=[4])
+def test_hierarchical_with_one_size_for_several_periods(group) -> None:
+    averager = HierarchicalModelAverager({2: 2, 4: 4, 8: 4})
+    assert [each.size() for each in averager.period_process_group_dict.values()] == [2, 4, 4]
+    parameter = nn.Parameter(engine.full((3,), 12.0 * group.rank))
+    averager.average_parameters([parameter])
+    assert parameter.tolist() == [18.0] * 3
+
+
+@RANKS
+def test_parameters_that_are_not_floating(group) -> None:
+    """Beside others; in the averagers and in the optimizer."""
+    for dtype in (engine.int64, engine.int8, engine.bool):
+        model = Weights("a")
+        alike = nn.Parameter(engine.tensor([-7, 0, 1]).to(dtype), requires_grad=False)
+        unlike = nn.Parameter(engine.tensor([group.rank, -group.rank]).to(dtype), requires_grad=False)
+        model.alike, model.unlike = alike, unlike
+        before = alike.tolist()
+        optimizer = PostLocalSGDOptimizer(SGD(model.parameters(), lr=1.0), PeriodicModelAverager(period=2))
+        (model(a=12.0 * group.rank)).backward()
+        optimizer.step()
+        total = sum(range(group.size()))
+        assert model.a.tolist() == [-12.0 * total / group.size()] * 3
+        assert alike.tolist() == before
+        if dtype is not engine.bool:
+            assert unlike.tolist() == [total // group.size(), -(total // group.size())]
+
+
 @RANKS
 def test_what_averagers_refuse(group) -> None:
     with pytest.raises(ValueError, match="Arg ``warmup_steps`` must be a non-negative number"):
@@ -93,7 +121,7 @@ def test_what_averagers_refuse(group) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             HierarchicalModelAverager(sizes)
-    with pytest.raises(ValueError, match="group sizes that divide one another"):
+    with pytest.raises(ValueError, match="sizes that each divide the next one"):
         HierarchicalModelAverager({1: group.size() + 1, 2: group.size()})
 
 

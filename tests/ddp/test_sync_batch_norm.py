@@ -119,6 +119,31 @@ def test_conversion_keeps_everything(group) -> None:
 
 
 @pytest.mark.mpi(ranks=[2])
+def test_in_eval_mode_nothing_is_communicated(group) -> None:
+    """Also without running statistics: one rank may evaluate alone, and then sees its own batch."""
+    norm = SyncBatchNorm(3, track_running_stats=False).eval()
+    if group.rank == 0:
+        inputs = engine.arange(12.0).reshape(4, 3)
+        assert norm(inputs).tolist() == nn.BatchNorm1d(3, track_running_stats=False).eval()(inputs).tolist()
+    group.exchange(None)
+
+
+@RANKS
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 2, 2), (2, 3, 0)])
+def test_without_any_value_on_any_rank(group, shape) -> None:
+    norm = SyncBatchNorm(3)
+    norm(12.0 * engine.arange(6.0).reshape(2, 3))
+    before = [buffer.tolist() for name, buffer in norm.named_buffers() if name.startswith("running")]
+    inputs = engine.zeros(shape, requires_grad=True)
+    outputs = norm(inputs)
+    assert outputs.shape == shape
+    outputs.sum().backward()
+    assert inputs.grad.shape == shape
+    assert norm.weight.grad.tolist() == norm.bias.grad.tolist() == [0.0] * 3
+    assert [buffer.tolist() for name, buffer in norm.named_buffers() if name.startswith("running")] == before
+
+
+@pytest.mark.mpi(ranks=[2])
 def test_errors(group) -> None:
     norm = SyncBatchNorm(3)
     with pytest.raises(ValueError, match="expected at least 2D input"):

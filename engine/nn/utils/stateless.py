@@ -6,6 +6,13 @@ from typing import Any
 from engine.nn.module import Module
 from engine.tensor import Tensor
 
+_given: list[tuple[int, str]] = []  # the id of a module's parameters or buffers, and the name: of calls under way
+
+
+def is_given(members: Mapping[str, Any], name: str) -> bool:
+    """Whether `members[name]`, of a module's parameters or buffers, is what a `functional_call` under way was given."""
+    return (id(members), name) in _given
+
 
 def functional_call(
     module: Module,
@@ -49,9 +56,11 @@ def functional_call(
         for name, value in values.items():
             members, own_name = places[name]
             members[own_name] = value
+            _given.append((id(members), own_name))
         arguments = () if args is None else args if isinstance(args, tuple) else (args,)
         return module(*arguments, **(kwargs or {}))
     finally:
         for name in values:
             members, own_name = places[name]
             members[own_name] = before[name]
+            _given.remove((id(members), own_name))
