@@ -80,22 +80,24 @@ def as_it_is(bound: Bound) -> Bound:
     return bound
 
 
-def with_host_scalars(bound: Bound, *places: int) -> Bound:
-    """The rule on copies of host arrays on the device of the gradient; what it returns for the inputs at `places` goes
-    to where they are.
+def with_host_scalars(bound: Bound, place: int | None) -> Bound:
+    """The rule on copies of host arrays on the device of the gradient; what it returns for the input at `place` (None:
+    for each of them) goes to where that is.
     """
-    places_of_specs = tuple(f"specs[{place}]" for place in places)
 
-    def rule(g: Any, nd: Any, *rest: Any) -> Any:
-        specs, arguments = rest[: len(places)], rest[len(places) :]
-        if not nd.records:
-            arguments = tuple(nd.xp.asarray(each) if isinstance(each, np.ndarray) else each for each in arguments)
-        found = bound.rule(*arguments)
-        if len(places) == 1 and not isinstance(found, tuple | list):
-            return _where_it_belongs(found, specs[0])
+    def rule(g: Any, nd: Any, specs: Any, *arguments: Any) -> Any:
+        found = bound.rule(*(arguments if nd.records else (_on_device(each, nd.xp) for each in arguments)))
+        if place is not None:
+            return _where_it_belongs(found, specs[place])
         return tuple(_where_it_belongs(each, spec) for each, spec in zip(found, specs, strict=False))
 
-    return Bound(rule, ("g", "nd", *places_of_specs, *bound.places))
+    return Bound(rule, ("g", "nd", "specs", *bound.places))
+
+
+def _on_device(value: Any, xp: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_on_device(each, xp) for each in value)
+    return xp.asarray(value) if isinstance(value, np.ndarray) else value
 
 
 def _where_it_belongs(gradient: Any, spec: Spec | None) -> Any:

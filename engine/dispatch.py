@@ -23,13 +23,18 @@ when it is off.
 Complex and half precision tensors have plans whose operator is a twin with other derivative rules (`for_complex`,
 `for_half_precision`; engine/derivative.py).
 
+The last input may be a list of tensors (`inputs="input indices*"`): rule, kernel and derivative rules get it as a
+tuple, while calls and plans have its tensors one after the other. Only a rule for all inputs at once (below) can give
+gradients of it.
+
 Derivative rules name what they need by parameter name: `g` (the gradient of the output; a tuple for operators with
 several outputs), any input, any attribute, `out` (the output, or a tuple), `out1` (number 1 of several outputs, alone),
-`<input>_spec`, a residual (an extra array that forward returned for backward), `into` (memory that the gradient may be
-written to, or None), `needs` (which inputs need a gradient), and `nd` (the functions of engine.ops, on raw arrays or on
-Tensors, as the occasion demands). `backward` is a tuple with one rule an input (None: not differentiable) or one
-function that returns all of them. Only what the needed rules name is saved. With create_graph the rule runs on Tensors
-and is itself recorded; residuals are then None and the rule computes them again from its inputs.
+`<input>_spec`, `attributes` (all of them), a residual (an extra array that forward returned for backward), `into`
+(memory that the gradient may be written to, or None), `needs` (which inputs need a gradient), and `nd` (the functions
+of engine.ops, on raw arrays or on Tensors, as the occasion demands). `backward` is a tuple with one rule an input
+(None: not differentiable) or one function that returns all of them. Only what the needed rules name is saved. With
+create_graph the rule runs on Tensors and is itself recorded; residuals are then None and the rule computes them again
+from its inputs.
 """
 
 import copy
@@ -46,7 +51,7 @@ from engine.derivative import Bound, as_it_is, bind, conjugated, in_single_preci
 from engine.guard import guarded
 from engine.namespaces import OPERATORS
 from engine.plan import Plan
-from engine.recording import DeviceNode, OperatorNode, Record
+from engine.recording import WRITTEN_OUT_AT_MOST, DeviceNode, OperatorNode, Record, list_recorder
 from engine.recording import write_recorder as write_recorder  # replaced by engine.trace
 from engine.tensor import Tensor
 
@@ -54,6 +59,9 @@ Array = Any
 Inputs = tuple[Any, ...]  # Tensors, Scalars and UNDEFINED
 
 _PLANS_AT_MOST = 16_384
+_PLANS_OF_LISTS_AT_MOST = 1_024  # each as long as the list
+
+_LONG_LIST = (0, 0)  # the place of their recorder
 
 _spec_of_operand = attrgetter("_spec")
 _array_of_operand = attrgetter("_array")
@@ -79,7 +87,9 @@ class Operator:
         self.name = name
         self.rule = rule
         self.forward = forward
-        self.inputs = tuple(inputs)
+        self.inputs = tuple(name.removesuffix("*") for name in inputs)
+        # How many inputs stand before the list of tensors; None where there is no list.
+        self.before_list = len(inputs) - 1 if inputs and inputs[-1].endswith("*") else None
         self.attributes = tuple(attributes)
         self.outputs = outputs
         self.residuals = len(residuals)
@@ -100,19 +110,23 @@ class Operator:
         self.node_name = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
         self.node_type: type[OperatorNode] | None = None  # made at the first recorded call
         # What a derivative rule may ask for by name, and where `OperatorNode.apply` has it.
-        self._places = {name: name for name in ("g", "nd", "needs", "out", "into")}
-        self._places |= {name: f"values[{i}]" for i, name in enumerate(inputs)}
+        self._places = {name: name for name in ("g", "nd", "needs", "out", "into", "attributes")}
+        at = [f"{i}:" if i == self.before_list else str(i) for i in range(len(inputs))]
+        self._places |= {name: f"values[{i}]" for i, name in zip(at, self.inputs, strict=True)}
         self._places |= {name: f"attributes[{i}]" for i, name in enumerate(attributes)}
-        self._places |= {f"{name}_spec": f"specs[{i}]" for i, name in enumerate(inputs)}
+        self._places |= {f"{name}_spec": f"specs[{i}]" for i, name in zip(at, self.inputs, strict=True)}
         self._places |= {name: f"residuals[{i}]" for i, name in enumerate(residuals)}
         self._places |= {f"out{i}": f"out[{i}]" for i in range(outputs) if outputs > 1}
         self._bind_rules(backward)
-        # Bit mask of the inputs that have a derivative.
+        # Bit mask of the inputs that have a derivative (-1: of any number of them).
         self.grad_mask = sum(
             1 << i
             for i in range(len(inputs))
             if self.joint is not None or (i < len(self.rules) and self.rules[i] is not None)
         )
+        if self.before_list is not None:
+            assert not self.grad_mask >> self.before_list or self.joint is not None, f"{name}: a rule for a list alone"
+            self.grad_mask = self.grad_mask if self.joint is None else -1
         self.recorders: dict[tuple[int, int], Record] = {}
 
     def _bind_rules(self, backward: Any) -> None:
@@ -130,11 +144,19 @@ class Operator:
         else:
             asked = [rule.places for i, rule in enumerate(self.rules) if rule is not None and mask >> i & 1]
             places = set(chain.from_iterable(asked))
-        inputs = tuple(f"values[{i}]" in places for i in range(len(self.inputs)))
+        inputs = tuple(self._places[name] in places for name in self.inputs)
         return inputs, None if "out" in places else tuple(i for i in range(self.outputs) if f"out[{i}]" in places)
 
     def recorder(self, mask: int, count: int) -> Record:
-        """Makes and remembers what records a call with `count` inputs; the mask says which of them need gradients."""
+        """Makes and remembers what records a call with `count` inputs; the mask says which of them need gradients.
+
+        All calls with long lists have one.
+        """
+        if self.before_list is not None and count > WRITTEN_OUT_AT_MOST:
+            of_lists = self.recorders.get(_LONG_LIST)
+            if of_lists is None:
+                of_lists = self.recorders[_LONG_LIST] = list_recorder(self)
+            return of_lists
         made = self.recorders[mask, count] = write_recorder(self, count, mask)
         return made
 
@@ -186,8 +208,7 @@ class Operator:
         twin = self._variants.get(with_host_scalars)
         if twin is None:
             twin = self._twin(with_host_scalars)
-            everywhere = range(len(self.inputs))
-            twin.joint = None if self.joint is None else with_host_scalars(self.joint, *everywhere)
+            twin.joint = None if self.joint is None else with_host_scalars(self.joint, None)
             twin.rules = tuple(
                 None if rule is None else with_host_scalars(rule, place) for place, rule in enumerate(self.rules)
             )
@@ -221,10 +242,15 @@ class Operator:
 
     def plan(self, key: tuple[Any, ...]) -> Plan:
         """Makes and remembers the plan of a call; `key` is (attributes, *Specs)."""
-        if len(self.plans) >= _PLANS_AT_MOST:
+        if len(self.plans) >= (_PLANS_AT_MOST if self.before_list is None else _PLANS_OF_LISTS_AT_MOST):
             self.plans.clear()
         made = self.plans[key] = plan_wrapper(guarded(Plan(self, key[1:], key[0])))
         return made
+
+    def grouped(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The inputs of a call as rule and kernel take them: those of a list as one tuple."""
+        at = self.before_list
+        return values if at is None else (*values[:at], values[at:])
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"
@@ -248,7 +274,8 @@ def define(
     view: bool = False,
     prepare: Callable[[ModuleType, Plan], Callable[..., Any]] | None = None,
 ) -> Operator:
-    """Adds an operator to the table. `inputs`, `attributes` and `residuals` are names separated by blanks.
+    """Adds an operator to the table. `inputs`, `attributes` and `residuals` are names separated by blanks; a last input
+    with an asterisk is a list of tensors.
 
     `outputs=0` means as many as the rule returns. Raises ValueError when the name is taken.
     """
@@ -380,7 +407,7 @@ def _no_tensor(operator: Operator, inputs: Inputs) -> TypeError:
     place, value = next((place, each) for place, each in enumerate(inputs) if not hasattr(each, "_spec"))
     advice = "; make one with engine.tensor(...)" if isinstance(value, float | int | Sequence) else ""
     advice = "; make one with engine.from_numpy(...)" if hasattr(value, "__array__") else advice
-    name = operator.inputs[place]
+    name = operator.inputs[min(place, len(operator.inputs) - 1)]
     return TypeError(f"{operator.name}(): argument '{name}' must be Tensor, not {type(value).__name__}{advice}")
 
 

@@ -34,7 +34,7 @@ class Plan:
             self._run_on_one_device(operator, *moved)
             return
         try:
-            outs = operator.rule(*input_specs, *attributes)
+            outs = operator.rule(*operator.grouped(input_specs), *attributes)
         except RuntimeError as error:
             # "The size of tensor a ..." does not say of which operation; "add: The size ..." does.
             if type(error) is not RuntimeError or re.match(rf"{operator.name}|\w+(\(\))?:", str(error)):
@@ -60,9 +60,11 @@ class Plan:
         if operator.prepare is not None:
             self.run = operator.prepare(xp, self)
         else:
-            self.run = partial(
-                self._first_run, partial(call_kernel, kernel, xp, attributes) if attributes else partial(kernel, xp)
-            )
+            if operator.before_list is not None:
+                call = partial(call_with_list, kernel, xp, operator.before_list, attributes)
+            else:
+                call = partial(call_kernel, kernel, xp, attributes) if attributes else partial(kernel, xp)
+            self.run = partial(self._first_run, call)
 
     def _device(self) -> device:
         """The device of the call; a 0-dim CPU tensor may stand beside tensors elsewhere."""
@@ -140,6 +142,15 @@ def _run_with_copies(plan: Plan, places: tuple[int, ...], *arrays: Array) -> Any
 def call_kernel(kernel: Callable[..., Any], xp: ModuleType, attributes: tuple[Any, ...], *arrays: Array) -> Any:
     """The kernel of an operator with attributes."""
     return kernel(xp, *arrays, *attributes)
+
+
+def call_with_list(
+    kernel: Callable[..., Any], xp: ModuleType, before: int, attributes: tuple[Any, ...], *arrays: Array
+) -> Any:
+    """The kernel of an operator whose last input is a list."""
+    if before:
+        return kernel(xp, *arrays[:before], arrays[before:], *attributes)
+    return kernel(xp, arrays, *attributes)
 
 
 def _fits(array: Array, spec: Spec) -> bool:

@@ -46,7 +46,8 @@ class OperatorNode(Node):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("_saved_", "_raw_saved_")):
-            return saved_attribute(self, self.plan.operator.inputs, name)
+            operator = self.plan.operator
+            return saved_attribute(self, operator.inputs, operator.before_list, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def apply(self, gradients: list[Any], recorded: bool, edges: Sequence[Edge | None] | None = None) -> Sequence[Any]:
@@ -69,7 +70,7 @@ class OperatorNode(Node):
                 return [None] * len(edges)
         outs: Any = None
         if recorded:
-            values = [None if entry is None else entry.tensor(self) for entry in saved]
+            values: Any = [None if entry is None else entry.tensor(self) for entry in saved]
             refuse_detached(self, values)
             if self.saved_outputs is not None:
                 outs = tuple(None if entry is None else entry.tensor(self) for entry in self.saved_outputs)
@@ -84,10 +85,13 @@ class OperatorNode(Node):
         if outs is not None and operator.outputs == 1:
             outs = outs[0]
         specs: Any = plan.input_specs
-        if len(values) < len(operator.inputs):  # trailing optional inputs that were left out
-            missing = (None,) * (len(operator.inputs) - len(values))
-            values += missing
-            specs += missing
+        count = len(operator.inputs)
+        if len(values) < count:  # trailing optional inputs that were left out, or nothing was saved
+            values += (None,) * (count - len(values))
+        if len(specs) < count:
+            specs += (None,) * (count - len(specs))
+        if operator.before_list is not None:
+            values = tuple(values)
         attributes = plan.attributes
         joint = operator.joint
         if joint is not None:
@@ -161,7 +165,7 @@ _LOAD_INPUT = """
 
 def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
     """The function that records a call with `count` inputs, of which those in the bit mask need gradients."""
-    keep_inputs, outputs_kept = operator.keeps(mask)
+    keep_inputs, outputs_kept = _kept(operator, count, mask)
     needed = [i for i in range(count) if mask >> i & 1]
     kept = [i for i in range(count) if keep_inputs[i]]
     names = ", ".join(f"t{i}" for i in range(count))
@@ -232,7 +236,7 @@ def write_recorder(operator: "Operator", count: int, mask: int) -> Record:
 
 def write_step(operator: "Operator", count: int, mask: int) -> Callable[[OperatorNode, list[Any]], Sequence[Any]]:
     """The function that runs the backward step of such a call on raw arrays; see `OperatorNode.apply`."""
-    keep_inputs, outputs_kept = operator.keeps(mask)
+    keep_inputs, outputs_kept = _kept(operator, count, mask)
     lines = ["def step(node, gradients):"]
     if operator.outputs == 1:
         lines += ["    g = gradients[0]", "    if g is None:"]
@@ -263,7 +267,13 @@ def write_step(operator: "Operator", count: int, mask: int) -> Callable[[Operato
         **{f"specs[{i}]": f"specs[{i}]" if i < count else "None" for i in range(len(operator.inputs))},
         **{f"attributes[{i}]": f"plan.attributes[{i}]" for i in range(len(operator.attributes))},
         **{f"residuals[{i}]": f"node.residuals[{i}]" for i in range(operator.residuals)},
+        "attributes": "plan.attributes",
+        "specs": "specs",
     }
+    at = operator.before_list
+    if at is not None:
+        places[f"values[{at}:]"] = f"({''.join(f'v{i}, ' for i in range(at, count) if keep_inputs[i])})"
+        places[f"specs[{at}:]"] = f"specs[{at}:]"
     namespace: dict[str, Any] = {"FREED": FREED, "SavedInput": SavedInput, "offered": offered}
 
     def call(name: str, bound: Any, into: str) -> str:
@@ -279,6 +289,44 @@ def write_step(operator: "Operator", count: int, mask: int) -> Callable[[Operato
         ]
         lines.append(f"    return ({', '.join(results)},)")
     return _compiled("step", lines, namespace, operator.name)
+
+
+def _kept(operator: "Operator", count: int, mask: int) -> tuple[tuple[bool, ...], tuple[int, ...] | None]:
+    """`Operator.keeps` for each of `count` inputs: all tensors of a list are as the list is."""
+    inputs, outputs = operator.keeps(mask)
+    return inputs + inputs[-1:] * (count - len(inputs)), outputs
+
+
+WRITTEN_OUT_AT_MOST = 8  # inputs of an operator on a list: code for each number of them would have no end
+
+
+def list_recorder(operator: "Operator") -> Record:
+    """What records calls with many inputs, with loops where `write_recorder` has lines."""
+    keep_inputs, outputs_kept = operator.keeps(operator.grad_mask)
+    differentiable = [operator.grad_mask >> i & 1 for i in range(len(operator.inputs))]
+    node_type = operator.node_type or operator.make_node_type()
+
+    def record(plan: "Plan", inputs: tuple[Any, ...], outputs: tuple[Any, ...], residuals: Sequence[Array]) -> None:
+        more = len(inputs) - len(keep_inputs)
+        edges = [
+            tensor.gradient_edge() if wanted and tensor.requires_grad else None
+            for tensor, wanted in zip(inputs, differentiable + differentiable[-1:] * more, strict=True)
+        ]
+        node = node_type(edges, plan, residuals)
+        if isinstance(node, DeviceNode):
+            node.place = current_place(plan.out.device.index)
+        kept = keep_inputs + keep_inputs[-1:] * more
+        node.saved = [tensor._save() if keep else None for tensor, keep in zip(inputs, kept, strict=True)]
+        for number, out in enumerate(outputs):
+            if out._spec.dtype.category >= 2:
+                out._requires_grad, out._grad_fn, out._output_nr = True, node, number
+        if outputs_kept != ():
+            node.saved_outputs = tuple(
+                out._save(number) if outputs_kept is None or number in outputs_kept else None
+                for number, out in enumerate(outputs)
+            )
+
+    return record
 
 
 def _compiled(name: str, lines: list[str], namespace: dict[str, Any], operator: str) -> Any:

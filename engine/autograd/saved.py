@@ -217,9 +217,9 @@ class RawSavedTensor:
         setattr(self._node, where, type(entries)((*entries[:index], entry, *entries[index + 1 :])))
 
 
-def saved_attribute(node: Any, inputs: tuple[str, ...], name: str) -> Any:
+def saved_attribute(node: Any, inputs: tuple[str, ...], before_list: int | None, name: str) -> Any:
     """`node.<name>` for `_saved_<input>` and `_saved_result` (the Tensor), and the same with `_raw_saved_` (a
-    RawSavedTensor).
+    RawSavedTensor). The last input may be a list, after `before_list` others: then it is a tuple of them.
 
     Raises: AttributeError for any other name; RuntimeError when the saved tensors were freed.
     """
@@ -233,6 +233,11 @@ def saved_attribute(node: Any, inputs: tuple[str, ...], name: str) -> Any:
     if node.saved is None:
         raise RuntimeError(FREED)
     entries = getattr(node, where) or ()
+    if where == "saved" and index == before_list and any(isinstance(each, SavedTensor) for each in entries[index:]):
+        return tuple(
+            RawSavedTensor(node, (where, place)) if raw else entries[place].tensor(node)
+            for place in range(index, len(entries))
+        )
     entry = entries[index] if index < len(entries) else None
     if not isinstance(entry, SavedTensor):
         raise AttributeError(f"{node.name()} did not save {wanted!r}")

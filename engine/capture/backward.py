@@ -79,12 +79,12 @@ def on_node(
         return original(node, given, recorded, edges)
     edges = node.next_edges if edges is None else edges
     count = len(operator.inputs)
-    values = [None if entry is None else entry.array(node) for entry in node.saved]
+    values: Any = [None if entry is None else entry.array(node) for entry in node.saved]
     outs: Any = None
     if node.saved_outputs is not None:
         outs = tuple(None if entry is None else entry.array(node) for entry in node.saved_outputs)
         outs = outs[0] if operator.outputs == 1 else outs
-    values += [None] * (count - len(values))
+    values = (*values, *(None,) * (count - len(values)))
     specs = (*node.plan.input_specs, *(None,) * (count - len(node.plan.input_specs)))
     places: dict[str, Any] = {
         "g": given[0] if operator.outputs == 1 else tuple(given),
@@ -97,7 +97,12 @@ def on_node(
         **{f"specs[{i}]": spec for i, spec in enumerate(specs)},
         **{f"attributes[{i}]": value for i, value in enumerate(node.plan.attributes)},
         **{f"residuals[{i}]": value for i, value in enumerate(node.residuals)},
+        "attributes": node.plan.attributes,
+        "specs": specs,
     }
+    if operator.before_list is not None:
+        at = operator.before_list
+        places |= {f"values[{at}:]": values[at:], f"specs[{at}:]": specs[at:]}
 
     def call(bound: Any, number: int, joint: bool = False) -> Any:
         raw = [places[place] for place in bound.places]

@@ -7,7 +7,6 @@ Read in this order: row, pointwise, reduce, views, parts, copy, matmul; then the
 
 from typing import TYPE_CHECKING, Any
 
-from engine.ops import index as _index
 from engine.ops import pointwise as _pointwise
 from engine.ops.activation import (
     celu as celu,
@@ -201,6 +200,10 @@ from engine.ops.group_norm import group_norm as group_norm
 from engine.ops.im2col import (
     col2im as col2im,
     im2col as im2col,
+)
+from engine.ops.index import (
+    index_backward as index_backward,
+    index_get as index_get,
 )
 from engine.ops.layer_norm import (
     layer_norm as layer_norm,
@@ -448,10 +451,4 @@ if TYPE_CHECKING:
 
 
 # One public function a row of the pointwise table; the wrappers above (add, sub, div, where, clamp) take precedence.
-globals().update(
-    {
-        name: function
-        for name, function in (_pointwise.FUNCTIONS | _index.INDEX_FUNCTIONS).items()
-        if name not in globals()
-    }
-)
+globals().update({name: function for name, function in _pointwise.FUNCTIONS.items() if name not in globals()})

@@ -64,7 +64,7 @@ INDEX_SELECT = define(
     rule=lambda input, index, dim: input.like(shape=(*input.shape[:dim], index.numel, *input.shape[dim + 1 :])),
     forward=lambda xp, input, index, dim: input.take(index, dim),
     backward=(
-        lambda g, nd, index, input_spec, dim: nd.index_backward1(g, index, (dim,), tuple(input_spec.shape)),
+        lambda g, nd, index, input_spec, dim: nd.index_backward(g, (index,), (dim,), tuple(input_spec.shape)),
         None,
     ),
     inputs="input index",

@@ -13,15 +13,16 @@ from engine.ops.along_axis import index_select
 from engine.ops.common import common_dtype, in_single_precision, with_common_dtype
 from engine.ops.index import wrap_device_array
 from engine.ops.out import deliver
-from engine.ops.views import unsqueeze, with_parameters
+from engine.ops.views import unsqueeze
 from engine.spec import Spec
 from engine.tensor import Tensor
 
 
-def _cat_rule(*rest: Any) -> Spec:
-    *specs, dim = rest
+def _cat_rule(specs: tuple[Spec, ...], dim: int) -> Spec:
     first = specs[0]
     for position, spec in enumerate(specs):
+        if spec is first:
+            continue
         if spec.ndim != first.ndim:
             raise RuntimeError(
                 f"cat: Tensors must have same number of dimensions: got {first.ndim} and {spec.ndim} (tensor "
@@ -36,47 +37,28 @@ def _cat_rule(*rest: Any) -> Spec:
                 )
     total = sum(spec.shape[dim] for spec in specs)
     shape = (*first.shape[:dim], total, *first.shape[dim + 1 :])
-    formats = {layout.suggest_memory_format(spec.shape, spec.stride) for spec in specs}
+    different = tuple(dict.fromkeys(specs))
+    formats = {layout.suggest_memory_format(spec.shape, spec.stride) for spec in different}
     memory_format = formats.pop() if len(formats) == 1 else layout.contiguous_format
-    return first.like(shape=shape, stride=layout.strides_for_format(shape, memory_format), dtype=common_dtype(*specs))
+    return first.like(
+        shape=shape, stride=layout.strides_for_format(shape, memory_format), dtype=common_dtype(*different)
+    )
 
 
-def _cat(xp: ModuleType, *rest: Any) -> Any:
-    *arrays, dim = rest
+def _cat(xp: ModuleType, arrays: tuple[Any, ...], dim: int) -> Any:
     return xp.concatenate(with_common_dtype(arrays), axis=dim)
 
 
-def _cat_gradients(g: Any, nd: Any, needs: Any, sizes: tuple[int, ...], dim: int) -> list[Any]:
-    pieces, start = [], 0
-    for size, needed in zip(sizes, needs, strict=True):
-        key = (*(slice(None),) * dim, slice(start, start + size))
-        pieces.append(g[key] if needed else None)
-        start += size
+def _cat_slopes(g: Any, needs: Any, tensors_spec: tuple[Spec, ...], dim: int) -> list[Any]:
+    pieces, start, before = [], 0, (slice(None),) * dim
+    for spec, needed in zip(tensors_spec, needs, strict=True):
+        end = start + spec.shape[dim]
+        pieces.append(g[(*before, slice(start, end))] if needed else None)
+        start = end
     return pieces
 
 
-_cats: dict[int, Any] = {}
-
-
-def _cat_operator(count: int) -> Any:
-    """The cat of `count` tensors: their number is part of an operator's signature."""
-    operator = _cats.get(count)
-    if operator is None:
-        names = [f"tensor{i}" for i in range(count)]
-
-        def slopes(g: Any, nd: Any, needs: Any, dim: int, *specs: Spec) -> list[Any]:
-            return _cat_gradients(g, nd, needs, tuple(spec.shape[dim] for spec in specs), dim)
-
-        operator = _cats[count] = define(
-            "cat" if count == 1 else f"cat{count}",
-            rule=_cat_rule,
-            forward=_cat,
-            backward=with_parameters(slopes, ["g", "nd", "needs", "dim", *(f"{name}_spec" for name in names)]),
-            inputs=" ".join(names),
-            attributes="dim",
-        )
-        operator.node_name = "CatBackward0"
-    return operator
+CAT = define("cat", rule=_cat_rule, forward=_cat, backward=_cat_slopes, inputs="tensors*", attributes="dim")
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
@@ -92,7 +74,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
         if not tensor.ndim:
             raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
     kept = tuple(tensor for tensor in given if tensor.shape != (0,)) or given[:1]
-    return apply(_cat_operator(len(kept)), kept, (wrap_dim(dim, kept[0].ndim, "cat"),))
+    return apply(CAT, kept, (wrap_dim(dim, kept[0].ndim, "cat"),))
 
 
 concat = concatenate = cat
@@ -113,43 +95,26 @@ def _tensor_list(name: str, tensors: Any) -> tuple[Tensor, ...]:
     return given
 
 
-_stacks: dict[int, Any] = {}
-
-
-def _stack_rule(*rest: Any) -> Spec:
-    *specs, dim = rest
-    joined = _cat_rule(*rest)
+def _stack_rule(specs: tuple[Spec, ...], dim: int) -> Spec:
+    joined = _cat_rule(specs, dim)
     shape = (*joined.shape[:dim], len(specs), specs[0].shape[dim], *joined.shape[dim + 1 :])
     stride = layout.view_strides(tuple(joined.shape), joined.stride, shape)
     assert stride is not None, "an axis can always be split"
     return joined.like(shape=shape, stride=stride)
 
 
-def _stack(xp: ModuleType, *rest: Any) -> Any:
-    *arrays, dim = rest
+def _stack(xp: ModuleType, arrays: tuple[Any, ...], dim: int) -> Any:
     joined = xp.concatenate(with_common_dtype(arrays), axis=dim)
     return joined.reshape((*joined.shape[:dim], len(arrays), arrays[0].shape[dim], *joined.shape[dim + 1 :]))
 
 
-def _stack_operator(count: int) -> Any:
-    """The stack of `count` tensors along a new axis before an old one: their cat along that, split (as in PyTorch)."""
-    operator = _stacks.get(count)
-    if operator is None:
+def _stack_slopes(g: Any, needs: Any, dim: int) -> list[Any]:
+    before = (slice(None),) * dim
+    return [g[(*before, place)] if needed else None for place, needed in enumerate(needs)]
 
-        def slopes(g: Any, nd: Any, needs: Any, dim: int) -> list[Any]:
-            before = (slice(None),) * dim
-            return [g[(*before, place)] if needed else None for place, needed in enumerate(needs)]
 
-        operator = _stacks[count] = define(
-            "stack" if count == 1 else f"stack{count}",
-            rule=_stack_rule,
-            forward=_stack,
-            backward=slopes,
-            inputs=" ".join(f"tensor{i}" for i in range(count)),
-            attributes="dim",
-        )
-        operator.node_name = "StackBackward0"
-    return operator
+# Along a new axis before an old one: their cat along that, split (as in PyTorch).
+STACK = define("stack", rule=_stack_rule, forward=_stack, backward=_stack_slopes, inputs="tensors*", attributes="dim")
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
@@ -169,7 +134,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
             )
     if dim == given[0].ndim:
         return cat([unsqueeze(tensor, dim) for tensor in given], dim)
-    return apply(_stack_operator(len(given)), given, (dim,))
+    return apply(STACK, given, (dim,))
 
 
 def hstack(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:

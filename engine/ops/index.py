@@ -17,7 +17,7 @@ from engine.ops.parts import select, slice_along
 from engine.ops.scalars import assigned
 from engine.ops.scattering import combine_at
 from engine.ops.view_history import adopt_history, mark_written
-from engine.ops.views import unsqueeze, with_parameters
+from engine.ops.views import unsqueeze
 from engine.spec import Spec, spec_of
 from engine.tensor import Tensor
 
@@ -213,18 +213,15 @@ def _full_key(ndim: int, places: tuple[int, ...], indices: tuple[Any, ...]) -> t
     return tuple(key)
 
 
-def _take(xp: ModuleType, input: Any, *indices_and_places: Any) -> Any:
-    *indices, places = indices_and_places
-    return input[_full_key(input.ndim, places, tuple(indices))]
+def _take(xp: ModuleType, input: Any, indices: tuple[Any, ...], places: tuple[int, ...]) -> Any:
+    return input[_full_key(input.ndim, places, indices)]
 
 
-def _put_back(xp: ModuleType, g: Any, *rest: Any) -> Any:
-    *indices, places, shape = rest
+def _put_back(xp: ModuleType, g: Any, indices: tuple[Any, ...], places: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     zeros = xp.zeros(shape, g.dtype)
-    key = _full_key(len(shape), places, tuple(indices))
     if len(indices) == 1 and xp is np and places == (0,):
         return add_rows(zeros, indices[0], g)
-    combine_at(xp, "add", zeros, key, g)
+    combine_at(xp, "add", zeros, _full_key(len(shape), places, indices), g)
     return zeros
 
 
@@ -234,61 +231,48 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.nda
     return target
 
 
-_COUNTS = range(1, 9)  # one operator a number of index tensors, as their number is part of the signature
+# The two are each other's adjoint, so derivatives of any order stay among them.
+INDEX = define(
+    "index_get",
+    rule=lambda input, indices, places: _index_spec(input, places, indices),
+    forward=_take,
+    backward=(
+        lambda g, nd, indices, input_spec, places: nd.index_backward(g, indices, places, tuple(input_spec.shape)),
+    ),
+    inputs="input indices*",
+    attributes="places",
+)
+INDEX.node_name = "IndexBackward0"
+INDEX_BACKWARD = define(
+    "index_backward",
+    rule=lambda input, indices, places, shape: input.like(shape=shape),
+    forward=_put_back,
+    backward=(lambda g, nd, indices, places: nd.index_get(g, indices, places),),
+    inputs="input indices*",
+    attributes="places shape",
+)
 
 
-def _define_index(count: int) -> None:
-    names = [f"index{i}" for i in range(count)]
-
-    def rule(input: Spec, *rest: Any) -> Spec:
-        return _index_spec(input, rest[-1], rest[:-1])
-
-    def back_rule(input: Spec, *rest: Any) -> Spec:
-        return input.like(shape=rest[-1])
-
-    def slope(g: Any, nd: Any, places: Any, spec: Spec, *indices: Any) -> Any:
-        return nd.__getattr__(f"index_backward{count}")(g, *indices, places, tuple(spec.shape))
-
-    def again(g: Any, nd: Any, places: Any, *indices: Any) -> Any:
-        return nd.__getattr__(f"index{count}")(g, *indices, places)
-
-    forward_operator = define(
-        f"index{count}",
-        rule=rule,
-        forward=_take,
-        backward=(with_parameters(slope, ["g", "nd", "places", "input_spec", *names]), *(None for _ in names)),
-        inputs=" ".join(["input", *names]),
-        attributes="places",
-    )
-    backward_operator = define(
-        f"index_backward{count}",
-        rule=back_rule,
-        forward=_put_back,
-        backward=(with_parameters(again, ["g", "nd", "places", *names]), *(None for _ in names)),
-        inputs=" ".join(["input", *names]),
-        attributes="places shape",
-    )
-    INDEX_FUNCTIONS[f"index{count}"] = lambda input, *rest: apply(forward_operator, (input, *rest[:-1]), (rest[-1],))
-    INDEX_FUNCTIONS[f"index_backward{count}"] = lambda input, *rest: apply(
-        backward_operator, (input, *rest[:-2]), rest[-2:]
-    )
+def index_get(input: Tensor, indices: tuple[Tensor, ...], places: tuple[int, ...]) -> Tensor:
+    """The elements at index tensors, which stand for the axes `places`."""
+    return apply(INDEX, (input, *indices), (places,))
 
 
-INDEX_FUNCTIONS: dict[str, Any] = {}
-for _count in _COUNTS:
-    _define_index(_count)
+def index_backward(
+    input: Tensor, indices: tuple[Tensor, ...], places: tuple[int, ...], shape: tuple[int, ...]
+) -> Tensor:
+    """Zeros of `shape` with `input` added at index tensors; the adjoint of `index_get`."""
+    return apply(INDEX_BACKWARD, (input, *indices), (places, shape))
 
 
 def _index(view: Tensor, indices: list[Any]) -> Tensor:
     places, given = _checked_indices(view, indices)
-    return INDEX_FUNCTIONS[f"index{len(given)}"](view, *given, places)
+    return apply(INDEX, (view, *given), (places,))
 
 
 def _checked_indices(view: Tensor, indices: list[Any]) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
     """Places and tensors, wrapped and range-checked (a raw kernel would not name the tensor)."""
     places = tuple(axis for axis, index in enumerate(indices) if index is not None)
-    if len(places) > len(_COUNTS):
-        raise IndexError(f"at most {len(_COUNTS)} index tensors are supported, got {len(places)}")
     given = []
     for place in places:
         index, size = indices[place], view.shape[place]
@@ -374,12 +358,9 @@ def index_put_(
     key = _full_key(view.ndim, places, tuple(index._array for index in given))
     if state.grad_enabled and (view.requires_grad or value.requires_grad):
         # The history of the write: what was there where nothing was written, plus the values scattered to their places.
-        count = len(given)
         kept = view.detach().new_ones(view.shape, dtype=bool_)
         kept._array[key] = accumulate
-        spread = INDEX_FUNCTIONS[f"index_backward{count}"](
-            value.to(view.dtype).expand(shape), *given, places, tuple(view.shape)
-        )
+        spread = index_backward(value.to(view.dtype).expand(shape), given, places, tuple(view.shape))
         written = view * kept.to(view.dtype) + spread
         _write_at(view, key, value, accumulate)
         mark_written(view, "index_put_", True)

@@ -29,25 +29,12 @@ def view_operator(
 ) -> Any:
     """Defines a view of one input and one output."""
     if backward is None:
-        names = attributes.split()
 
-        def scatter(g: Any, nd: Any, input_spec: Spec, *values: Any) -> Any:
-            return nd.view_backward(g, name, values, tuple(input_spec.shape), overlapping)
+        def scatter(g: Any, nd: Any, input_spec: Spec, attributes: tuple[Any, ...]) -> Any:
+            return nd.view_backward(g, name, attributes, tuple(input_spec.shape), overlapping)
 
-        backward = (with_parameters(scatter, ["g", "nd", "input_spec", *names]),)
+        backward = (scatter,)
     return define(name, rule=rule, forward=forward, backward=backward, attributes=attributes, view=True)
-
-
-def with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
-    """`function` with a signature that names the attributes, for `engine.dispatch` to bind."""
-    import inspect
-
-    def bound(*values: Any) -> Any:
-        return function(*values)
-
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
-    setattr(bound, "__signature__", inspect.Signature(parameters))  # noqa: B010 - mypy knows no such attribute
-    return bound
 
 
 def _view_backward(

@@ -25,5 +25,5 @@ from tests.op_samples.table import Sample as Sample
 
 
 def names() -> Iterator[str]:
-    """Every operator there is, those included that appear at the first call with so many tensors (cat4, stack5)."""
+    """Every operator there is."""
     yield from sorted(OPERATORS.keys() | SAMPLES.keys())

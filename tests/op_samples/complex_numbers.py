@@ -110,7 +110,7 @@ for _name, _attributes in {
         add(_name, raw(_name, *_attributes), waves(2, 3))
 add("index_select", raw("index_select", 1), waves(2, 3), np.array([2, 0, 2]), reference=lambda x, i: x[:, i])
 add("gather", raw("gather", 1), waves(2, 3), whole(0, 3, 2, 4), reference=lambda x, i: np.take_along_axis(x, i, 1))
-add("cat2", lambda x, y: engine.cat([x, y]), waves(2, 3), waves(1, 3), reference=lambda *x: np.concatenate(x))
+add("cat", lambda x, y: engine.cat([x, y]), waves(2, 3), waves(1, 3), reference=lambda *x: np.concatenate(x))
 add("masked_fill", lambda x, m: x.masked_fill(m, 1j), waves(2, 3), whole(0, 2, 2, 3).astype(bool))
 
 _SQUARE = waves(2, 3, 3) + 3 * np.eye(3)

@@ -76,11 +76,11 @@ for _name, _attributes, _arrays in [
     add(_name, raw(_name, *_attributes), *_arrays)
 for _count in range(1, 9):
     _source, _index = NONE((2,) * max(_count, 2)), [_places(0)] * _count
-    add(f"index{_count}", raw(f"index{_count}", tuple(range(_count))), _source, *_index)
+    add("index_get", raw("index_get", tuple(range(_count))), _source, *_index)
     _shape = (0, *_source.shape[_count:])
     add(
-        f"index_backward{_count}",
-        raw(f"index_backward{_count}", tuple(range(_count)), _source.shape),
+        "index_backward",
+        raw("index_backward", tuple(range(_count)), _source.shape),
         NONE(_shape),
         *_index,
     )

@@ -8,15 +8,13 @@ for _count in range(1, 9):
     _names = [whole(0, 2, 3) if n % 2 else whole(0, 2, 2, 1) for n in range(_count)]
     _source = draw(*(2,) * max(_count, 2))
     _places = tuple(range(_count))
-    add(f"index{_count}", raw(f"index{_count}", _places), _source, *_names, reference=lambda x, *i: x[tuple(i)])
+    add("index_get", raw("index_get", _places), _source, *_names, reference=lambda x, *i: x[tuple(i)])
     _result = _source[tuple(_names)]
-    add(
-        f"index_backward{_count}", raw(f"index_backward{_count}", _places, _source.shape), draw(*_result.shape), *_names
-    )
-add("index1", raw("index1", (1,)), X, whole(0, 3, 2, 2), reference=lambda x, i: x[:, i])
-add("index1", raw("index1", (1,)), X, np.zeros(0, np.int64), reference=lambda x, i: x[:, i])
-add("index2", raw("index2", (0, 2)), X, whole(0, 2, 5), whole(0, 4, 5), reference=lambda x, i, j: x[i, :, j])
-add("index_backward1", raw("index_backward1", (0,), (3, 2)), draw(4, 2), np.array([1, 1, 0, 1]))
+    add("index_backward", raw("index_backward", _places, _source.shape), draw(*_result.shape), *_names)
+add("index_get", raw("index_get", (1,)), X, whole(0, 3, 2, 2), reference=lambda x, i: x[:, i])
+add("index_get", raw("index_get", (1,)), X, np.zeros(0, np.int64), reference=lambda x, i: x[:, i])
+add("index_get", raw("index_get", (0, 2)), X, whole(0, 2, 5), whole(0, 4, 5), reference=lambda x, i, j: x[i, :, j])
+add("index_backward", raw("index_backward", (0,), (3, 2)), draw(4, 2), np.array([1, 1, 0, 1]))
 add("index_select", raw("index_select", 1), X, whole(0, 3, 5), reference=lambda x, i: x.take(i, 1))
 add("index_select", raw("index_select", 1), X, np.zeros(0, np.int64), reference=lambda x, i: x.take(i, 1))
 add("gather", raw("gather", 2), X, whole(0, 4, 2, 3, 6), reference=lambda x, i: np.take_along_axis(x, i, 2))
