@@ -1,14 +1,47 @@
-"""What every test may use. Tests that want several MPI ranks are marked `mpi`: see `tests/mpi_plugin.py`."""
+"""What every test may use. Tests that want several MPI ranks are marked `mpi`: see `launch/testing/`."""
 
+import math
+import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import engine
 from engine import backend
-from tests import cuda_simulator
+from launch.cluster import cpu_quota
+from tests import cuda_simulator, tiers
 
-pytest_plugins = ["pytester", "tests.mpi_plugin"]
+pytest_plugins = ["pytester", "launch.testing"]
+
+
+_MOST_WORKERS = 8  # the tests on ranks are half of the work, and only four pieces of it
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run what a plain `pytest` leaves out, too (tests/tiers.py)")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return tiers.header(config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if tiers.is_left_out(collection_path) and not tiers.runs_everything(config) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not tiers.runs_everything(config):
+        config.hook.pytest_deselected(items=[item for item in items if tiers.needs_everything(item)])
+        items[:] = [item for item in items if not tiers.needs_everything(item)]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """The processors that affinity mask and control group leave; 0, in this process, where it is one."""
+    processors = min(len(os.sched_getaffinity(0)), math.ceil(cpu_quota()), _MOST_WORKERS)
+    return processors if processors > 1 else 0
 
 
 @pytest.fixture
@@ -18,6 +51,8 @@ def cuda() -> Iterator[engine.device]:
     try:
         backend.require_cupy()
     except RuntimeError:
+        if shutil.which("g++") is None:
+            pytest.skip("without a GPU its kernels run on the CPU, compiled by g++, and there is no g++")
         cuda_simulator.install()
         try:
             yield engine.device("cuda")

@@ -52,13 +52,13 @@ print("the end")
 @pytest.mark.parametrize(
     ("site", "ranks"),
     [
-        ("before wrapping", 2),
-        ("the data", 2),
+        pytest.param("before wrapping", 2, marks=pytest.mark.full),
+        pytest.param("the data", 2, marks=pytest.mark.full),
         ("forward", 3),
-        ("between forward and backward", 3),
+        pytest.param("between forward and backward", 3, marks=pytest.mark.full),
         ("a hook of backward", 2),
-        ("a hook of backward", 4),
-        ("after backward", 3),
+        pytest.param("a hook of backward", 4, marks=pytest.mark.full),
+        pytest.param("after backward", 3, marks=pytest.mark.full),
     ],
 )
 def test_an_exception_on_one_rank_ends_all_with_its_traceback(site: str, ranks: int) -> None:
@@ -95,6 +95,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_an_exception_in_a_worker_of_a_data_loader_ends_all() -> None:
     result = run_job(WORKER, 2, timeout=60, runner=())
     assert result.returncode != 0
@@ -103,6 +104,7 @@ def test_an_exception_in_a_worker_of_a_data_loader_ends_all() -> None:
     assert "rank 0 of 2 raised" not in result.stderr
 
 
+@pytest.mark.full
 def test_models_that_differ_end_the_job_with_the_difference() -> None:
     result = run_job(PROGRAM, 3, timeout=90, args=["model"], runner=())
     assert result.returncode != 0
@@ -186,16 +188,42 @@ elif site == "stopped":
             3,
             r"rank 2 has ended, but ranks 0, 1 wait for it in all_reduce \(number \d+ of the default group\); the job",
         ),
-        (
+        pytest.param(
             "exits before backward",
             2,
             r"rank 1 has ended, but rank 0 waits for it in gradient bucket 1 of 1 \(bias to weight\) \(number 1 of",
+            marks=pytest.mark.full,
         ),
-        ("leaves", 2, r"rank 1 has left the process group, but rank 0 waits for it in barrier"),
-        ("a collective for backward", 3, r"ranks 0, 1, 2 wait for each other, and that would never end"),
-        ("groups in another order", 2, r"ranks 0, 1 wait for each other, and that would never end; the job is ended"),
-        ("messages that nobody sends", 2, r"ranks 0, 1 wait for each other, (.|\n)*rank 1 waits in recv from rank 0 "),
-        ("one wraps a model", 2, r"ranks 0, 1 wait for each other, (.|\n)*rank 0 waits in an exchange of objects"),
+        pytest.param(
+            "leaves",
+            2,
+            r"rank 1 has left the process group, but rank 0 waits for it in barrier",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "a collective for backward",
+            3,
+            r"ranks 0, 1, 2 wait for each other, and that would never end",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "groups in another order",
+            2,
+            r"ranks 0, 1 wait for each other, and that would never end; the job is ended",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "messages that nobody sends",
+            2,
+            r"ranks 0, 1 wait for each other, (.|\n)*rank 1 waits in recv from rank 0 ",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "one wraps a model",
+            2,
+            r"ranks 0, 1 wait for each other, (.|\n)*rank 0 waits in an exchange of objects",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_a_rank_that_others_wait_for_in_vain_ends_the_job(site: str, ranks: int, words: str) -> None:
@@ -219,7 +247,7 @@ def test_another_order_of_collectives_is_an_error_that_names_both() -> None:
     ("site", "label"),
     [
         ("sleeps before a collective", "broadcast"),
-        ("sleeps in a hook", r"gradient bucket 1 of 1 \(bias to weight\)"),
+        pytest.param("sleeps in a hook", r"gradient bucket 1 of 1 \(bias to weight\)", marks=pytest.mark.full),
     ],
 )
 def test_who_sleeps_is_named_with_its_python_line_and_then_the_job_ends(site: str, label: str) -> None:
@@ -233,11 +261,13 @@ def test_who_sleeps_is_named_with_its_python_line_and_then_the_job_ends(site: st
     assert re.search(r"rank 1 is elsewhere, at\n", result.stderr)
 
 
+@pytest.mark.full
 def test_a_rank_that_is_late_but_comes_disturbs_nobody() -> None:
     result = run_job(LATE, 2, timeout=90, args=["sleeps for a while", "4"], runner=())
     assert (result.returncode, result.stdout, result.stderr) == (0, "the end\nthe end\n", "")
 
 
+@pytest.mark.full
 def test_a_rank_that_was_stopped_does_not_answer() -> None:
     result = run_job(LATE, 2, timeout=90, args=["stopped", "6"], runner=())
     assert result.returncode != 0
@@ -264,6 +294,7 @@ print("done")
 """
 
 
+@pytest.mark.full
 def test_a_rank_that_has_done_its_part_may_leave_while_another_still_reads() -> None:
     result = run_job(SLOW_TO_READ, 2, timeout=60, runner=())
     assert (result.returncode, result.stdout, result.stderr) == (0, "done\ndone\n", "")

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from launch.cluster import Host
 from launch.find import identify
-from tests.mpi_job import ROOT, mpirun_command, python_path
+from launch.testing.process import mpirun_command
+from tests.mpi_job import ROOT, python_path
 
 _CABLE = "rate 1gbit delay 1ms limit 100000"
 _RATE_ONLY = "rate 1gbit burst 128kb latency 100ms"

@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 import engine
+from launch.testing.process import mpirun_command
 from tests.data.reference_models import example
 from tests.examples.running import command, run, summary
-from tests.mpi_job import ROOT, mpirun_command
+from tests.mpi_job import ROOT
 
 SCRIPT = "examples/digits.py"
 

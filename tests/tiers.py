@@ -1,0 +1,49 @@
+"""What a plain `pytest` leaves out, so that it ends in minutes anywhere. `--full`, or naming a file, runs it too.
+
+Single tests are marked `full` where they stand.
+"""
+
+from pathlib import Path
+
+import pytest
+
+_TESTS = Path(__file__).parent
+
+LEFT_OUT = {
+    "the simulated GPU (needs g++)": (
+        "cuda_simulator",
+        "test_cuda_simulator",
+        "ddp/cuda",
+        "engine/cuda",
+        "engine/kernels/cuda",
+    ),
+    "two hosts (needs root and network namespaces)": ("ddp/test_faults_two_hosts.py", "ddp/test_two_hosts.py"),
+    "compiling into an empty cache": ("engine/kernels/test_jit.py", "engine/kernels/test_command.py"),
+    "random cases at length": ("ddp/test_reducer_random.py", "ddp/test_uneven_random.py"),
+}
+"""Folders and files of tests/, by reason. They are not even imported."""
+
+_IN_FILES = "most faults, long trainings"
+_PATHS = {_TESTS / name for names in LEFT_OUT.values() for name in names}
+
+
+def runs_everything(config: pytest.Config) -> bool:
+    """Whether nothing is left out."""
+    return bool(config.getoption("full")) or config.args_source is pytest.Config.ArgsSource.ARGS
+
+
+def is_left_out(path: Path) -> bool:
+    """Whether all tests of a file or folder are."""
+    return path in _PATHS
+
+
+def needs_everything(item: pytest.Item) -> bool:
+    """Whether a single test is left out: it is marked, or wants the (simulated) GPU."""
+    return item.get_closest_marker("full") is not None or "cuda" in getattr(item, "fixturenames", ())
+
+
+def header(config: pytest.Config) -> str:
+    """What a run says of it before it starts."""
+    if runs_everything(config):
+        return "tier: everything"
+    return f"tier: quick; left out, `pytest --full` runs it: {'; '.join([*LEFT_OUT, _IN_FILES])}"
