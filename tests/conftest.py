@@ -32,15 +32,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    rest = [item for item in items if tiers.needs_everything(item)]
     if not tiers.runs_everything(config):
-        config.hook.pytest_deselected(items=[item for item in items if tiers.needs_everything(item)])
-        items[:] = [item for item in items if not tiers.needs_everything(item)]
+        config.hook.pytest_deselected(items=rest)
+        items[:] = [item for item in items if item not in set(rest)]
+    for item in set(items) - set(rest):
+        item.add_marker("quick")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """The processors that affinity mask and control group leave; 0, in this process, where it is one."""
-    processors = min(len(os.sched_getaffinity(0)), math.ceil(cpu_quota()), _MOST_WORKERS)
+    processors = math.ceil(min(len(os.sched_getaffinity(0)), cpu_quota(), _MOST_WORKERS))
     return processors if processors > 1 else 0
 
 

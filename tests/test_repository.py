@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from tests.tiers import LEFT_OUT
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -23,10 +25,23 @@ def test_both_commands_are_on_the_first_screen() -> None:
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "PERFORMANCE.md"):
+    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "PERFORMANCE.md", "docs/testing.md"):
         targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
         missing = [t for t in targets if not t.startswith("https://") and not (ROOT / t).exists()]
         assert not missing, f"{document} links to {missing}"
+
+
+def test_the_tiers_are_documented_and_name_what_exists() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+    for words in ("pytest --full", "tests/tiers.py", "marked `full`", "marked `gpu`", "mark.mpi("):
+        assert words in contributing
+    for names in LEFT_OUT.values():
+        for name in names:
+            assert (ROOT / "tests" / name).exists()
+
+
+def test_ci_runs_the_full_tier() -> None:
+    assert "pytest --full" in (ROOT / ".ci/run").read_text()
 
 
 def test_files_that_the_documents_name_exist() -> None:

@@ -33,12 +33,14 @@ def runs_everything(config: pytest.Config) -> bool:
 
 
 def is_left_out(path: Path) -> bool:
-    """Whether all tests of a file or folder are."""
+    """Whether all tests of a file or folder are left out."""
     return path in _PATHS
 
 
 def needs_everything(item: pytest.Item) -> bool:
-    """Whether a single test is left out: it is marked, or wants the (simulated) GPU."""
+    """Whether a plain `pytest` leaves a test out: with its file, or it is marked, or wants the (simulated) GPU."""
+    if any(is_left_out(path) for path in (item.path, *item.path.parents)):
+        return True
     return item.get_closest_marker("full") is not None or "cuda" in getattr(item, "fixturenames", ())
 
 
