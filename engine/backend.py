@@ -188,6 +188,8 @@ def strided_view(array: Array, spec: Spec, offset: int) -> Array:
 
     The caller has checked that the view stays inside the storage.
     """
+    if isinstance(array, np.generic):  # what NumPy makes of the result of 0-dim arrays
+        array = np.asarray(array)
     if isinstance(array, np.ndarray):
         owner = storage(array)
         start = address(array) - address(owner) + offset * spec.dtype.itemsize

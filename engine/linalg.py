@@ -24,7 +24,8 @@ from engine.ops.lu import lu_factor as _lu_factor
 from engine.ops.matmul import matmul as matmul
 from engine.ops.norms import vector_norm as vector_norm
 from engine.ops.parts import diagonal as _diagonal
-from engine.ops.selection import where
+from engine.ops.selection import constant_beside, where
+from engine.ops.shapes import diag_embed
 from engine.ops.solving import LinAlgError as LinAlgError
 from engine.ops.solving import cholesky as cholesky
 from engine.ops.solving import det as det
@@ -164,9 +165,12 @@ def matrix_exp(A: Tensor) -> Tensor:
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """The Vandermonde matrix: powers 0 ... N - 1 of each element along a new last axis."""
+    if x.dtype.category == 0:
+        raise RuntimeError(f"linalg.vander supports floating point, complex, and integer tensors, but got {x.dtype}")
+    x = x if x.ndim else x.unsqueeze(0)
     size = x.shape[-1] if N is None else N
-    if size < 2 and N is not None:
-        raise RuntimeError(f"N must be greater than 1, got {N}")
+    if size < 2:
+        raise RuntimeError(f"N must be greater than 1, got {size}")
     return cat([x.new_ones((*x.shape, 1)), x.unsqueeze(-1).expand((*x.shape, size - 1)).cumprod(-1)], -1)
 
 
@@ -182,29 +186,54 @@ def svdvals(A: Tensor) -> Tensor:
     return svd(A, full_matrices=False)[1]
 
 
-def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
-    """The Moore-Penrose inverse; singular values below rtol times the largest count as 0."""
+def pinv(
+    A: Tensor,
+    rcond: float | None = None,
+    hermitian: bool = False,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+) -> Tensor:
+    """The Moore-Penrose inverse; singular values below max(atol, rtol times the largest) count as 0. `rcond` is an
+    older name of rtol. With `hermitian`, A is taken for symmetric, and of it the lower triangle is read.
+    """
+    rtol = rcond if rtol is None else rtol
+    if hermitian:
+        solving.check_matrix("linalg.pinv", A._spec, square=True)
+        lower = tril(A, -1)
+        diagonals = _diagonal(A, 0, -2, -1)
+        A = lower + lower.mH + diag_embed(diagonals.real if A.is_complex() else diagonals).to(A.dtype)
     if rtol is None:
-        rtol = max(A.shape[-2:], default=1) * dtypes.finfo(A.dtype).eps if A.is_floating_point() else 0.0
-    return apply(decompositions.PINV, (A,), (float(rtol),))
+        rtol = 0.0 if atol else max(A.shape[-2:], default=1) * dtypes.finfo(A.dtype.to_real()).eps
+    return apply(decompositions.PINV, (A,), (float(rtol), float(atol or 0.0)))
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
-    """X that minimises the Frobenius norm of A X - B, the residuals (only of full-rank A with more rows than columns),
-    and the rank.
+    """X that minimises the Frobenius norm of A X - B, the residuals, the rank and the singular values.
 
-    `driver` is accepted; the solution is the pseudo-inverse's.
+    The solution is the pseudo-inverse's, whatever the LAPACK driver; that says what comes with it, and what does not
+    is empty: "gelsy" (the default) gives ranks; "gels" residuals; "gelsd" and "gelss" both, and singular values.
+    Residuals are those of full-rank A with more rows than columns. Raises: RuntimeError for other drivers.
     """
+    driver = driver or "gelsy"
+    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
+        raise RuntimeError(
+            f"linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss), got {driver!r}"
+        )
     vector = B.ndim == A.ndim - 1
     right = B.unsqueeze(-1) if vector else B
     solution = matmul(pinv(A, rtol=rcond), right)
     solution = lay_out(solution, solving.column_major(solution._spec, tuple(solution.shape)).stride)
     ranks = matrix_rank(A.detach(), rtol=rcond)
     rows, columns = A.shape[-2:]
-    residuals = A.new_empty(0)
-    if rows > columns and bool((ranks == columns).all()):
+    residuals = values = A.new_empty(0, dtype=A.dtype.to_real())
+    if driver != "gelsy" and rows > columns and bool((ranks == columns).all()):
         residuals = (matmul(A, solution) - right).abs().square().sum(-2)
-    return LeastSquares(solution.squeeze(-1) if vector else solution, residuals, ranks, A.new_empty(0))
+    if driver in ("gelsd", "gelss"):
+        values = svdvals(A)
+    if driver == "gels":
+        ranks = A.new_empty(0, dtype=dtypes.int64)
+    return LeastSquares(solution.squeeze(-1) if vector else solution, residuals, ranks, values)
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:
@@ -254,6 +283,8 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
 def matrix_rank(A: Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Tensor:
     """How many singular values exceed max(atol, rtol * the largest)."""
     values = svdvals(A.detach())
+    if not values.shape[-1]:
+        return A.new_zeros(A.shape[:-2], dtype=dtypes.int64)
     if rtol is None:
         rtol = max(A.shape[-2:]) * dtypes.finfo(A.dtype).eps if not atol else 0.0
     limit = (values.amax(-1, keepdim=True) * rtol).clamp(min=atol or 0.0)
@@ -299,7 +330,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     if n < 0:
         return inv(A) if n == -1 else matrix_power(inv(A), -n)
     if n == 0:
-        return _eye(A, A.shape[-1]).expand(A.shape).clone()
+        return constant_beside(_eye(A, A.shape[-1]).expand(A.shape).clone(), A)
     if n == 1:
         return A.clone(memory_format=contiguous_format)
     half = matrix_power(A, n // 2) if n > 3 else A
@@ -407,8 +438,18 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     return inv(A.reshape(math.prod(rows), -1)).reshape(*columns, *rows)
 
 
-def tensorsolve(A: Tensor, B: Tensor) -> Tensor:
-    """X with tensordot(A, X, X.ndim) = B."""
+def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    """X with tensordot(A, X, X.ndim) = B; `dims` are axes of A that are moved to its end first.
+
+    Raises: RuntimeError where A is no square matrix of B's elements.
+    """
+    if dims is not None:
+        A = A.movedim(tuple(dims), tuple(range(A.ndim - len(dims), A.ndim)))
+    if A.numel() != B.numel() ** 2:
+        raise RuntimeError(
+            f"Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == prod(self.shape[:other.ndim]) "
+            f"== {B.numel()}, got shape {list(A.shape)}"
+        )
     shape = tuple(A.shape[B.ndim :])
     return solve(A.reshape(B.numel(), -1), B.reshape(-1)).reshape(shape)
 

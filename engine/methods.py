@@ -73,7 +73,6 @@ _INPLACE = [
     "reciprocal",
     "remainder",
     "relu",
-    "round",
     "rsqrt",
     "sigmoid",
     "sign",
@@ -245,6 +244,14 @@ def method(function: Method) -> Method:
 
 
 @method
+def round_(self: Tensor, *, decimals: int = 0) -> Tensor:
+    """In-place round."""
+    if decimals or not (self.is_floating_point() or self.is_complex()):
+        return inplace.become(self, ops.round(self, decimals=decimals), "round_")
+    return inplace.inplace(OPERATORS["round"], self, ())
+
+
+@method
 def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """In-place clamp."""
     return inplace.inplace(selection.CLAMP, self, selection.clamp_bounds(self, min, max))
@@ -407,9 +414,9 @@ def index_put_(self: Tensor, indices: tuple[Tensor, ...], values: Tensor, accumu
 
 
 @method
-def scatter_(self: Tensor, dim: int, index_: Tensor, src: Any) -> Tensor:
+def scatter_(self: Tensor, dim: int, index: Tensor, src: Any = None, **options: Any) -> Tensor:
     """In-place scatter."""
-    return inplace.become(self, along_axis.scatter(self, dim, index_, src), "scatter_")
+    return inplace.become(self, along_axis.scatter(self, dim, index, src, **options), "scatter_")
 
 
 @method

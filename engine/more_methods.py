@@ -33,7 +33,7 @@ cholesky_inverse cholesky_solve det logdet matrix_exp matrix_power slogdet
 # Rows of the pointwise table whose in-place method the core does not have.
 _POINTWISE_IN_PLACE = """
 acos acosh asin asinh atan2 atanh bitwise_left_shift bitwise_not bitwise_right_shift copysign cosh digamma erf erfc
-erfinv exp2 fmax fmin gcd heaviside hypot lcm lgamma log10 log2 logical_xor nextafter sinc sinh xlogy
+erfinv exp2 fmax fmin gcd hypot lcm lgamma log10 log2 logical_xor nextafter sinc sinh xlogy
 i0 igamma igammac
 arccos arccosh arcsin arcsinh arctan arctan2 arctanh fix greater greater_equal less less_equal multiply negative
 not_equal sgn
@@ -71,6 +71,11 @@ def polygamma(self: Tensor, n: int) -> Tensor:
     return ops.polygamma(n, self)
 
 
+def heaviside_(self: Tensor, values: Tensor) -> Tensor:
+    """In-place heaviside."""
+    return inplace.become(self, ops.heaviside(self, values), "heaviside_")
+
+
 def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Writes a number on the main diagonal; `wrap` goes on after every width + 1 rows of a tall matrix."""
     if self.ndim < 2:
@@ -104,7 +109,7 @@ def _attach() -> None:
         setattr(Tensor, f"{name}_", inplace.functional_inplace(pointwise.FUNCTIONS[name].__name__))
     for name in _WRITTEN_BACK:
         setattr(Tensor, f"{name}_", _written_back(name))
-    for method in (polygamma, fill_diagonal_):
+    for method in (polygamma, heaviside_, fill_diagonal_):
         setattr(Tensor, method.__name__, method)
 
 

@@ -92,6 +92,14 @@ class trace:
 
     _active = False
 
+    def __new__(cls, input: Tensor | None = None) -> Any:
+        """`engine.trace(matrix)` is the sum of its diagonal, which PyTorch has under this name."""
+        if input is None:
+            return super().__new__(cls)
+        from engine.ops.einsum import trace as trace_of_matrix
+
+        return trace_of_matrix(input)
+
     def __init__(self) -> None:
         self.calls: list[Call] = []
 

@@ -150,6 +150,7 @@ from engine.ops.elementwise import (
     logit as logit,
     masked_scatter as masked_scatter,
     nan_to_num as nan_to_num,
+    positive as positive,
     rad2deg as rad2deg,
     round as round,
     rsub as rsub,
@@ -255,7 +256,6 @@ from engine.ops.more_special import (
     mvlgamma as mvlgamma,
     ndtr as ndtr,
     ndtri as ndtri,
-    xlog1py as xlog1py,
 )
 from engine.ops.norms import (
     norm as norm,

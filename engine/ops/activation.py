@@ -260,9 +260,15 @@ def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """Leaky ReLU with a learnt slope: one for all, or one a channel (axis 1). Raises RuntimeError if their numbers
-    differ.
+    """Leaky ReLU with a learnt slope: one for all, or one a channel (axis 1). Raises RuntimeError if their numbers or
+    the dtypes differ.
     """
+    if input.dtype is not weight.dtype:
+        raise RuntimeError(f"prelu: Type promoting not supported. Got {input.dtype} and {weight.dtype}")
+    if weight.ndim > 1:
+        raise RuntimeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
+    if not input.ndim:
+        weight = weight.reshape(())
     if weight.numel() != 1:
         channels = input.shape[1] if input.ndim > 1 else 1
         if weight.ndim != 1 or weight.numel() != channels:

@@ -8,6 +8,7 @@ from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.dtypes import int64
 from engine.operands import Scalar
+from engine.ops.factories import full
 from engine.ops.index import getitem
 from engine.ops.out import deliver
 from engine.ops.scalars import checked
@@ -145,6 +146,10 @@ def gather(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None)
     if out is not None:
         return deliver(out, gather, input, dim, index, overlap="any")
     dim = wrap_dim(dim, input.ndim, "gather")
+    if not index.numel() and (
+        index.ndim != input.ndim or index.dtype is not int64
+    ):  # PyTorch looks at neither the dtype nor the rank of no indices
+        return input.new_empty(index.shape)
     if not input.ndim or not index.ndim:
         return gather(
             input.reshape(-1) if not input.ndim else input, dim, index.reshape(-1) if not index.ndim else index
@@ -218,19 +223,35 @@ SCATTER = define(
 )
 
 
-def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
-    """`input` with `src` (a Tensor or a number) written at `index` along an axis.
+def scatter(
+    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
+) -> Tensor:
+    """`input` with `src` (a Tensor, or the number `value`) written at `index` along an axis, or with `reduce` "add" or
+    "multiply" combined with what is there.
 
     Where an index repeats, the last value stays; the derivative is PyTorch's, which is right for distinct indices only.
     Raises: RuntimeError for shapes, dtypes or a number that do not fit and an index out of range.
     """
+    src = value if src is None else src
     dim = wrap_dim(dim, input.ndim, "scatter")
+    if reduce is not None:
+        return _scatter_reduced(input, dim, index, src, reduce)
     if not input.ndim:
         flat = src.reshape(-1) if isinstance(src, Tensor) else src
         return scatter(input.reshape(1), 0, index.reshape(-1), flat).reshape(())
     check_along_axis("scatter", input, dim, index, src)
     source = src if isinstance(src, Tensor) else Scalar(checked("scatter", src, input.dtype))
     return apply(SCATTER, (input, index, source), (dim,))
+
+
+def _scatter_reduced(input: Tensor, dim: int, index: Tensor, src: Any, reduce: str) -> Tensor:
+    from engine.ops.scatter_reduce import scatter_reduce
+
+    if reduce not in ("add", "multiply"):
+        raise RuntimeError(f"reduce argument must be either add or multiply, got {reduce}")
+    if not isinstance(src, Tensor):
+        src = full(tuple(index.shape), checked("scatter", src, input.dtype), dtype=input.dtype, device=input.device)
+    return scatter_reduce(input, dim, index, src, "sum" if reduce == "add" else "prod")
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:

@@ -5,7 +5,7 @@ Results carry the input's memory format on. Source: torch.nn.functional.avg_pool
 aten/src/ATen/native/cpu/AvgPoolKernel.cpp.
 """
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from engine.dispatch import apply, define
+from engine.dtypes import int64
 from engine.layout import MemoryFormat, contiguous_format
-from engine.ops.common import require_floating
+from engine.ops.common import require_real
 from engine.ops.gpu import from_pool, served, to_pool
 from engine.ops.resample import AxisMap, separable, windowed_mean
 from engine.ops.windows import (
@@ -42,9 +43,15 @@ def averaging(size: int, out: int, kernel: int, stride: int, padding: int, count
     """
     begin = np.arange(out) * stride - padding
     end = np.minimum(begin + kernel, size + padding)
-    length = end - begin
     begin, end = np.maximum(begin, 0), np.minimum(end, size)
-    return windowed_mean(size, begin, end, np.ones(out) if sums else length if count_padding else end - begin)
+    lengths = np.ones(out) if sums else _lengths(size, out, kernel, stride, padding, count_padding)
+    return windowed_mean(size, begin, end, lengths)
+
+
+def _lengths(size: int, out: int, kernel: int, stride: int, padding: int, count_padding: bool) -> np.ndarray:
+    begin = np.arange(out) * stride - padding
+    end = np.minimum(begin + kernel, size + padding)
+    return end - begin if count_padding else np.minimum(end, size) - np.maximum(begin, 0)
 
 
 def _rule(
@@ -58,7 +65,8 @@ def _rule(
 ) -> Spec:
     dims = len(kernel)
     name = f"avg_pool{dims}d"
-    require_floating(name, input)
+    if input.dtype is not int64:
+        require_real(name, input)
     if divisor == 0:
         raise RuntimeError(f"{name}: divisor must be not zero")
     out = pooled_shape(name, tuple(input.shape), kernel, stride, padding, (1,) * dims, ceil_mode)
@@ -82,6 +90,11 @@ def _avg_pool(
 ) -> Array:
     dims = len(kernel)
     out: Any = pooled_shape(f"avg_pool{dims}d", input.shape, kernel, stride, padding, (1,) * dims, ceil_mode)
+    if input.dtype.kind == "i":
+        sums = _avg_pool(xp, input.astype(xp.float64), kernel, stride, padding, ceil_mode, count_padding, 1)
+        axes = zip(input.shape[-dims:], out, kernel, stride, padding, strict=True)
+        counts = divisor or reduce(np.multiply.outer, [_lengths(*axis, count_padding) for axis in axes])
+        return xp.trunc(sums / xp.asarray(counts)).astype(input.dtype)  # as C++ divides
     if dims != 2 or not compiled(xp, input) or not input.size:
         maps = tuple(
             averaging(*axis, count_padding, divisor is not None)

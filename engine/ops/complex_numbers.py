@@ -142,7 +142,9 @@ def conj(input: Tensor) -> Tensor:
 
 
 def conj_physical(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The complex conjugate in new memory."""
+    """The complex conjugate in new memory; a real tensor as it is."""
+    if out is None and not input.is_complex():
+        return input
     return FUNCTIONS["conj"](input, out=out)
 
 

@@ -140,22 +140,23 @@ def _trapezoids(y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
     return heights * widths / 2
 
 
-def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
+def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> tuple[Tensor, ...]:
     """Derivatives along axes by differences of second order inside and of order `edge_order` at the ends.
 
-    `spacing` is a number, one an axis, or vectors of coordinates.
+    `spacing` is a number (1 for None), one an axis, or vectors of coordinates.
     """
     if edge_order not in (1, 2):
         raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
     axes = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     axes = [wrap_dim(axis, input.ndim, "gradient") for axis in axes]
+    spacing = 1 if spacing is None else spacing
     spaces = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(axes)
     if len(spaces) != len(axes):
         raise RuntimeError(
             f"torch.gradient expected spacing to be unspecified, a scalar or a list of length {len(axes)}, got "
             f"{len(spaces)}"
         )
-    return [_slope_along(input, axis, space, edge_order) for axis, space in zip(axes, spaces, strict=True)]
+    return tuple(_slope_along(input, axis, space, edge_order) for axis, space in zip(axes, spaces, strict=True))
 
 
 def _slope_along(input: Tensor, dim: int, space: Any, edge_order: int) -> Tensor:

@@ -192,10 +192,19 @@ def _identity_minus(nd: Any, x: Any) -> Any:
     return _eye(nd, x) - x
 
 
-def _pinv_rule(input: Spec, rtol: float) -> Spec:
+def _pinv_rule(input: Spec, rtol: float, atol: float) -> Spec:
     check_matrix("linalg.pinv", input)
     *batch, rows, columns = input.shape
     return input.like(shape=(*batch, columns, rows))
+
+
+def _pinv(xp: ModuleType, input: Any, rtol: float, atol: float) -> Any:
+    if not atol:
+        return xp.linalg.pinv(input, rtol)
+    u, s, vh = xp.linalg.svd(input, full_matrices=False)
+    kept = s > xp.maximum(atol, rtol * s.max(-1, keepdims=True, initial=0))
+    inverse = xp.where(kept, 1 / xp.where(kept, s, 1), 0)
+    return xp.matmul(xp.conj(vh.swapaxes(-1, -2)) * inverse[..., None, :], xp.conj(u.swapaxes(-1, -2)))
 
 
 def _pinv_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:
@@ -210,9 +219,9 @@ def _pinv_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:
 PINV = define(
     "linalg_pinv",
     rule=_pinv_rule,
-    forward=lambda xp, input, rtol: xp.linalg.pinv(input, rtol),
+    forward=_pinv,
     backward=(_pinv_slope,),
-    attributes="rtol",
+    attributes="rtol atol",
 )
 for _operator in (QR, EIGH, SVD, PINV):
     _operator.analytic = False

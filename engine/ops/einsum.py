@@ -11,10 +11,13 @@ from typing import Any
 
 from engine import layout
 from engine.dims import wrap_dim
+from engine.dtypes import FLOATING_CATEGORY, bool_
 from engine.ops.combine import stack
-from engine.ops.matmul import matmul
+from engine.ops.matmul import bmm, matmul, mv, weighted_sum
 from engine.ops.norms import vector_norm
 from engine.ops.parts import diagonal
+from engine.ops.selection import constant_beside
+from engine.promotion import promote_types
 from engine.tensor import Tensor
 
 _ELLIPSIS = "."
@@ -197,7 +200,8 @@ def _contract(
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """The sum of products over the last `dims` axes of `a` and the first of `b`, or over two lists of axes.
+    """The sum of products over the last `dims` axes of `a` and the first of `b`, or over two lists of axes; an axis of
+    size 1 meets one of any size.
 
     Raises: RuntimeError where the sizes differ.
     """
@@ -213,7 +217,11 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     if len(first) != len(second):
         raise RuntimeError(f"both dimension lists should have same length, got {first} and {second}")
     for i, j in zip(first, second, strict=True):
-        if a.shape[i] != b.shape[j]:
+        if a.shape[i] == 1:
+            b = b.sum(j, keepdim=True, dtype=b.dtype)
+        elif b.shape[j] == 1:
+            a = a.sum(i, keepdim=True, dtype=a.dtype)
+        elif a.shape[i] != b.shape[j]:
             raise RuntimeError(
                 f"contracted dimensions need to match, but first has size {a.shape[i]} in dim {i} and second has size "
                 f"{b.shape[j]} in dim {j}"
@@ -290,17 +298,39 @@ def trace(input: Tensor) -> Tensor:
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
-    return input * beta + matmul(mat, vec) * alpha
+    return weighted_sum("addmv", input, mv(mat, vec), beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta * input + alpha * outer(vec1, vec2)."""
-    return input * beta + vec1.outer(vec2) * alpha
+    """beta * input + alpha * outer(vec1, vec2), of bools with `and` and `or`.
+
+    Raises: RuntimeError for factors that the dtype does not hold, and an input that does not expand to the product.
+    """
+    product = vec1.outer(vec2)
+    kind = promote_types(input.dtype, product.dtype)
+    if layout.broadcast_shapes(tuple(input.shape), tuple(product.shape)) != tuple(product.shape):
+        raise RuntimeError(
+            f"addr: expected an input that expands to the product's shape {list(product.shape)}, but got "
+            f"{list(input.shape)}"
+        )
+    for name, factor in (("beta", beta), ("alpha", alpha)):
+        if isinstance(factor, bool) and kind is not bool_:
+            raise RuntimeError(f"Boolean {name} only supported for Boolean results, got {kind}.")
+        if isinstance(factor, float) and kind.category < FLOATING_CATEGORY:
+            raise RuntimeError(
+                f"For integral input tensors, argument {name} must not be a floating point number, got {factor}."
+            )
+        if isinstance(factor, complex) and not kind.is_complex:
+            raise RuntimeError(f"addr: {name}={factor} cannot be converted to {kind}: it is complex")
+    if kind is bool_:
+        return (input & bool(beta)) | (product & bool(alpha))
+    product = product * alpha
+    return input * beta + product if beta else constant_beside(product.to(kind), input)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the sum of the batch's products."""
-    return input * beta + matmul(batch1, batch2).sum(0) * alpha
+    return weighted_sum("addbmm", input, bmm(batch1, batch2).sum(0, dtype=batch1.dtype), beta, alpha)
 
 
 def chain_matmul(*matrices: Tensor) -> Tensor:

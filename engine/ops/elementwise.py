@@ -42,6 +42,14 @@ def _xlogy_slope(g: Any, nd: Any, input: Any, other: Any) -> Any:
     return nd.where(flat, 0, g * nd.log(nd.where(flat, 1, other)))
 
 
+def _xlog1py_slope(g: Any, nd: Any, input: Any, other: Any) -> Any:
+    flat = (g == 0) & (other == other) | (input == 0) & (other <= -1)
+    if not hasattr(other, "shape"):
+        logarithm = math.log1p(other) if other > -1 else -math.inf if other == -1 else math.nan
+        return nd.where(flat, 0, g * logarithm)
+    return nd.where(flat, 0, g * nd.log1p(nd.where(flat, 0, other)))
+
+
 floating("sinc", lambda xp, input: xp.sinc(input), (_sinc_slope,))
 floating(
     "xlogy",
@@ -49,6 +57,14 @@ floating(
         xp.isnan(other), math.nan, xp.where(input == 0, 0, input * xp.log(xp.where(input == 0, 1, other)))
     ),
     (_xlogy_slope, lambda g, input, other: g * input / other),
+    refused="complex",
+)
+floating(
+    "xlog1py",
+    lambda xp, input, other: xp.where(
+        xp.isnan(other), math.nan, xp.where(input == 0, 0, input * xp.log1p(xp.where(input == 0, 0, other)))
+    ),
+    (_xlog1py_slope, lambda g, input, other: g * input / (other + 1)),
     refused="complex",
 )
 floating(
@@ -180,20 +196,29 @@ def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Ten
     """The nearest integer, halves to even; with `decimals`, the nearest multiple of 10 ** -decimals. The derivative
     is 0.
 
-    Raises: RuntimeError for integers and a number of decimals.
+    Raises: NotImplementedError, a RuntimeError, for integers and a number of decimals.
     """
     if isinstance(input, Tensor) and input.dtype.category < FLOATING_CATEGORY:
         if decimals:
-            raise RuntimeError(f"round: decimals={decimals} needs a floating point tensor, got {input.dtype}")
+            raise NotImplementedError(f"round: decimals={decimals} needs a floating point tensor, got {input.dtype}")
         if input.dtype is not bool_ and out is None:
             return input.clone()
     if decimals and out is None:
+        if input.itemsize == 2:  # rounded once
+            return round(input.float(), decimals=decimals).to(input.dtype)
         scale = 10.0 ** abs(decimals)
         whole = FUNCTIONS["round"](input * scale if decimals > 0 else input / scale)
         return whole / scale if decimals > 0 else whole * scale
     if decimals:
         return deliver(out, round, input, decimals=decimals)
     return FUNCTIONS["round"](input, out=out)
+
+
+def positive(input: Tensor) -> Tensor:
+    """The tensor itself. Raises: RuntimeError for bools."""
+    if input.dtype is bool_:
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+    return input
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:

@@ -3,7 +3,7 @@ ones in `engine.ops.random`.
 """
 
 from collections.abc import Callable, Sequence
-from math import ceil
+from math import ceil, isfinite
 from types import ModuleType
 from typing import Any
 
@@ -223,12 +223,24 @@ def arange(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """start, start + step, ... below `end`."""
+    """start, start + step, ... below `end`. An integer dtype takes `start` and `step` without their fractions, int64
+    `end` as well.
+
+    Raises: RuntimeError for bounds that are not finite, and a step of 0 or of the wrong sign; NotImplementedError for
+    bools.
+    """
     if out is not None:
         return _into(out, arange, start, end, step, dtype=dtype, warn=True)
     if end is None:
         start, end = 0, start
     start, end, step = (value.item() if isinstance(value, Tensor) else value for value in (start, end, step))
+    if not (isfinite(start) and isfinite(end)):
+        raise RuntimeError(f"arange: unsupported range: {start} -> {end}")
+    if dtype is bool_:
+        raise NotImplementedError('"arange" not implemented for engine.bool')
+    whole = dtype is not None and require_dtype(dtype).category < FLOATING_CATEGORY
+    if dtype is int64:
+        start, end, step = int(start), int(end), int(step)
     if step == 0:
         raise RuntimeError("arange: step must be nonzero")
     if (end - start) * step < 0:
@@ -238,6 +250,8 @@ def arange(
     if dtype is None:
         dtype = int64 if all(isinstance(value, int) for value in (start, end, step)) else get_default_dtype()
     count, kind = ceil((end - start) / step), require_dtype(dtype).numpy
+    if whole:
+        start, step = int(start), int(step)
     return _built(
         lambda xp: xp.asarray(start + step * xp.arange(count)).astype(kind, copy=False), device, requires_grad
     )
@@ -253,13 +267,24 @@ def linspace(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`steps` evenly spaced values, both ends included."""
+    """`steps` evenly spaced values, both ends included; the ends are numbers or 0-dim Tensors."""
     if out is not None:
         return _into(out, linspace, start, end, steps, dtype=dtype)
+    start, end = _end("linspace", start), _end("linspace", end)
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
     if steps < 0:
         raise RuntimeError(f"linspace: number of steps must be non-negative, got {steps}")
     return _built(lambda xp: _evenly_spaced(xp, start, end, steps, kind), device, requires_grad)
+
+
+def _end(name: str, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if value.ndim:
+            raise RuntimeError(
+                f"{name} only supports 0-dimensional start and end tensors, but got one with {value.ndim} dimension(s)."
+            )
+        return value.item()
+    return value
 
 
 def _evenly_spaced(xp: ModuleType, start: float, end: float, steps: int, kind: dtype) -> Any:
@@ -284,7 +309,10 @@ def logspace(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """base**start ... base**end, evenly spaced exponents."""
+    """base**start ... base**end, evenly spaced exponents; the ends are numbers or 0-dim Tensors."""
+    start, end = _end("logspace", start), _end("logspace", end)
+    if steps < 0:
+        raise RuntimeError(f"logspace: number of steps must be non-negative, got {steps}")
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
     return _built(lambda xp: xp.logspace(start, end, steps, base=base).astype(kind.numpy), device, requires_grad)
 

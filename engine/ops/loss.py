@@ -293,7 +293,7 @@ def cross_entropy(
 
     Shapes: input (C), (N, C) or (N, C, d...); target of class indices (int64) without the class axis, or of
     probabilities like input. Raises: ValueError for batch sizes that differ or an unknown reduction; IndexError for a
-    class out of range; RuntimeError for other shapes.
+    class out of range; RuntimeError for other shapes, and an `ignore_index` beside probabilities.
     """
     try:
         of_probabilities = target._spec.dtype.category >= 2 and target._spec.shape == input._spec.shape
@@ -301,6 +301,11 @@ def cross_entropy(
         name, given = ("target", target) if isinstance(input, Tensor) else ("input", input)
         raise TypeError(f"cross_entropy(): argument '{name}' must be Tensor, not {type(given).__name__}") from None
     if of_probabilities:
+        if ignore_index >= 0:
+            raise RuntimeError(
+                f"cross_entropy: ignore_index is not supported for floating point target, got ignore_index="
+                f"{ignore_index}; give those rows probabilities of 0"
+            )
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     return apply(CROSS_ENTROPY, (input, target, optional(weight)), (ignore_index, reduction, label_smoothing))
 

@@ -19,6 +19,7 @@ from engine.ops import matmul_cuda
 from engine.ops.common import common_dtype
 from engine.ops.gpu import bias_slope, on_arrays
 from engine.ops.out import deliver
+from engine.ops.selection import constant_beside
 from engine.ops.views import reshape
 from engine.plan import Plan
 from engine.spec import Spec
@@ -318,8 +319,7 @@ def addmm(
     if out is not None:
         return deliver(out, addmm, input, mat1, mat2, beta=beta, alpha=alpha)
     _require_ndim("addmm", (mat1, 2), (mat2, 2))
-    product = matmul(mat1, mat2)
-    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+    return weighted_sum("addmm", input, matmul(mat1, mat2), beta, alpha)
 
 
 def baddbmm(
@@ -328,8 +328,41 @@ def baddbmm(
     """beta * input + alpha * bmm(batch1, batch2)."""
     if out is not None:
         return deliver(out, baddbmm, input, batch1, batch2, beta=beta, alpha=alpha)
-    product = bmm(batch1, batch2)
-    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+    return weighted_sum("baddbmm", input, bmm(batch1, batch2), beta, alpha)
+
+
+def weighted_sum(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * input + alpha * product in the shape and dtype of the product. A beta of 0 leaves the input out, NaN and
+    all; integers take whole factors, fractions of them cut off, as in PyTorch.
+
+    Raises: RuntimeError for another dtype or shape of the input; NotImplementedError for bools.
+    """
+    kind, shape = product._spec.dtype, product._spec.shape
+    if input._spec.dtype is not kind:
+        raise RuntimeError(
+            f"{name}: expected the input and the product to have the same dtype, but got {input.dtype} and {kind}; "
+            "convert one with .to()"
+        )
+    if kind is bool_:
+        raise NotImplementedError(f'"{name}" not implemented for {kind}; convert with .int()')
+    if input._spec.shape != shape and layout.broadcast_shapes(tuple(input.shape), tuple(shape)) != tuple(shape):
+        raise RuntimeError(
+            f"{name}: expected an input that expands to the product's shape {list(shape)}, but got {list(input.shape)}"
+        )
+    if beta == alpha == 1:
+        return input + product
+    if not kind.is_complex and (isinstance(beta, complex) or isinstance(alpha, complex)):
+        raise RuntimeError(f"{name}: beta={beta} and alpha={alpha} cannot be converted to {kind}: they are complex")
+    if not kind.is_complex and not kind.is_floating_point:
+        beta, alpha = int(beta), int(alpha)
+    if kind.itemsize == 2 and kind.is_floating_point:  # rounded once
+        input, product = input.float(), product.float()
+    total = product if alpha == 1 else product * alpha
+    if beta != 0:
+        total = (input if beta == 1 else input * beta) + total
+    elif input.requires_grad:
+        total = constant_beside(total, input)
+    return total if total.dtype is kind else total.to(kind)
 
 
 def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -9,6 +9,7 @@ import math
 from types import ModuleType
 from typing import Any
 
+from engine.dtypes import FLOATING_CATEGORY, get_default_dtype
 from engine.ops.common import undifferentiable
 from engine.ops.row import FUNCTIONS, floating
 from engine.ops.selection import where
@@ -227,14 +228,11 @@ def ndtri(input: Tensor) -> Tensor:
 
 def entr(input: Tensor) -> Tensor:
     """-x log x; 0 at 0, minus infinity below."""
+    if input.dtype.category < FLOATING_CATEGORY:
+        input = input.to(get_default_dtype())
     inside = where(input > 0, input, 1)
-    value = where(input > 0, -inside * inside.log(), where(input == 0, 0.0, -math.inf))
+    value = where(input > 0, -inside * inside.log(), where(input == 0, input * 0, -math.inf))
     return where(input == input, value, input)
-
-
-def xlog1py(input: Any, other: Any) -> Tensor:
-    """x log(1 + y), and 0 for x = 0."""
-    return FUNCTIONS["xlogy"](input, other + 1)
 
 
 def multigammaln(input: Tensor, p: int) -> Tensor:

@@ -11,6 +11,7 @@ from engine import backend
 from engine.autograd.versions import MULTIPLE, restricted
 from engine.dims import wrap_dim
 from engine.dispatch import apply
+from engine.dtypes import INTEGER_CATEGORY
 from engine.ops.views import view_operator
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -89,6 +90,8 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     dim = wrap_dim(dim, input.ndim, "narrow")
     size = input.shape[dim]
+    if isinstance(start, Tensor) and (start.ndim or start.dtype.category != INTEGER_CATEGORY):
+        raise RuntimeError(f"start must be an 0-dim integral Tensor, got shape {list(start.shape)} and {start.dtype}")
     start, length = int(start), int(length)
     if length < 0:
         raise RuntimeError("narrow(): length must be non-negative.")

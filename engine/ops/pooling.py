@@ -118,7 +118,9 @@ def _adaptive_avg_pool(dims: int) -> Callable[..., Tensor]:
     def pool(input: Tensor, output_size: Any) -> Tensor:
         target = _target(name, input, output_size, dims)
         if not input.dtype.is_floating_point:
-            raise RuntimeError(f"{name}: expected a floating point input, got {input.dtype}; convert it with .float()")
+            raise NotImplementedError(
+                f"{name}: expected a floating point input, got {input.dtype}; convert it with .float()"
+            )
         if prod(target) and not any(old % new for old, new in zip(input.shape[-dims:], target, strict=True)):
             kernel = tuple(old // new for old, new in zip(input.shape[-dims:], target, strict=True))
             return avg_pool(input, kernel, kernel, (0,) * dims, False, True, None)

@@ -10,10 +10,12 @@ from engine.device import default
 from engine.device import device as as_device
 from engine.dtypes import dtype as Kind
 from engine.dtypes import finfo, get_default_dtype, int64, require_dtype
+from engine.layout import broadcast_shapes
 from engine.ops.factories import empty, empty_like, shape_from
 from engine.ops.from_data import wrap_array
 from engine.ops.inplace import overwrite
 from engine.ops.random_cuda import bernoulli_there, filled_there, made_there, multinomial_there, permutation_there
+from engine.ops.selection import constant_beside
 from engine.random import Generator, default_generator
 from engine.tensor import Tensor
 
@@ -136,23 +138,49 @@ def normal(
     dtype: Any = None,
     device: Any = None,
 ) -> Tensor:
-    """Normal with the given means and standard deviations (numbers or Tensors)."""
+    """Normal with the given means and standard deviations (numbers or Tensors), in the dtype of the first Tensor.
+
+    The derivative by both is 0, as in PyTorch; `distributions.Normal(mean, std).rsample()` has the reparametrised one.
+    Raises: RuntimeError for standard deviations below 0 (on a GPU, where looking would wait for it, for numbers only);
+    NotImplementedError for integers.
+    """
+    like = mean if isinstance(mean, Tensor) else std
+    if isinstance(std, Tensor):
+        if std.is_cpu and std.numel() and bool((std.detach() < 0).any()):
+            raise RuntimeError("normal expects all elements of std >= 0.0")
+    elif std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if size is None:
-        like = mean if isinstance(mean, Tensor) else std
         if not isinstance(like, Tensor):
             raise TypeError("normal: with numbers for mean and std, size is needed")
-        size = (mean + std).shape if isinstance(mean, Tensor) and isinstance(std, Tensor) else like.shape
+        size = broadcast_shapes(*(tuple(each.shape) for each in (mean, std) if isinstance(each, Tensor)))
         device = like.device if device is None else device
-    return randn(size, generator=generator, dtype=dtype, device=device) * std + mean
+        dtype = like.dtype if dtype is None else dtype
+        if dtype.category < 2:
+            raise NotImplementedError(f'"normal" not implemented for {dtype}; convert the Tensor with .float()')
+    drawn = randn(size, generator=generator, dtype=dtype, device=device)
+    scale, shift = (each.detach() if isinstance(each, Tensor) else each for each in (std, mean))
+    return constant_beside((drawn * scale + shift).to(drawn.dtype), mean, std)
 
 
-def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """1 with the probability each element gives, else 0."""
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probability each element gives, or `p` for all of them, else 0; the derivative is 0.
+
+    Raises: RuntimeError for probabilities outside [0, 1] (those of a GPU are not looked at); NotImplementedError for
+    integers without `p`.
+    """
+    if p is not None:
+        return bernoulli_(empty_like(input), p, generator=generator)
+    if not input.is_floating_point():
+        raise NotImplementedError(f'"bernoulli" not implemented for {input.dtype}; convert with .float(), or give p')
     if input.is_cuda:
-        return bernoulli_(empty(tuple(input.shape), dtype=input.dtype, device=input.device), input, generator=generator)
+        drawn = empty(tuple(input.shape), dtype=input.dtype, device=input.device)
+        return constant_beside(bernoulli_(drawn, input.detach(), generator=generator), input)
     draws = _stream(generator).random(tuple(input.shape))
-    probability = input.detach().cpu().numpy()
-    return wrap_array(np.asarray(draws < probability).astype(input.dtype.numpy), input.device)
+    probability = input.detach().numpy()
+    if not ((probability >= 0) & (probability <= 1)).all():
+        raise RuntimeError("bernoulli: expected all probabilities to be in [0, 1]")
+    return constant_beside(wrap_array(np.asarray(draws < probability).astype(input.dtype.numpy), input.device), input)
 
 
 def multinomial(
@@ -161,6 +189,8 @@ def multinomial(
     """Indices drawn from the rows' weights. On a GPU the weights themselves are not checked: that would wait for it."""
     if input.ndim not in (1, 2):
         raise RuntimeError(f"multinomial: prob_dist must be 1 or 2 dim, got shape {list(input.shape)}")
+    if not input.is_floating_point():
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {input.dtype}")
     if num_samples <= 0:
         raise RuntimeError(f"multinomial: cannot sample n_sample <= 0 samples, got {num_samples}")
     if not replacement and num_samples > input.shape[-1]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from engine import backend, iterator, layout
 from engine.dispatch import Operator, apply, apply_binary, apply_unary, define
-from engine.dtypes import INTEGER_CATEGORY, bfloat16, bool_, complex32, dtype
+from engine.dtypes import INTEGER_CATEGORY, bfloat16, bool_, complex32, dtype, int64
 from engine.ops.common import (
     common_dtype,
     floating_dtype,
@@ -58,6 +58,8 @@ def result_spec(name: str, flavour: str, refused: str, *specs: Spec) -> Spec:
         raise NotImplementedError(
             f"{name}: engine.float16 with complex operands gives complex32, which no tensor can have; use x.float()"
         )
+    if name == "square" and kind is bool_:  # PyTorch's is a power, and one of bools is an integer
+        kind = int64
     planned = iterator.plan(
         tuple(spec.operand if meet is None or spec.dtype is meet else converted_operand(spec) for spec in specs)
     )

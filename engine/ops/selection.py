@@ -70,6 +70,14 @@ def where(condition: Tensor, input: Any = None, other: Any = None, *, out: Tenso
     return apply(WHERE, (operand(condition, "where"), *values))
 
 
+def constant_beside(value: Tensor, *inputs: Any) -> Tensor:
+    """`value`, recorded as if it were made of `inputs` that broadcast to its shape, by whom its derivative is 0."""
+    for input in inputs:
+        if isinstance(input, Tensor) and input.requires_grad:
+            value = apply(WHERE, (Scalar(True), value, input.to(value.dtype)))
+    return value
+
+
 def _clamp_rule(input: Spec, low: Any, high: Any) -> Spec:
     if low is None and high is None:
         raise RuntimeError("clamp: At least one of 'min' or 'max' must not be None")

@@ -91,7 +91,8 @@ def istft(
     """The signal whose `stft` is closest to `input` (..., frequencies, frames), by overlapping and adding (D. Griffin
     and J. Lim, 1984).
 
-    Raises: RuntimeError where the windows leave a gap.
+    Of a spectrum of all frequencies, a real signal takes the lower half, whatever the upper one holds, as in PyTorch.
+    Raises: RuntimeError for sizes that do not fit, and where the windows leave a gap.
     """
     hop = n_fft // 4 if hop_length is None else hop_length
     win_length = n_fft if win_length is None else win_length
@@ -100,11 +101,23 @@ def istft(
     spectra = input.transpose(-1, -2)
     batched = spectra if spectra.ndim == 3 else spectra.unsqueeze(0)
     norm = "ortho" if normalized else "backward"
-    if onesided is False or return_complex or (batched.shape[-1] == n_fft and onesided is None and n_fft > 2):
+    half = n_fft // 2 + 1
+    onesided = batched.shape[-1] != n_fft if onesided is None else onesided
+    if batched.shape[-1] != (half if onesided else n_fft):
+        raise RuntimeError(
+            f"istft: expected the frequency dimension (3rd to the last) of the input tensor to have size "
+            f"{half if onesided else n_fft} when onesided={onesided}, but got {batched.shape[-1]}"
+        )
+    if not 0 < hop <= win_length <= n_fft:
+        raise RuntimeError(
+            f"istft: expected 0 < hop_length <= win_length <= n_fft, but got {hop}, {win_length} and {n_fft}"
+        )
+    if return_complex:
+        if onesided:
+            raise RuntimeError("istft: cannot have onesided output if window or input is complex: return_complex=False")
         frames = fft_c2c(batched, (2,), norm, False)
-        frames = frames if return_complex else frames.real
     else:
-        frames = fft_c2r(batched, (2,), norm, n_fft)
+        frames = fft_c2r(batched[..., :half], (2,), norm, n_fft)
     weights = _window("istft", window, win_length, n_fft, frames)
     count = frames.shape[1]
     total = n_fft + hop * (count - 1)

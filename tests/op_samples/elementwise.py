@@ -176,6 +176,7 @@ for _first, _second in _PAIRS:  # steps: their derivative is 0
     _base = draw(*_first, low=0.4, high=2.0)
     add("pow", raw("pow"), _base, draw(*_second), reference=np.power)
     add("xlogy", raw("xlogy"), draw(*_second), _base, reference=lambda x, y: x * np.log(y))
+    add("xlog1py", raw("xlog1py"), draw(*_second), _base * 1e-3, reference=lambda x, y: x * np.log1p(y))
     add(
         "lerp",
         raw("lerp"),

@@ -63,7 +63,7 @@ for _name, _attributes, _arrays in [
     ("linalg_qr", ("reduced",), [NONE((0, 4, 3))]),
     ("linalg_eigh", ("L",), [NONE((0, 3, 3))]),
     ("linalg_svd", (False,), [NONE((0, 4, 3))]),
-    ("linalg_pinv", (1e-9,), [NONE((0, 4, 3))]),
+    ("linalg_pinv", (1e-9, 0.0), [NONE((0, 4, 3))]),
     ("linalg_lu_factor", (), [NONE((0, 3, 3))]),
     ("pool_scatter", ((4, 6), engine.contiguous_format), [NONE((0, 3, 2, 3)), _places(0, 3, 2, 3)]),
     ("pool_gather", ((4, 6),), [NONE((0, 3, 4, 6)), _places(0, 3, 2, 3)]),

@@ -1,5 +1,6 @@
 """Distances and directions between vectors: normalize, cosine similarity, pairwise distance."""
 
+from engine.ops.out import deliver
 from engine.tensor import Tensor
 
 
@@ -7,8 +8,9 @@ def normalize(
     input: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:
     """x / max(‖x‖_p, eps) along `dim`."""
-    result = input / input.norm(p, dim, keepdim=True).clamp(min=eps)
-    return result if out is None else out.copy_(result)
+    if out is not None:
+        return deliver(out, normalize, input, p, dim, eps, same_dtype=False)
+    return input / input.norm(p, dim, keepdim=True).clamp(min=eps)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:

@@ -34,6 +34,8 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels of (N, C, ...)."""
+    if not training:
+        return _drop_alpha(input, (), p, False, inplace)
     return _drop_alpha(input, _channels(input, unbatched=False), p, training, inplace)
 
 

@@ -111,6 +111,6 @@ def _values(input: Tensor, x: Tensor, y: Tensor) -> Tensor:
     samples, channels, height, width = input.shape
     inside = (x >= 0).logical_and(x < width).logical_and(y >= 0).logical_and(y < height)
     index = y.clamp(0, height - 1).to(engine.int64) * width + x.clamp(0, width - 1).to(engine.int64)
-    index = index.view(samples, 1, -1).expand(samples, channels, index.shape[1] * index.shape[2])
+    index = index.reshape(samples, 1, -1).expand(samples, channels, index.shape[1] * index.shape[2])
     values = input.reshape(samples, channels, height * width).gather(2, index)
-    return values.view(samples, channels, *x.shape[1:]) * inside.unsqueeze(1).to(input.dtype)
+    return values.reshape(samples, channels, *x.shape[1:]) * inside.unsqueeze(1).to(input.dtype)

@@ -109,6 +109,15 @@ def test_refusals(function: str, shape: tuple[int, ...], arguments: tuple, error
         getattr(F, function)(engine.zeros(*shape), *arguments)
 
 
-def test_integers_have_no_mean() -> None:
-    with pytest.raises(RuntimeError, match="avg_pool2d: expected a floating point"):
-        F.avg_pool2d(engine.ones(1, 1, 4, 4, dtype=engine.int64), 2)
+def test_means_of_integers_are_cut_off() -> None:
+    x = (engine.arange(16) - 8).reshape(1, 1, 4, 4)
+    assert F.avg_pool2d(x, 3, 2, 1, ceil_mode=True).tolist() == [[[[-2, -2, -1], [0, 2, 1], [1, 3, 1]]]]
+    assert F.avg_pool2d(x, 3, 2, 1, count_include_pad=False).tolist() == [[[[-5, -4], [0, 2]]]]
+    assert F.avg_pool2d(x, 3, 2, 1, divisor_override=4).tolist() == [[[[-5, -6], [0, 4]]]]
+    assert F.avg_pool1d(x[0], 3, 3).tolist() == [[[-7], [-3], [1], [5]]]
+
+
+@pytest.mark.parametrize(("function", "dtype"), [("avg_pool2d", engine.int32), ("adaptive_avg_pool2d", engine.int64)])
+def test_other_integers_have_no_mean(function: str, dtype: engine.dtype) -> None:
+    with pytest.raises(NotImplementedError, match=function):
+        getattr(F, function)(engine.ones(1, 1, 4, 4, dtype=dtype), 2)
