@@ -319,7 +319,8 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
 
 
 def _from_factor(L: Tensor, upper: bool) -> Tensor:
-    L = triu(L) if upper else tril(L)
+    solving.check_matrix("cholesky_solve", L._spec, square=True)
+    L = solving.factor(L, upper)
     turned = L.mH
     return matmul(turned, L) if upper else matmul(L, turned)
 

@@ -8,10 +8,12 @@ of non-square matrices J. Townsend (2016) and H.-J. Liao et al. (2019); for pinv
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from engine.dispatch import define
 from engine.dtypes import complex64, complex128, float32
 from engine.ops.combine import cat
-from engine.ops.common import conjugate
+from engine.ops.common import conjugate, in_host_memory
 from engine.ops.factories import eye
 from engine.ops.solving import adjoint, check_matrix, column_major, guarded
 from engine.spec import Spec
@@ -111,12 +113,30 @@ def _reciprocal_gaps(nd: Any, values: Any) -> Any:
     return (1 - eye) / (gaps + eye)
 
 
+def _refuse_phases(name: str, nd: Any, turning: Any) -> None:
+    """Raises RuntimeError where a loss turns with the phases of complex vectors; on a GPU, where looking would wait for
+    it, nothing is raised.
+    """
+    if not in_host_memory(turning):
+        return
+    raw = turning.detach()._array if nd.records else turning
+    if raw.dtype.kind == "c" and not np.allclose(np.diagonal(raw, axis1=-2, axis2=-1).imag, 0, atol=1e-2):
+        raise RuntimeError(
+            f"{name}: The vectors in the complex case are specified up to multiplication by e^(i phi). The specified "
+            "loss function depends on this quantity, so it is ill-defined: use .abs() of the vectors, or products that "
+            "do not change with phi"
+        )
+
+
 def _eigh_slope(g: Any, nd: Any, out: Any) -> Any:
     of_values, of_vectors = g
     values, vectors = out
     middle: Any = 0
     if of_vectors is not None:
-        middle = nd.matmul(adjoint(nd, vectors), of_vectors) * _reciprocal_gaps(nd, values)
+        turning = nd.matmul(adjoint(nd, vectors), of_vectors)
+        _refuse_phases("linalg.eigh", nd, turning)
+        middle = turning * _reciprocal_gaps(nd, values)
+        middle = (middle + adjoint(nd, middle)) / 2  # the part of a symmetric matrix, as PyTorch has it
     transposed = adjoint(nd, vectors)
     result: Any = 0
     if of_vectors is not None:

@@ -215,41 +215,60 @@ SLOGDET.analytic = False
 # --- cholesky ---------------------------------------------------------------------------------------------------------
 
 
-def _cholesky_rule(input: Spec) -> Spec:
+def _cholesky_rule(input: Spec, upper: bool) -> Spec:
     check_matrix("linalg.cholesky", input, square=True)
     return column_major(input, tuple(input.shape))
 
 
-def _cholesky(xp: ModuleType, input: Any) -> Any:
+def _cholesky(xp: ModuleType, input: Any, upper: bool) -> Any:
+    """L, by the lower triangle of A, or by the upper one."""
+    if upper:
+        input = xp.conj(input.swapaxes(-1, -2))
     message = "linalg.cholesky: The factorization could not be completed because the input is not positive-definite"
     return guarded(message, xp.linalg.cholesky, input)
 
 
-def _halved_triangle(nd: Any, x: Any) -> Any:
-    """The lower triangle with half the diagonal."""
-    return (nd.tril(x, 0) + nd.tril(x, -1)) / 2
-
-
 def _cholesky_slope(g: Any, nd: Any, out: Any) -> Any:
+    """L⁻ᴴ M L⁻¹ with half the lower triangle of Lᴴ G in M, mirrored (PyTorch's convention for a complex diagonal)."""
     upper = adjoint(nd, out)
-    middle = _halved_triangle(nd, nd.matmul(upper, g))
-    half = nd.linalg_solve(upper, adjoint(nd, nd.linalg_solve(upper, adjoint(nd, middle))))
-    return (half + adjoint(nd, half)) / 2
+    lower = nd.tril(nd.matmul(upper, g), 0)
+    middle = (lower + adjoint(nd, nd.tril(lower, -1))) / 2
+    left = nd.linalg_solve(upper, middle)
+    return adjoint(nd, nd.linalg_solve(upper, adjoint(nd, left)))
 
 
-CHOLESKY = define("linalg_cholesky", rule=_cholesky_rule, forward=_cholesky, backward=(_cholesky_slope,))
+CHOLESKY = define(
+    "linalg_cholesky", rule=_cholesky_rule, forward=_cholesky, backward=(_cholesky_slope,), attributes="upper"
+)
 CHOLESKY.analytic = False
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """Lower triangular L with A = L Lᴴ (its conjugate transpose with `upper`).
+    """Lower triangular L with A = L Lᴴ, by the lower triangle of A; with `upper` the conjugate transpose, by the upper
+    triangle.
 
     Raises: LinAlgError where A is not positive-definite.
     """
-    lower = apply(CHOLESKY, (A,))
+    lower = apply(CHOLESKY, (A,), (bool(upper),))
     if not upper:
         return lower
     return lay_out(lower.mH, lower._spec.stride)
+
+
+FACTOR = define(
+    "linalg_factor",
+    rule=lambda input, upper: input.like(shape=input.shape),
+    forward=lambda xp, input, upper: (xp.triu if upper else xp.tril)(input),
+    backward=(lambda g: g,),
+    attributes="upper",
+)
+
+
+def factor(L: Tensor, upper: bool) -> Tensor:
+    """The triangle that is read of a Cholesky factor. Its derivative is that of the whole matrix, as PyTorch has it:
+    what the other triangle gets is not masked.
+    """
+    return apply(FACTOR, (L,), (bool(upper),))
 
 
 linalg_inv = inv  # what derivative rules call on Tensors: one name an operator

@@ -23,7 +23,7 @@ svd take_along_dim tensordot vdot
 """,
     "engine castable": """
 addr bernoulli cholesky cholesky_inverse cholesky_solve clamp_max clamp_min column_stack deg2rad dstack kron ldexp logit
-matrix_power mvlgamma nanmean nansum normal polygamma rad2deg xlog1py
+matrix_power mvlgamma nanmean nansum normal polygamma rad2deg
 """,
     "engine.linalg": """
 cholesky cholesky_ex cross det eigh eigvalsh inv inv_ex lu lu_factor lu_solve matrix_norm multi_dot norm qr slogdet
@@ -33,7 +33,7 @@ solve solve_triangular svd svdvals vecdot vector_norm
     "engine.fft castable": """
 fft fft2 fftn hfft ifft ifft2 ifftn ihfft irfft irfft2 irfftn rfft rfft2 rfftn
 """,
-    "engine.special castable": "entr logit multigammaln ndtr ndtri polygamma xlog1py",
+    "engine.special castable": "entr logit multigammaln ndtr ndtri polygamma",
     "engine.nn.functional": "avg_pool2d avg_pool3d logsigmoid softplus softshrink",
 }
 # Their `out` says in which dtype and on which device, unless the call does.

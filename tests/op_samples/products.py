@@ -35,6 +35,8 @@ add("linalg_inv", engine.linalg.inv, _SQUARE, reference=np.linalg.inv)
 add("linalg_det", engine.linalg.det, _SQUARE, reference=np.linalg.det)
 add("linalg_slogdet", raw("linalg_slogdet"), _SQUARE, reference=lambda x: tuple(np.linalg.slogdet(x)))
 add("linalg_solve", engine.linalg.solve, _SQUARE, draw(2, 3, 2), reference=np.linalg.solve)
+add("linalg_factor", lambda x: raw("linalg_factor", False)(x.tril()), draw(2, 3, 3), reference=np.tril)
+add("linalg_factor", lambda x: raw("linalg_factor", True)(x.triu()), draw(3, 3), reference=np.triu)
 add("linalg_pinv", engine.linalg.pinv, draw(4, 3), reference=np.linalg.pinv)
 add(
     "linalg_cholesky",

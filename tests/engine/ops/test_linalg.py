@@ -119,3 +119,53 @@ def test_the_gradient_of_a_transposed_matrix_comes_in_the_order_of_the_matrix(
     weight.register_hook(lambda gradient: strides.append(gradient.stride()))
     product(weight).square().sum().backward()
     assert strides == [weight.stride()]
+
+
+COMPLEX = np.array([[4, 1 + 1j], [1 - 1j, 3]])
+
+
+@pytest.mark.parametrize("matrix", [COMPLEX.real, COMPLEX], ids=["real", "complex"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: linalg.eigh(x)[1].abs(),
+        lambda x: linalg.eigh(x, UPLO="U")[1].abs(),
+        lambda x: linalg.eigh(x)[0],
+        lambda x: linalg.cholesky(x).abs(),
+        lambda x: linalg.cholesky(x, upper=True).abs(),
+    ],
+    ids=["eigenvectors", "upper eigenvectors", "eigenvalues", "cholesky", "upper cholesky"],
+)
+def test_the_gradient_of_a_symmetric_matrix_is_symmetric(function: Callable, matrix: np.ndarray) -> None:
+    """A leaf that is symmetric stays so in training."""
+    x = engine.from_numpy(matrix.copy()).requires_grad_()
+    values = function(x)
+    (values * engine.arange(float(values.numel())).double().reshape(values.shape)).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), x.grad.numpy().conj().T, atol=1e-12)
+    assert np.abs(x.grad.numpy()[0, 1]) > 0
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_the_gradient_of_a_factor_is_not_masked(upper: bool) -> None:
+    """PyTorch 2.13's numbers."""
+    factor = engine.tensor([[2.0, 0.0], [1.0, 3.0]])
+    factor = (factor.T if upper else factor).clone().requires_grad_()
+    engine.cholesky_solve(engine.ones(2, 1), factor, upper=upper).sum().backward()
+    assert factor.grad is not None
+    expected = np.array([[-2 / 9, -2 / 27], [-1 / 18, -1 / 54]])
+    np.testing.assert_allclose(factor.grad.numpy(), expected.T if upper else expected, rtol=1e-6)
+    factor.grad = None
+    engine.cholesky_inverse(factor, upper=upper).sum().backward()
+    np.testing.assert_allclose(factor.grad.numpy(), expected.T if upper else expected, rtol=1e-6)
+
+
+def test_the_upper_factor_comes_from_the_upper_triangle() -> None:
+    a = engine.tensor([[4.0, 2.0], [99.0, 10.0]])
+    assert linalg.cholesky(a, upper=True).tolist() == [[2.0, 1.0], [0.0, 3.0]]
+
+
+def test_losses_that_turn_with_the_phase_are_refused() -> None:
+    x = engine.from_numpy(COMPLEX.copy()).requires_grad_()
+    with pytest.raises(RuntimeError, match="phi"):
+        linalg.eigh(x)[1].sum().abs().backward()
