@@ -65,6 +65,23 @@ def test_ranks_that_see_different_orders_agree(group) -> None:
 
 
 @RANKS
+def test_what_counts_is_the_last_gradient_of_a_parameter(group) -> None:
+    """Of one that gets several (a re-entrant checkpoint): its bucket is full with the last."""
+    net = DistributedDataParallel(Weights(*"abc"), bucket_cap_mb=TINY_BUCKETS, static_graph=True)
+
+    def again(gradient: engine.Tensor) -> None:
+        with engine.enable_grad():
+            (net.module.c * 12).sum().backward()
+
+    net.module.b.register_hook(again)  # c comes first, and again before b
+    for _ in range(2):
+        net.zero_grad()
+        in_order(net, "cab", 12.0).backward()
+        assert gradients(net) == {"a": 12, "b": 12, "c": 24}
+        assert buckets(net) == [["a"], ["c"], ["b"]]
+
+
+@RANKS
 def test_accumulated_gradients_move_along(group) -> None:
     net = DistributedDataParallel(Weights(*"abc"), bucket_cap_mb=TINY_BUCKETS)
     with net.no_sync():

@@ -12,6 +12,7 @@ import pytest
 import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
+from ddp.transport.counting import CountingTransport
 from engine.autograd import Function
 from tests.ddp.models import Weights, gradients, mean
 
@@ -23,6 +24,32 @@ TINY_BUCKETS = 1e-5  # MiB: every parameter has a bucket of its own
 
 def wrap(*names: str, **options: Any) -> DistributedDataParallel:
     return DistributedDataParallel(Weights(*names), **options)
+
+
+# --- overlap ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_buckets_under_way_are_moved_on_by_the_gradients_that_come_meanwhile(group, monkeypatch) -> None:
+    """Else a transport that moves on only when it is polled would begin at the end of backward."""
+    transport = CountingTransport(group.transport.independent())
+    monkeypatch.setattr(group, "_transport", transport)
+    net = wrap(*"abcdef", bucket_cap_mb=24 / 2**20)  # two parameters each
+    assert [bucket.names for bucket in net.reducer._buckets] == [["f", "e"], ["d", "c"], ["b", "a"]]
+    seen: list[tuple[str, int, int]] = []
+    for name, parameter in net.module.named_parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda _, name=name: seen.append((name, len(transport.started), transport.polls))
+        )
+    for _ in range(2):
+        seen.clear()
+        transport.started.clear()
+        transport.polls = 0
+        net.zero_grad()
+        net(**dict.fromkeys("abcdef", 12.0)).backward()
+        # a gradient that fills its bucket starts it, any other one polls while something is under way
+        assert seen == [("f", 0, 0), ("e", 0, 0), ("d", 1, 0), ("c", 1, 1), ("b", 2, 1), ("a", 2, 2)]
+        assert (len(transport.started), transport.polls) == (3, 2)
 
 
 # --- accumulation -----------------------------------------------------------------------------------------------------
