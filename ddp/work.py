@@ -264,7 +264,6 @@ def run(
 
 def _block_until_something_happens(own: "list[MPI.Request]") -> None:
     """Wait inside MPI, where all requests make progress and where the user's mpi_yield_when_idle rules."""
-    from mpi4py import MPI
-
     requests = [*own, *(request for lines in _busy.values() for request in lines.requests())]
-    MPI.Request.Waitany(list({id(request): request for request in requests}.values()))  # MPI wants each once
+    once = list({id(request): request for request in requests}.values())  # as MPI wants it
+    once[0].Waitany(once)

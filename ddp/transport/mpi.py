@@ -128,7 +128,7 @@ class MpiTransport:
         while buffer.remaining:
             # Blocks inside MPI, where all requests progress and where the user's mpi_yield_when_idle rules.
             heads = [queue[0][0] for queue in (self._scattering, self._gathering) if queue]
-            index = MPI.Request.Waitany(heads)
+            index = heads[0].Waitany(heads)
             if self._scattering and heads[index] is self._scattering[0][0]:
                 self._finish_scatter()
             else:
