@@ -19,6 +19,8 @@ LEFT_OUT = {
     ),
     "two hosts (needs root and network namespaces)": ("ddp/test_faults_two_hosts.py", "ddp/test_two_hosts.py"),
     "compiling into an empty cache": ("engine/kernels/test_jit.py", "engine/kernels/test_command.py"),
+    "the benchmark's script": ("examples/test_benchmark.py",),
+    "every operator captured": ("engine/capture/test_operators.py",),
     "random cases at length": ("ddp/test_reducer_random.py", "ddp/test_uneven_random.py"),
 }
 """Folders and files of tests/, by reason. They are not even imported."""

@@ -12,6 +12,7 @@ from tests.mpi_job import run_job
 PROGRAM = "from ddp.bench import main\nmain()\n"
 
 
+@pytest.mark.full
 def test_every_transport_and_mpis_own_sum_are_measured_both_ways() -> None:
     result = run_job(PROGRAM, 2, timeout=120, args=["--json", "--max-bytes", "16K"])
     assert result.returncode == 0, result.stderr

@@ -214,6 +214,7 @@ def test_many_in_flight_waited_for_in_different_orders(transports, comm) -> None
                 assert buffers[index].header[0] == seed * comm.size
 
 
+@pytest.mark.full
 @pytest.mark.mpi(ranks=[2, 3, 4], timeout=120)
 def test_thousands_of_rounds_with_stragglers(transports, comm) -> None:
     """A fast rank refills a buffer while a slow one is still leaving the round before: nothing may be lost or torn."""

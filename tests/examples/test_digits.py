@@ -23,6 +23,7 @@ def said(path: Path) -> dict[str, float]:
         return json.loads(picture.text["Description"])
 
 
+@pytest.mark.full
 def test_two_ranks_learn_the_digits(tmp_path: Path) -> None:
     done = run(command(2, SCRIPT, "--out", tmp_path))
     last = summary(done)
@@ -59,6 +60,7 @@ def test_two_ranks_learn_the_digits(tmp_path: Path) -> None:
     assert correct / 360 == last["test_accuracy"]
 
 
+@pytest.mark.full
 def test_every_world_size_takes_the_same_steps(tmp_path: Path) -> None:
     """After one epoch nothing has grown apart yet: the mean loss of the epoch shows that batches and averages agree."""
     losses = []

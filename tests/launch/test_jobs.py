@@ -90,7 +90,9 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(
     )
     ended = run("-n", "4", name)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[1:7] == [
+    # Python 3.13 underlines more than 3.12
+    lines = [line for line in ended.stderr.splitlines() if not re.fullmatch(r"\[rank 2\] +[~^]+", line)]
+    assert lines[1:7] == [
         "",
         "[rank 2] Traceback (most recent call last):",
         '[rank 2]   File "train.py", line 6, in <module>',
@@ -98,7 +100,7 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(
         '[rank 2]   File "train.py", line 5, in step',
         "[rank 2]     raise ValueError('no such batch')",
     ]
-    assert ended.stderr.splitlines()[7] == "[rank 2] ValueError: no such batch"
+    assert lines[7] == "[rank 2] ValueError: no such batch"
     assert len(pids(tmp_path)) == 4
     assert not [pid for pid in pids(tmp_path) if is_running(pid)]
 

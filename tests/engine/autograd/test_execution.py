@@ -263,6 +263,7 @@ def test_E41_full_backward_hooks_with_create_graph_leave_nothing_behind():
     assert [reference() for reference in dead] == [None, None]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("with_inputs", [False, True])
 def test_E48_a_chain_of_100_000_nodes(with_inputs):
     depth = 100_000

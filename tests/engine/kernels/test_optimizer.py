@@ -183,6 +183,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.full
 def test_steps_norms_and_sums_have_the_same_bits_on_every_cpu():
     """Ranks on unlike machines stay bit-identical: here against a machine without vector and fused instructions."""
 
