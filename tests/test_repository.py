@@ -44,6 +44,16 @@ def test_ci_runs_the_full_tier() -> None:
     assert "pytest --full" in (ROOT / ".ci/run").read_text()
 
 
+def test_the_hosted_ci_runs_the_same_on_what_is_promised() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert re.findall(r"- run: (\.ci/.*)", workflow) == [".ci/run"]
+    images = re.findall(r"^ +- (\w+:[\w.-]+)$", workflow, re.MULTILINE)
+    oldest = PROJECT["project"]["requires-python"].removeprefix(">=")
+    pythons = [re.match(r"python:([\d.]+)", image)[1] for image in images if image.startswith("python:")]
+    assert pythons[0] == oldest
+    assert {"debian:12", "debian:13", *(f"python:{p}" for p in ("3.12-bookworm", "3.14-trixie"))} <= set(images)
+
+
 def test_files_that_the_documents_name_exist() -> None:
     for document in ("README.md", "CONTRIBUTING.md"):
         named = re.findall(r"`((?:engine|ddp|launch|tests|examples)/[\w/]+(?:\.py|/))`", (ROOT / document).read_text())

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from launch.cluster import Host
 from launch.find import identify
-from launch.testing.process import mpirun_command
+from launch.testing.process import ask_to_end_with_parent, mpirun_command
 from tests.mpi_job import ROOT, python_path
 
 _CABLE = "rate 1gbit delay 1ms limit 100000"
@@ -80,7 +80,13 @@ class Hosts:
         enter = ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c"]
         command = [*enter, f'hostname {self.names[0]}; exec "$@"', "bash", *mpirun]
         return subprocess.run(
-            command, env={**os.environ, **settings}, cwd=ROOT, capture_output=True, text=True, timeout=timeout
+            command,
+            env={**os.environ, **settings},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            preexec_fn=ask_to_end_with_parent,
         )
 
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from launch.testing.process import ask_to_end_with_parent
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 240.0  # seconds, far above what any of these runs takes: it only turns a hang into a failure
 
@@ -30,7 +32,14 @@ def environment(**variables: str) -> dict[str, str]:
 def run(argv: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end from the repository's root, output captured."""
     return subprocess.run(
-        argv, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, timeout=TIMEOUT, check=False
+        argv,
+        cwd=ROOT,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+        preexec_fn=ask_to_end_with_parent,
     )
 
 

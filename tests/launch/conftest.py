@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from launch.testing.process import ask_to_end_with_parent
+
 LIMIT = 60  # seconds: far more than any of these jobs needs, so that only a hang meets it
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -30,6 +32,7 @@ def start(environment: None, tmp_path: Path) -> Iterator[Start]:
 
     def start(*arguments: str, python: Path | str = sys.executable, **options: Any) -> subprocess.Popen[str]:
         given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        given["preexec_fn"] = ask_to_end_with_parent  # pytest may be killed
         # -P as with the installed command: a file called launch.py in the working directory must not matter.
         command = [str(python), "-P", "-m", "launch", *arguments]
         process = subprocess.Popen(command, cwd=tmp_path, **(given | options))
