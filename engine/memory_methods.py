@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 from engine import backend, transfer
 from engine.autograd.modes import no_grad
+from engine.dtypes import FLOATING_CATEGORY
 from engine.layout import contiguous_strides
 from engine.methods import method
 from engine.ops import factories
@@ -12,6 +13,7 @@ from engine.ops.as_strided import as_strided
 from engine.ops.inplace import check_writable
 from engine.ops.view_history import become_view
 from engine.ops.views import transpose
+from engine.promotion import can_cast
 from engine.tensor import Tensor
 
 
@@ -160,7 +162,24 @@ def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tenso
         return _div_(self, other)
     # the quotient must not keep the memory that is about to be overwritten
     source = self.clone() if self.requires_grad else self
-    return self.copy_(source.div(other, rounding_mode=rounding_mode))
+    quotient = source.div(other, rounding_mode=rounding_mode)
+    if not can_cast(quotient.dtype, self.dtype):
+        raise RuntimeError(
+            f"div_: result type {quotient.dtype} can't be cast to the desired output type {self.dtype}; div() returns "
+            "a new tensor"
+        )
+    return self.copy_(quotient)
+
+
+_round_ = vars(Tensor)["round_"]
+
+
+@method
+def round_(self: Tensor, *, decimals: int = 0) -> Tensor:
+    """In-place round."""
+    if decimals or self.dtype.category < FLOATING_CATEGORY:
+        return self.copy_(self.round(decimals=decimals))
+    return _round_(self)
 
 
 for _alias, _name in {"swapdims_": "swapaxes_", "divide_": "div_", "true_divide_": "div_"}.items():

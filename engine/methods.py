@@ -353,30 +353,6 @@ def new_full(self: Tensor, size: Any, fill_value: Any, **options: Any) -> Tensor
 
 
 @method
-def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """self + value * tensor1 * tensor2."""
-    return self + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
-
-
-@method
-def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """self + value * tensor1 / tensor2."""
-    return self + (tensor1 / tensor2 if value == 1 else tensor1 / tensor2 * value)
-
-
-@method
-def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """In-place addcmul."""
-    return self.add_(tensor1 * tensor2 * value)
-
-
-@method
-def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """In-place addcdiv."""
-    return self.add_(tensor1 / tensor2 * value)
-
-
-@method
 def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
     """In-place masked_fill."""
     return inplace.become(self, masked.masked_fill(self, mask, value), "masked_fill_")

@@ -41,8 +41,8 @@ not_equal sgn
 
 # Functions whose result is written back.
 _WRITTEN_BACK = """
-absolute addbmm addmm addmv addr baddbmm clip cumprod cumsum deg2rad float_power frac index_fill ldexp logit
-masked_scatter mvlgamma nan_to_num put rad2deg renorm scatter_reduce index_reduce tril triu clamp_max clamp_min
+absolute addbmm addcdiv addcmul addmm addmv addr baddbmm clip cumprod cumsum deg2rad float_power frac index_fill ldexp
+logit masked_scatter mvlgamma nan_to_num put rad2deg renorm scatter_reduce index_reduce tril triu clamp_max clamp_min
 """.split()  # noqa: SIM905
 
 

@@ -185,7 +185,7 @@ class Writer:
         plan, kind = event.target
         target, *arguments = event.arguments
         if type(plan.run) is np.ufunc and kind is plan.outs[0].dtype:
-            self.line(self._call(plan.run, (*arguments, target)))
+            self.line(f"{self._call(plan.run, arguments).removesuffix(')')}, out={self.expression(target)})")
         else:
             self.line(f"{self.expression(target)}[...] = {self._call(plan.run, arguments)}")
 

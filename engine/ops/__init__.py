@@ -154,6 +154,7 @@ from engine.ops.elementwise import (
     rad2deg as rad2deg,
     round as round,
     rsub as rsub,
+    square as square,
     subtract as subtract,
     true_divide as true_divide,
 )

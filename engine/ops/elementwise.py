@@ -7,7 +7,7 @@ import numpy as np
 
 from engine import iterator
 from engine.dispatch import apply, define
-from engine.dtypes import FLOATING_CATEGORY, bfloat16, bool_, complex128, finfo, float64, get_default_dtype
+from engine.dtypes import FLOATING_CATEGORY, bfloat16, bool_, complex128, finfo, float64, get_default_dtype, int64
 from engine.ops.common import (
     in_single_precision,
     kept,
@@ -181,6 +181,13 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
         return addcdiv(input.float(), tensor1.float(), tensor2.float(), value=value).to(input.dtype)
     quotient = tensor1 / tensor2
     return input + (quotient if value == 1 else quotient * value)
+
+
+def square(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Each element times itself; of a mask as of integers."""
+    if isinstance(input, Tensor) and input.dtype is bool_:
+        input = input.to(int64)
+    return FUNCTIONS["square"](input, out=out)
 
 
 def heaviside(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:

@@ -119,7 +119,7 @@ def write(plan: Plan, target: Tensor, arrays: list[Any]) -> None:
     if target._spec.dtype is plan.outs[0].dtype and (
         type(run) is np.ufunc or (target.is_cuda and isinstance(run, plan.nd.xp.ufunc))
     ):
-        run(*arrays, target._array)
+        run(*arrays, out=target._array)
     elif backend.several_gpus:
         with on_gpu_of(target._array):
             target._array[...] = run(*arrays)

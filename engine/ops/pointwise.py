@@ -56,7 +56,7 @@ pointwise("positive", "positive", (lambda g: g,), refused="bool")
 pointwise("abs", "absolute", (lambda g, nd, input: g * nd.sgn(input),), refused="bool", analytic=False)
 pointwise("sign", _sign, (zeros_like,), refused="complex")
 pointwise("sgn", _sign, (lambda g, nd, input, out: _sgn_slope(g, nd, input, out),), analytic=False)
-pointwise("square", "square", (lambda g, input: g * (2 * input),))
+pointwise("square", "square", (lambda g, input: g * (2 * input),), refused="bool")
 
 
 def _sgn_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:

@@ -1,7 +1,9 @@
 """The base class: groups, state dicts, hooks, closures, errors."""
 
 import copy
+import importlib
 import pickle
+import pkgutil
 from typing import Any
 
 import numpy as np
@@ -388,3 +390,17 @@ def test_betas_are_both_numbers_or_both_tensors(betas: Any) -> None:
     given = tuple(engine.tensor(0.9) if beta == "tensor" else beta for beta in betas)
     with pytest.raises(ValueError, match="both floats or both Tensors"):
         engine.optim.Adam([engine.zeros(2, requires_grad=True)], betas=given)
+
+
+def test_every_optimizer_has_samples() -> None:
+    """An optimizer without a case in tests/data/optim_cases.py, exported or not, is compared with nothing."""
+    for module in pkgutil.iter_modules(optim.__path__, "engine.optim."):
+        importlib.import_module(module.name)
+    found, todo = set(), [optim.Optimizer]
+    while todo:
+        subclasses = [each for each in todo.pop().__subclasses__() if each.__module__.startswith("engine.")]
+        found |= {each.__name__ for each in subclasses}
+        todo += subclasses
+    refused = {"SparseAdam"}  # it says why
+    assert found - refused == {name for name, _ in optim_cases.OPTIMIZERS} | {"LBFGS"}, "tests/data/optim_cases.py"
+    assert optim_cases.LBFGS
