@@ -25,9 +25,10 @@ def test_both_commands_are_on_the_first_screen() -> None:
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "PERFORMANCE.md", "docs/testing.md"):
-        targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
-        missing = [t for t in targets if not t.startswith("https://") and not (ROOT / t).exists()]
+    documents = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "PERFORMANCE.md")]
+    for document in (*documents, *(ROOT / "docs").glob("*.md")):
+        targets = re.findall(r"\]\(([^)#]+)\)", document.read_text())
+        missing = [t for t in targets if not t.startswith("https://") and not (document.parent / t).exists()]
         assert not missing, f"{document} links to {missing}"
 
 

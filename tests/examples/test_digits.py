@@ -71,6 +71,7 @@ def test_every_world_size_takes_the_same_steps(tmp_path: Path) -> None:
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
 
 
+@pytest.mark.full
 def test_four_ranks_under_plain_mpirun(tmp_path: Path) -> None:
     oversubscribed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     as_root = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")

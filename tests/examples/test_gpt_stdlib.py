@@ -45,11 +45,13 @@ def test_it_learns_and_speaks(tmp_path: Path) -> None:
     assert "\ndef " in done.stdout, "the sample begins with its prompt"
 
 
+@pytest.mark.full
 def test_every_world_size_takes_the_same_steps(tmp_path: Path) -> None:
     results = [summary(run(tiny(ranks, tmp_path, "--steps", 8)))["val_bits_per_byte"] for ranks in (1, 2, 3)]
     assert results == pytest.approx([results[0]] * 3, rel=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_run_resumes_bit_for_bit(ranks: int, tmp_path: Path) -> None:
     arguments = ["--steps", 120, "--save-every", 10]
@@ -100,6 +102,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_a_finished_run_resumes_to_the_same_result(finished: Path) -> None:
     before = leaves(engine.load(finished / "gpt.ckpt"))
     last = summary(run(tiny(1, finished, "--steps", 2, "--resume")))
@@ -115,6 +118,7 @@ def refuses(out: Path, reason: str, *arguments: object, ranks: int = 1) -> None:
     assert 1 <= done.stderr.count(reason) <= ranks, done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kept", "ranks"), [(0, 1), (7, 1), (0.5, 1), (-1, 1), (0.5, 2)])
 def test_a_truncated_checkpoint_is_refused(kept: float, ranks: int, finished: Path, tmp_path: Path) -> None:
     whole = (finished / "gpt.ckpt").read_bytes()
@@ -123,6 +127,7 @@ def test_a_truncated_checkpoint_is_refused(kept: float, ranks: int, finished: Pa
     refuses(tmp_path, f"{path} is no complete checkpoint: truncated", "--steps", 2, ranks=ranks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("content", [b"not a checkpoint\n" * 100, b"\x89PNG\r\n\x1a\n" + bytes(500)])
 def test_a_file_of_another_kind_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "gpt.ckpt"
@@ -135,6 +140,7 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
     refuses(tmp_path, f"{tmp_path / 'gpt.ckpt'} is a checkpoint, but not one of examples/gpt_stdlib.py", "--steps", 2)
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_run_is_refused(finished: Path) -> None:
     """Before anything is loaded, by the first setting that differs."""
     before = (finished / "gpt.ckpt").read_bytes()

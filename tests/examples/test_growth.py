@@ -8,6 +8,7 @@ import pytest
 from tests.examples.running import ROOT, command, run
 
 
+@pytest.mark.full
 def test_a_sweep_is_measured_drawn_and_written(tmp_path: Path) -> None:
     """Two points of two sweeps; a peer with the same text stands beside each."""
     page = tmp_path / "page.md"

@@ -23,7 +23,7 @@ def reference() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", ["digits", "gpt"])
+@pytest.mark.parametrize("name", ["digits", pytest.param("gpt", marks=pytest.mark.full)])
 def test_losses_are_those_of_pytorch(name: str, dtype: str, reference: dict[str, Any]) -> None:
     losses_of = {"digits": reference_models.digits_losses, "gpt": reference_models.gpt_losses}[name]
     losses = losses_of(getattr(engine, dtype))

@@ -36,7 +36,9 @@ def test_next():
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("waits_where", ["the rank that raised is through", "both wait"])
+@pytest.mark.parametrize(
+    "waits_where", ["the rank that raised is through", pytest.param("both wait", marks=pytest.mark.full)]
+)
 def test_an_expected_exception_on_one_rank_for_which_others_wait_ends_the_test_with_its_traceback(
     run_file: RunFile, waits_where: str
 ) -> None:
@@ -75,6 +77,7 @@ def test_next():
     assert places == sorted(places)
 
 
+@pytest.mark.full
 def test_who_moves_is_waited_for(run_file: RunFile) -> None:
     result = run_file(
         """
@@ -105,6 +108,7 @@ def test_sleeps():
         assert has_ended(pid)
 
 
+@pytest.mark.full
 def test_a_rank_that_dies_is_named_and_later_jobs_are_limited(run_file: RunFile) -> None:
     result = run_file(
         """
@@ -124,7 +128,10 @@ def test_dies(again):
     assert "not run: 3 jobs of 2 ranks for test_inner.py have died already" in output
 
 
-@pytest.mark.parametrize("options", [(), ("-n1", "--dist=loadfile")], ids=["alone", "xdist"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param((), id="alone"), pytest.param(("-n1", "--dist=loadfile"), id="xdist", marks=pytest.mark.full)],
+)
 def test_nothing_is_left_when_pytest_is_killed(
     run_file: RunFile, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:

@@ -85,7 +85,10 @@ def test_it(i, ranks, mine):
 """
 
 
-@pytest.mark.parametrize("options", [(), ("-n2", "--dist=loadfile")], ids=["alone", "xdist"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param((), id="alone"), pytest.param(("-n2", "--dist=loadfile"), id="xdist", marks=pytest.mark.full)],
+)
 def test_tests_of_all_files_on_the_same_number_of_ranks_share_a_job(
     run_file: RunFile, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
@@ -95,6 +98,7 @@ def test_tests_of_all_files_on_the_same_number_of_ranks_share_a_job(
         assert len(set((pytester.path / f"jobs-of-{ranks}").read_text().split())) == 1
 
 
+@pytest.mark.full
 def test_ranks_have_the_options_of_the_command_line(run_file: RunFile, pytester: pytest.Pytester) -> None:
     pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--word', default='')")
     result = run_file(

@@ -5,6 +5,7 @@ import pytest
 from tests.launch.testing.inner import RunFile
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_test_that_kills_its_worker_is_not_run_again(
     run_file: RunFile, pytester: pytest.Pytester, workers: int
@@ -30,6 +31,7 @@ def test_after(i): pass
     assert (pytester.path / "died").read_text() == "once\n"
 
 
+@pytest.mark.full
 def test_a_hang_is_ended_with_its_stack(run_file: RunFile) -> None:
     result = run_file(
         "def test_hangs(): time.sleep(100)\ndef test_next(): pass\n",
