@@ -176,12 +176,10 @@ def _svd_slope(g: Any, nd: Any, out: Any, input_spec: Spec) -> Any:
     of_u, of_s, of_vh = g
     u, s, vh = out
     size = s.shape[-1]
-    if (of_u is not None or of_vh is not None) and (u.shape[-1] > size or vh.shape[-2] > size):
-        raise RuntimeError(
-            "svd_backward: The derivative of U and V is not defined for full_matrices=True and a matrix that is not "
-            "square; use full_matrices=False"
-        )
+    # What completes the bases of a matrix that is not square is arbitrary: as in PyTorch, nothing comes back from it.
     u, vh = u[..., :, :size], vh[..., :size, :]
+    of_u = None if of_u is None else of_u[..., :, :size]
+    of_vh = None if of_vh is None else of_vh[..., :size, :]
     gaps = _reciprocal_gaps(nd, s * s)
     middle: Any = 0
     if of_u is not None:
