@@ -385,7 +385,7 @@ def index_copy_(self: Tensor, dim: int, index_: Tensor, source: Tensor) -> Tenso
 @method
 def index_put_(self: Tensor, indices: tuple[Tensor, ...], values: Tensor, accumulate: bool = False) -> Tensor:
     """Writes (or adds) `values` at index tensors, one an axis."""
-    index.index_put_(self, tuple(range(len(indices))), tuple(indices), values, accumulate)
+    index.put_at(self, tuple(indices), values, accumulate)
     return self
 
 
@@ -469,8 +469,10 @@ def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 @method
 def sum_to_size(self: Tensor, *size: Any) -> Tensor:
-    """Sums the axes along which `size` broadcasts to this shape."""
+    """Sums the axes along which `size` broadcasts to this shape; to one number also where there is nothing to sum."""
     wanted = factories.shape_from(size, "sum_to_size")
+    if not wanted:
+        return self.sum()
     extra = self.ndim - len(wanted)
     if extra < 0 or any(n not in (1, self.shape[extra + axis]) for axis, n in enumerate(wanted)):
         raise RuntimeError(f"size {list(wanted)} is not expandable to size {list(self.shape)}.")

@@ -14,6 +14,7 @@ import numpy as np
 
 from engine import iterator
 from engine.dispatch import Operator, apply, define
+from engine.dtypes import INTEGER_CATEGORY
 from engine.kernels import activation as kernels
 from engine.kernels import piecewise
 from engine.kernels.piecewise import vectors
@@ -22,7 +23,7 @@ from engine.ops.common import in_single_precision, kept, require_real
 from engine.ops.gpu import alike, on_arrays, served
 from engine.ops.inplace import inplace
 from engine.ops.out import deliver
-from engine.ops.selection import where
+from engine.ops.selection import clamp, where
 from engine.ops.special_functions import erf_array
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -284,6 +285,8 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tens
     """x limited to [min_val, max_val]; no gradient at and beyond the bounds. Raises ValueError if min_val > max_val."""
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
+    if input.dtype.category == INTEGER_CATEGORY:
+        return clamp(input, int(min_val), int(max_val))
     return apply(HARDTANH, (input,), (float(min_val), float(max_val)))
 
 

@@ -104,6 +104,8 @@ def diff(
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
     dim = wrap_dim(dim, input.ndim, "diff")
+    if n == 0:
+        return input.clone()  # without what would be put before and behind it, as in PyTorch
     parts = [part for part in (prepend, input, append) if part is not None]
     result = cat(parts, dim) if len(parts) > 1 else input
     for _ in range(n):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import iterator
+from engine import iterator, layout
 from engine.dispatch import apply, define
 from engine.dtypes import FLOATING_CATEGORY, bfloat16, bool_, complex128, finfo, float64, get_default_dtype, int64
 from engine.ops.common import (
@@ -321,13 +321,14 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """`input` with the elements of `source`, in order, where the mask is true.
+    """`input` with the elements of `source`, in order, where the mask is true; input and mask broadcast.
 
     Raises: RuntimeError if the mask is not bool or asks for more elements than `source` has.
     """
     if mask.dtype is not bool_:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
-    mask = mask.detach().expand(input.shape)
+    shape = layout.broadcast_shapes(tuple(input.shape), tuple(mask.shape))
+    input, mask = input.expand(shape), mask.detach().expand(shape)
     # How many are asked for is not waited for on a GPU.
     count = int(mask.sum().item()) if mask.is_cpu else min(mask.numel(), source.numel())
     if count > source.numel():

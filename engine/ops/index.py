@@ -328,6 +328,15 @@ def setitem(self: Tensor, key: Key, value: Any) -> None:
     index_put_(view, places, given, value)
 
 
+def put_at(self: Tensor, indices: tuple[Any, ...], values: Any, accumulate: bool) -> None:
+    """`self[indices] = values`, or +=; index tensors and masks only."""
+    view, found = self, list(indices)
+    if any(isinstance(each, Tensor) and each.dtype in (bool_, uint8) for each in indices):
+        view, found = _basic_part(self, indices)
+    places, given = _checked_indices(view, found)
+    index_put_(view, places, given, values, accumulate)
+
+
 def _storable(value: Any, view: Tensor) -> Any:
     """A value that is assigned; a number only if the dtype holds it."""
     return assigned("setitem", value, view.dtype) if isinstance(value, bool | int | float | complex) else value

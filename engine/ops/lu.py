@@ -33,7 +33,7 @@ def _forward(xp: ModuleType, input: Any) -> tuple[Any, Any]:
     for index in np.ndindex(*batch):
         matrix = a[index]
         for k in range(min(rows, columns)):
-            best = k + int(xp.abs(matrix[k:, k]).argmax())
+            best = k + int(_size(xp, matrix[k:, k]).argmax())
             pivots[(*index, k)] = best + 1
             if best != k:
                 matrix[[k, best]] = matrix[[best, k]]
@@ -43,13 +43,18 @@ def _forward(xp: ModuleType, input: Any) -> tuple[Any, Any]:
     return a, pivots
 
 
+def _size(xp: ModuleType, x: Any) -> Any:
+    """What LAPACK chooses pivots by: of complex numbers the sum of both parts."""
+    return xp.abs(x.real) + xp.abs(x.imag) if x.dtype.kind == "c" else xp.abs(x)
+
+
 def _all_at_once(xp: ModuleType, input: Any) -> tuple[Any, Any]:
     """The same, a step for all matrices, without looking at any element."""
     a = input.copy()
     *batch, rows, columns = a.shape
     pivots = xp.empty((*batch, min(rows, columns)), np.int32)
     for k in range(min(rows, columns)):
-        best = k + xp.abs(a[..., k:, k]).argmax(axis=-1)[..., None]
+        best = k + _size(xp, a[..., k:, k]).argmax(axis=-1)[..., None]
         pivots[..., k : k + 1] = best + 1
         order = _exchanged(xp, xp.broadcast_to(xp.arange(rows), (*batch, rows)), k, best)
         a = xp.take_along_axis(a, order[..., None], -2)
@@ -77,25 +82,36 @@ def permutation(xp: ModuleType, pivots: Any, rows: int) -> Any:
 def _slope(g: Any, nd: Any, out: Any, input_spec: Spec) -> tuple[Any]:
     if g[0] is None:
         return (None,)
-    if input_spec.shape[-1] != input_spec.shape[-2]:
-        raise RuntimeError(
-            f"linalg.lu_factor: the derivative is implemented for square matrices, got {input_spec.shape[-2]} by "
-            f"{input_spec.shape[-1]}"
-        )
     compact, pivots = out
-    size = input_spec.shape[-1]
+    rows, columns = input_spec.shape[-2:]
+    size = min(rows, columns)
     xp = backend.array_module(compact.device) if nd.records else nd.xp
     unit = eye(size, dtype=compact.dtype, device=compact.device) if nd.records else xp.eye(size, dtype=compact.dtype)
-    lower, upper = nd.tril(compact, -1) + unit, nd.triu(compact, 0)
-    inner = nd.tril(nd.matmul(adjoint(nd, lower), nd.tril(g[0], -1)), -1)
-    inner = inner + nd.triu(nd.matmul(nd.triu(g[0], 0), adjoint(nd, upper)), 0)
-    left = nd.linalg_solve(adjoint(nd, lower), inner)  # L⁻ᴴ inner
-    both = adjoint(nd, nd.linalg_solve(upper, adjoint(nd, left)))  # ... U⁻ᴴ
-    order = permutation(xp, pivots._array if nd.records else pivots, size)
-    places = xp.argsort(order, -1)[..., None] + xp.zeros(size, np.int64)
+    square, of_square = compact[..., :size, :size], g[0][..., :size, :size]
+    lower, upper = nd.tril(square, -1) + unit, nd.triu(square, 0)
+    below = nd.matmul(adjoint(nd, lower), nd.tril(of_square, -1))
+    above = nd.matmul(nd.triu(of_square, 0), adjoint(nd, upper))
+    if columns > size:  # U goes on to the right
+        right, of_right = compact[..., :, size:], g[0][..., :, size:]
+        below = below - nd.matmul(of_right, adjoint(nd, right))
+    if rows > size:  # L goes on below
+        bottom, of_bottom = compact[..., size:, :], g[0][..., size:, :]
+        above = above - nd.matmul(adjoint(nd, bottom), of_bottom)
+    both = nd.linalg_solve(adjoint(nd, lower), nd.tril(below, -1) + nd.triu(above, 0))  # L⁻ᴴ ...
+    if rows > size:
+        both = _joined(nd, [both, of_bottom], -2)
+    both = adjoint(nd, nd.linalg_solve(upper, adjoint(nd, both)))  # ... U⁻ᴴ
+    if columns > size:
+        both = _joined(nd, [both, nd.linalg_solve(adjoint(nd, lower), of_right)], -1)
+    order = permutation(xp, pivots._array if nd.records else pivots, rows)
+    places = xp.argsort(order, -1)[..., None] + xp.zeros(columns, np.int64)
     if nd.records:
         return (nd.gather(both, both.ndim - 2, both.new_tensor(places, dtype=int64)),)
     return (xp.take_along_axis(both, places, -2),)
+
+
+def _joined(nd: Any, parts: list[Any], axis: int) -> Any:
+    return nd.cat(parts, axis) if nd.records else nd.xp.concatenate(parts, axis)
 
 
 LU_FACTOR = define("linalg_lu_factor", rule=_rule, forward=_forward, backward=_slope, outputs=2)

@@ -172,7 +172,7 @@ floating(
         undifferentiable("zeta: input"),
         lambda g, nd, input, other: g * -input * nd.zeta(input + 1, other),
     ),
-    refused="bool complex",
+    refused="complex",
 )
 
 for _name, _function in {"igamma": "gammainc", "igammac": "gammaincc", "zeta": "zeta"}.items():
@@ -220,6 +220,8 @@ def ndtr(input: Tensor) -> Tensor:
 
 def ndtri(input: Tensor) -> Tensor:
     """The inverse of `ndtr`."""
+    if input.dtype.category < FLOATING_CATEGORY:
+        input = input.to(get_default_dtype())
     return FUNCTIONS["erfinv"](input * 2 - 1) * math.sqrt(2)
 
 
@@ -241,6 +243,8 @@ def multigammaln(input: Tensor, p: int) -> Tensor:
         raise RuntimeError(f"mvlgamma: p has to be greater than or equal to 1, got {p}")
     if input.is_cpu and bool((input <= (p - 1) / 2).any()):  # a GPU's are not waited for: there such elements give NaN
         raise RuntimeError("mvlgamma: All elements must be greater than (p-1)/2")
+    if input.dtype.category < FLOATING_CATEGORY:
+        input = input.to(get_default_dtype())
     halves = input.new_tensor([-0.5 * k for k in range(p)])
     value = (input.unsqueeze(-1) + halves).lgamma().sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
     return where(input.detach() <= (p - 1) / 2, math.nan, value) if input.is_cuda else value

@@ -249,10 +249,10 @@ def argwhere(input: Tensor) -> Tensor:
 
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
-    """Flat indices as one index an axis of `shape`."""
+    """Flat indices as one index an axis of `shape`, in int64."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     result: list[Tensor] = []
-    rest = indices
+    rest = indices.to(int64)
     for size in reversed(sizes):
         result.append(rest % size)
         rest = rest // size

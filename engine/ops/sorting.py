@@ -310,10 +310,10 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
         )
     if not input.numel():
         raise RuntimeError(f"{name}() input tensor must be non-empty, got shape {list(input.shape)}")
-    wanted = q.detach() if isinstance(q, Tensor) else input.detach().new_tensor(q)
+    wanted = q if isinstance(q, Tensor) else input.detach().new_tensor(q)
     if wanted.ndim > 1:
         raise RuntimeError(f"{name}() q must be a scalar or 1D tensor")
-    known = wanted if wanted.is_cpu else None if isinstance(q, Tensor) else tensor(q)  # a GPU's are not waited for
+    known = wanted.detach() if wanted.is_cpu else None if isinstance(q, Tensor) else tensor(q)  # a GPU's: no waiting
     if known is not None and bool(((known < 0) | (known > 1)).any()):
         raise RuntimeError(f"{name}() q values must be in the range [0, 1]")
     axis = wrap_dim(dim, input.ndim, name) if dim is not None else None
@@ -328,9 +328,9 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
     ranks = wanted.reshape(-1) * (count - 1).to(wanted.dtype).clamp(min=0)
     if name == "quantile":  # NaN is last in order, and the answer where there is any
         ranks = where(nan.any(-1, True), size - 1.0, ranks)
-    below, above = ranks.floor(), ranks.ceil()
+    below, above = ranks.detach().floor(), ranks.detach().ceil()
     if interpolation in ("lower", "higher", "nearest"):
-        chosen = {"lower": below, "higher": above, "nearest": ranks.round()}[interpolation]
+        chosen = {"lower": below, "higher": above, "nearest": ranks.detach().round()}[interpolation]
         values = ordered.gather(-1, chosen.to(int64))
     else:
         weight = ranks - below if interpolation == "linear" else (ranks - below) * 0 + 0.5

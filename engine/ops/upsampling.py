@@ -13,6 +13,7 @@ import numpy as np
 
 from engine import layout
 from engine.dispatch import apply, define
+from engine.dtypes import FLOATING_CATEGORY, float32, uint8
 from engine.layout import MemoryFormat
 from engine.ops.resample import AxisMap, resample
 from engine.ops.windows import formatted, suggested_format
@@ -100,7 +101,9 @@ def upsample(
 ) -> Tensor:
     """(N, C, d...) resized to (N, C, size...), one scale an axis or None where it follows from the sizes.
 
-    Modes: nearest, nearest-exact, linear, bilinear, trilinear, bicubic. Raises: RuntimeError for empty axes.
+    Modes: nearest, nearest-exact, linear, bilinear, trilinear, bicubic. Of integers, uint8 is rounded after each axis,
+    the last one first. Raises: RuntimeError for empty axes; NotImplementedError for other integers between which is to
+    be interpolated.
     """
     if 0 in input.shape[1:] or any(new <= 0 for new in size):
         raise RuntimeError(
@@ -112,7 +115,17 @@ def upsample(
         _axis_map(mode, old, new, scale, align_corners, antialias)
         for old, new, scale in zip(input.shape[2:], size, scales, strict=True)
     )
-    return resample(input, maps, suggested_format(input._spec))
+    wanted = suggested_format(input._spec)
+    if input.dtype.category >= FLOATING_CATEGORY or mode.startswith("nearest"):
+        return resample(input, maps, wanted)
+    if input.dtype is not uint8:
+        raise NotImplementedError(f'"{mode}" not implemented for {input.dtype}; convert with .float()')
+    values = input.to(float32)
+    for axis in reversed(range(len(maps))):
+        steps = [_axis_map("nearest", now, now, None, False, False) for now in values.shape[2:]]  # as they are
+        steps[axis] = maps[axis]
+        values = resample(values, tuple(steps), wanted).round().clamp(0, 255)
+    return values.to(uint8)
 
 
 # --- pixel shuffling --------------------------------------------------------------------------------------------------

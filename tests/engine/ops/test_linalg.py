@@ -94,8 +94,6 @@ def test_errors(call: Callable[[], object], error: type[Exception], message: str
 
 def test_derivatives_that_are_not_defined_are_refused() -> None:
     a = engine.from_numpy(TALL).requires_grad_()
-    with pytest.raises(RuntimeError, match="full_matrices=True"):
-        linalg.svd(a)[0].sum().backward()
     with pytest.raises(RuntimeError, match="mode='complete' and nrows > ncols"):
         linalg.qr(a, "complete")[0].sum().backward()
     with pytest.raises(RuntimeError, match="mode='r'"):
@@ -169,3 +167,38 @@ def test_losses_that_turn_with_the_phase_are_refused() -> None:
     x = engine.from_numpy(COMPLEX.copy()).requires_grad_()
     with pytest.raises(RuntimeError, match="phi"):
         linalg.eigh(x)[1].sum().abs().backward()
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3)])
+def test_the_gradient_of_a_full_svd_ignores_what_completes_the_bases(shape: tuple[int, int]) -> None:
+    values = np.random.RandomState(2).standard_normal(shape)
+    gradients = []
+    for full in (True, False):
+        a = engine.from_numpy(values.copy()).requires_grad_()
+        u, s, vh = linalg.svd(a, full_matrices=full)
+        loss = u[:, :3].abs().sum() + s.sum() + vh[:3].abs().square().cumsum(0).sum()
+        loss.backward()
+        gradients.append(a.grad.numpy())
+    np.testing.assert_allclose(*gradients, rtol=1e-10)
+    a = engine.from_numpy(values.copy()).requires_grad_()
+    u, _, vh = linalg.svd(a)
+    (u[:, 3:].sum() + vh[3:].sum()).backward()
+    assert a.grad.abs().max() == 0
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (2, 2, 4), (0, 3, 5)])
+@pytest.mark.parametrize("complex_numbers", [False, True])
+def test_lu_of_matrices_that_are_not_square_has_derivatives(shape: tuple[int, ...], complex_numbers: bool) -> None:
+    random = np.random.RandomState(3)
+    values = random.standard_normal(shape)
+    if complex_numbers:
+        values = values + 1j * random.standard_normal(shape)
+    a = engine.from_numpy(values).requires_grad_()
+    assert engine.autograd.gradcheck(lambda a: linalg.lu_factor(a)[0], (a,))
+    assert engine.autograd.gradgradcheck(lambda a: linalg.lu_factor(a)[0], (a,))
+
+
+def test_complex_pivots_are_chosen_as_lapack_does() -> None:
+    # |3 + 3i| is smaller than |5|, the sum of the parts is larger
+    a = engine.tensor([[5.0, 1.0], [3.0 + 3.0j, 2.0]], dtype=engine.complex128)
+    assert linalg.lu_factor(a)[1].tolist() == [2, 2]

@@ -96,9 +96,6 @@ def test_derivatives_that_are_not_defined_are_refused() -> None:
     a = engine.tensor([1.5], requires_grad=True)
     with pytest.raises(RuntimeError, match="derivative for igamma: input is not implemented"):
         engine.igamma(a, engine.tensor([1.0])).backward()
-    wide = engine.ones(2, 3, dtype=engine.float64) + engine.eye(2, 3).double()
-    with pytest.raises(RuntimeError, match="implemented for square matrices"):
-        linalg.lu(wide.requires_grad_())[2].sum().backward()
     x, index = engine.zeros(2, requires_grad=True), engine.tensor([0, 0])
     y = engine.ones(2).scatter_reduce(0, index, x, "prod")
     with pytest.raises(RuntimeError, match="factors of 0"):
@@ -119,3 +116,71 @@ def test_bernoulli_of_one_number_is_an_array_of_none_dimensions(dtype: engine.dt
     assert isinstance(drawn.numpy(), np.ndarray)
     assert drawn.item() == 1
     assert drawn.dtype is dtype
+
+
+def test_integers_are_computed_in_floating_point_where_pytorch_does() -> None:
+    small = engine.tensor([0, 1], dtype=engine.uint8)
+    assert special.ndtri(small).tolist() == [-math.inf, math.inf]
+    np.testing.assert_allclose(engine.mvlgamma(engine.tensor([7, 9]), 3).numpy(), [18.7464, 30.3961], rtol=1e-5)
+    assert special.zeta(engine.tensor([True]), engine.tensor([True])).tolist() == [math.inf]
+    assert [each.dtype for each in engine.unravel_index(small, (2, 2))] == [engine.int64] * 2
+
+
+def test_sum_to_size_of_one_number_sums_integers_in_int64() -> None:
+    number = engine.tensor(3, dtype=engine.int32)
+    assert number.sum_to_size(()).dtype is engine.int64
+    assert engine.ones(3, 1, dtype=engine.int32).sum_to_size(3, 1).dtype is engine.int32
+
+
+def test_no_differences_are_the_input_alone() -> None:
+    x = engine.arange(3.0)
+    assert engine.diff(x, 0, prepend=engine.ones(2), append=engine.ones(1)).tolist() == [0, 1, 2]
+
+
+def test_masked_scatter_broadcasts_input_and_mask() -> None:
+    mask = engine.tensor([[True, False, True], [False, True, False]])
+    made = engine.masked_scatter(engine.zeros(3), mask, engine.tensor([1.0, 2.0, 3.0]))
+    assert made.tolist() == [[1, 0, 2], [0, 3, 0]]
+    assert engine.masked_scatter(engine.zeros(2, 3), mask[:1], engine.arange(4.0) + 1).tolist() == [
+        [1, 0, 2],
+        [3, 0, 4],
+    ]
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_index_put_by_a_mask_of_leading_axes(accumulate: bool) -> None:
+    mask = engine.tensor([True, False, True])
+    x = engine.ones(3, 2, requires_grad=True)
+    row = engine.tensor([2.0, 5.0], requires_grad=True)
+    y = x.index_put((mask,), row, accumulate)
+    before = 1.0 if accumulate else 0.0
+    assert y.tolist() == [[2 + before, 5 + before], [1, 1], [2 + before, 5 + before]]
+    y.sum().backward()
+    assert x.grad.tolist() == [[before] * 2, [1, 1], [before] * 2]
+    assert row.grad.tolist() == [2, 2]
+    assert engine.zeros(3, 2).index_put((mask,), engine.arange(4.0).view(2, 2)).tolist() == [[0, 1], [0, 0], [2, 3]]
+
+
+def test_quantile_is_differentiated_by_its_fractions() -> None:
+    q = engine.tensor([0.3, 0.6], requires_grad=True)
+    engine.quantile(engine.tensor([[1.0, 5.0, 7.0], [2.0, 3.0, 9.0]]), q, 1).sum().backward()
+    assert q.grad.tolist() == [10, 16]  # two intervals of half a unit each: 2 * (4 + 1), 2 * (2 + 6)
+
+
+def test_hardtanh_limits_integers() -> None:
+    functional = engine.nn.functional
+    x = engine.tensor([-3, 0, 7])
+    assert functional.hardtanh(x).tolist() == [-1, 0, 1]
+    assert functional.relu6(x).tolist() == [0, 0, 6]
+    assert functional.relu6(x).dtype is engine.int64
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes_are_rounded_not_cut(mode: str) -> None:
+    image = engine.from_numpy(np.random.RandomState(4).randint(64, 192, (1, 3, 7, 6)).astype(np.uint8))
+    made = engine.nn.functional.interpolate(image, size=(5, 9), mode=mode)
+    exact = engine.nn.functional.interpolate(image.double(), size=(5, 9), mode=mode).clamp(0, 255)
+    assert made.dtype is engine.uint8
+    assert (made.double() - exact).abs().max() <= 1.5  # each axis is rounded once
+    with pytest.raises(NotImplementedError, match=f'"{mode}" not implemented for engine.int64'):
+        engine.nn.functional.interpolate(image.long(), size=(5, 9), mode=mode)
