@@ -44,6 +44,7 @@ _SECONDS = 0.5  # to spend on one figure
 _ROUNDS = (5, 100)  # of a block
 _BLOCKS = 3
 _WARM_UP = 2
+_LABELS = 10  # of sizes under a plot, at most
 _TOGETHER = 64 * 2**20  # bytes of a buffer up to which all transports hold theirs at the same time
 
 
@@ -187,24 +188,44 @@ def parse_bytes(text: str) -> int:
 
 
 def plot(figures: list[Figure], path: str) -> None:
-    """Bus bandwidth over size, log-log, a line for each transport; dashed out of place."""
+    """Bus bandwidth over size, log-log: a colour for each transport, lighter and dashed out of place."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    drawing, axes = plt.subplots(figsize=(8, 5))
-    for name in dict.fromkeys(figure.transport for figure in figures):
+    drawing, axes = plt.subplots(figsize=(9, 5), layout="constrained")
+    for number, name in enumerate(dict.fromkeys(figure.transport for figure in figures)):
         for in_place in (True, False):
             line = [figure for figure in figures if (figure.transport, figure.in_place) == (name, in_place)]
-            label = f"{name}, in place" if in_place else f"{name}, out of place"
-            bandwidth = [figure.as_json()["busbw_GBps"] for figure in line]
-            axes.loglog([figure.bytes for figure in line], bandwidth, "o-" if in_place else "o--", label=label)
-    axes.set(xlabel="bytes", ylabel="bus bandwidth, GB/s", title=f"allreduce over {figures[0].ranks} ranks")
+            style: dict[str, Any] = {"linestyle": "-"} if in_place else {"linestyle": "--", "alpha": 0.5}
+            axes.loglog(
+                [figure.bytes for figure in line],
+                [figure.as_json()["busbw_GBps"] for figure in line],
+                marker="o",
+                markersize=4,
+                color=f"C{number}",
+                label=f"{name}, {'in place' if in_place else 'out of place'}",
+                **style,
+            )
+    sizes = sorted({figure.bytes for figure in figures})
+    shown = sizes[:: -(-len(sizes) // _LABELS)]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shown, [size_in_words(size) for size in shown])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel="size", ylabel="bus bandwidth, GB/s", title=f"allreduce over {figures[0].ranks} ranks")
     axes.grid(visible=True, which="both", alpha=0.3)
-    axes.legend()
+    drawing.legend(loc="outside right upper", frameon=False)
     drawing.savefig(path, dpi=120)
     plt.close(drawing)
+
+
+def size_in_words(nbytes: int) -> str:
+    """In the largest unit that divides it: 64 KiB, 25 MiB, 1000 B."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes % factor == 0:
+            return f"{nbytes // factor} {unit}"
+    return f"{nbytes} B"
 
 
 _HEADING = """\

@@ -22,8 +22,9 @@ class Verdict(NamedTuple):
 def verdict(ranks: Sequence[int], taken: Sequence[Sequence[Step]]) -> Verdict:
     """Which rank the others wait for. taken: the steps of each, as many for all.
 
-    It is named if the others wait for it a twentieth of a step or more on average, more than for any other, and it was
-    the last one in more steps than chance explains (the mean and two standard deviations of a fair draw).
+    It is named if the others wait for it a twentieth of a step or more on average, more than for any other, and chance
+    does not explain that: it was the last one in more steps than a fair draw would make it (the mean and two standard
+    deviations), or what they wait more for it than for any other, step by step, is two standard errors away from 0.
     """
     count, size = len(taken[0]), len(ranks)
     if size == 1:
@@ -43,8 +44,17 @@ def verdict(ranks: Sequence[int], taken: Sequence[Sequence[Step]]) -> Verdict:
         f"{_ms(waited)} ms of a step's {_ms(length)} on average; it was the last one in {last[worst]} of {count} steps"
     )
     by_chance = count / size + 2 * sqrt(count / size * (1 - 1 / size))
-    if waited < _NOTICEABLE * length or last[worst] < by_chance:
-        return Verdict(None, f"No rank stands out. The others wait most for rank {ranks[worst]}: {figures}.")
+    if waited < _NOTICEABLE * length:
+        return Verdict(None, f"No rank stands out: the others wait most for rank {ranks[worst]}, {figures}.")
+    other = max((r for r in range(size) if r != worst), key=lambda r: sum(lost[r]))
+    more = [own - others for own, others in zip(lost[worst], lost[other], strict=True)]
+    if last[worst] < by_chance and sum(more) < 2 * sqrt(sum(each * each for each in more)):
+        why = (
+            f"{count} steps are too few to tell that from chance: record more."
+            if by_chance > count
+            else "It is not always the same one: batches that differ in work, or a busy machine, would explain it."
+        )
+        return Verdict(None, f"The others wait most for rank {ranks[worst]}: {figures}. {why}")
     slow, usual = (
         {name: median(_spent(step, name) for r, own in enumerate(taken) if (r == worst) == whose for step in own)
          for name in _SPENT}

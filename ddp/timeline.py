@@ -63,8 +63,22 @@ class timeline:
         self._patches = ExitStack()
         self._phase: tuple[str, float] | None = None  # the outermost that is going on
         self._filled: dict[int, float] = {}  # by id of a bucket under way: since when
+        self._record = Record(-1, 0.0)  # of the last block
+        self._state = "not entered"
         self._outcome: tuple[str, Verdict] | None = None
         self._trace: list[dict[str, Any]] = []  # on the first rank
+
+    def __str__(self) -> str:
+        return repr(self) if self._outcome is None else self.summary()
+
+    def __repr__(self) -> str:
+        count = len(self._record.synchronized)
+        steps = f"{count} step{'' if count == 1 else 's'}"
+        if self._state == "recording":
+            return f"<ddp.timeline: recording, {steps} so far>"
+        if self._outcome is not None:
+            return f"<ddp.timeline: ended, {steps}; {self._outcome[1].text}>"
+        return f"<ddp.timeline: {self._state}>"
 
     @property
     def straggler(self) -> int | None:
@@ -94,7 +108,7 @@ class timeline:
         reducer = self._net.live_reducer()
         group = self._net.process_group
         self._record = record = Record(group.ranks[group.rank], perf_counter())
-        self._outcome = None
+        self._outcome, self._state = None, "recording"
         timeline._active = True
         self._patches.callback(setattr, timeline, "_active", False)
         self._exchange(progress, "_waiting", _Waits(record))
@@ -168,6 +182,7 @@ class timeline:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._patches.close()
+        self._state = "ended" if kind is None else "an exception came, nothing was compared"
         if kind is None:
             self._compare(self._net.process_group)
 

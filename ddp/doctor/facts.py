@@ -40,6 +40,10 @@ class Facts:
     cores: dict[int, int]
     """The core of each of these CPUs."""
     quota: float
+    load: float
+    """Processes of its host that run or want to, on average over the last minute."""
+    use: machine.Use
+    """Of the CPUs of its mask, while all ranks slept."""
     memory: int
     """Bytes available to all ranks of its host together."""
     shared: float
@@ -65,6 +69,9 @@ def gather() -> Facts:
         neighbours.Free()
     launch = bootstrap.read_launch(os.environ)
     usable, mask = machine.usable_cpus(), frozenset(os.sched_getaffinity(0))
+    if world.comm is not None:
+        world.comm.Barrier()  # from here on all of them sleep
+    use = machine.use_of(mask)
     problems: dict[str, str] = {}
     cache, kernels = _kernel_cache(problems)
     return Facts(
@@ -80,6 +87,8 @@ def gather() -> Facts:
         usable=usable,
         cores={cpu: machine.core_of(cpu) for cpu in usable | mask},
         quota=machine.cpu_quota(),
+        load=os.getloadavg()[0],
+        use=use,
         memory=machine.available_memory(),
         shared=machine.free_shared_memory(),
         temporary=_temporary(problems),

@@ -11,6 +11,7 @@ T = TypeVar("T")
 
 _LEAST_MEMORY = 1 << 30  # bytes; Python with NumPy, Numba, MPI and this package has 0.2 GiB by itself
 _SEGMENT = 16 << 20  # bytes a rank that Open MPI 5.0.11 makes in /dev/shm for its messages; MPICH 5.0.2 has 1 MiB
+_IN_USE, _STOLEN = 0.2, 0.05  # shares of a rank's CPUs, from which on they are missed
 _SHOWN = 8  # ranks, each by itself in a line
 
 _SAME_VERSION = "install the same on every host, or start all ranks from one environment"
@@ -96,6 +97,31 @@ def _placement_on(on: Sequence[Facts], host: str) -> Finding:
     if not alike and sum(map(len, masks.values())) > len(union):
         return Finding(WARN, "cores", f"{text}: some cores belong to several ranks", advice)
     return Finding(OK, "cores", text + (": not bound" if alike and len(on) > 1 else ""))
+
+
+def other_work(ranks: Sequence[Facts]) -> list[Finding]:
+    """On each host: does somebody else work on the ranks' CPUs?"""
+    found = []
+    for on in _nodes(ranks):
+        cpus = len(frozenset().union(*(one.mask for one in on)))
+        worst = max(on, key=lambda one: (one.use.busy + one.use.stolen) / len(one.mask))
+        busy, stolen = worst.use
+        load = max(one.load for one in on)
+        of_these = f"of the {count(len(worst.mask), 'CPU')} of {name_ranks([worst.rank])}"
+        text = f"{_host(on, ranks)}{busy:.1f} {of_these} in use by others; load {load:.1f} on {count(cpus, 'CPU')}"
+        if stolen > _STOLEN * len(worst.mask):
+            text += f"; {stolen:.1f} {of_these} taken by other virtual machines (steal)"
+            advice = "every step waits for the slowest rank; ask for CPUs that no other virtual machine shares"
+        elif busy > _IN_USE * len(worst.mask) or load > cpus + len(on):
+            advice = (
+                "every step waits for the slowest rank, and times taken now mean little; see in top what it is (a job "
+                "that was left behind?), and end it, wait, or let ranks and it have CPUs of their own"
+            )
+        else:
+            found.append(Finding(OK, "other work", text))
+            continue
+        found.append(Finding(WARN, "other work", text, advice))
+    return _folded(found)
 
 
 def _masks_in_words(on: Sequence[Facts]) -> str:
@@ -216,6 +242,7 @@ JUDGEMENTS: tuple[Callable[[Sequence[Facts]], list[Finding]], ...] = (
     mpi,
     world,
     placement,
+    other_work,
     blas_threads,
     memory,
     shared_files,

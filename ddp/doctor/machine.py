@@ -2,10 +2,13 @@
 
 import math
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 TOP = Path("/")
+_LOOK = 0.5  # seconds in which the use of CPUs is measured
 
 
 def usable_cpus() -> frozenset[int]:
@@ -21,6 +24,39 @@ def usable_cpus() -> frozenset[int]:
         return frozenset(mask)
     finally:
         os.sched_setaffinity(0, mask)
+
+
+class Use(NamedTuple):
+    """How much of some CPUs is taken, in CPUs."""
+
+    busy: float
+    """By processes of this machine."""
+    stolen: float
+    """By other machines on the same hardware (steal of /proc/stat)."""
+
+
+def use_of(cpus: Iterable[int], seconds: float = _LOOK, root: Path = TOP) -> Use:
+    """Of these CPUs, while this process sleeps for so long; nothing where Linux does not tell."""
+    before = _cpu_times(cpus, root)
+    began = time.monotonic()
+    time.sleep(seconds)
+    after = _cpu_times(cpus, root)
+    ticks = (time.monotonic() - began) * os.sysconf("SC_CLK_TCK")
+    return Use(*((later - earlier) / ticks for earlier, later in zip(before, after, strict=True)))
+
+
+def _cpu_times(cpus: Iterable[int], root: Path) -> tuple[int, int]:
+    """Clock ticks that these CPUs were busy and stolen, since the start."""
+    path = root / "proc/stat"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    busy = stolen = 0
+    for name, *ticks in (line.split() for line in lines if line.startswith("cpu")):
+        if name in wanted:
+            user, nice, system, _, _, irq, softirq, steal = map(int, ticks[:8])  # between are idle and iowait
+            busy += user + nice + system + irq + softirq
+            stolen += steal
+    return busy, stolen
 
 
 def core_of(cpu: int, root: Path = TOP) -> int:

@@ -27,6 +27,7 @@ _SECONDS = 0.1  # for each figure
 _LIBRARY = "mpi_library"  # what ddp.bench calls MPI's own Allreduce
 _SLOW_LINK = 0.1  # GB/s: less than Ethernet of 1 Gbit/s carries
 _MUCH_SLOWER = 2.0  # than MPI's own Allreduce; less than that may be the load of the moment
+_MANY_TIMES = 5.0  # more than what a transport that keeps the order of summation costs on an idle machine
 _WORKER_WAIT = 60.0  # seconds
 _WITHOUT_WORKERS = (
     "DataLoader(num_workers=0) needs none; with workers see that TMPDIR is short, local and can be written"
@@ -126,8 +127,7 @@ def transports(group: ProcessGroup, ranks: Sequence[Facts]) -> list[Finding]:
     figures = [*measure([*usable, _LIBRARY], [_SMALL, _LARGE], ways=(True,), seconds_each=_SECONDS)]
     figures += measure([chosen.name], [_BUCKET], ways=(True,), seconds_each=_SECONDS)
     seconds = {(one.transport, one.bytes): one.seconds for one in figures}
-    for name in usable:
-        found.append(Finding(OK, name, f"sums as MPI does; {_both(seconds, name)}"))
+    found += [judge_transport(name, seconds) for name in usable]
     found.append(Finding(OK, "MPI's Allreduce", _both(seconds, _LIBRARY)))
     best = "shared" if nodes == 1 else "hierarchical" if nodes < len(ranks) else "mpi"
     why = _WHY[best] if chosen.name == best else f"{best} does not work here"
@@ -140,6 +140,21 @@ def _refused(name: str, problem: str) -> Finding:
         advice = "MPI itself does not sum here, nothing can be taken instead; try another MPI, or network of it"
         return Finding(FAIL, name, problem, advice)
     return Finding(WARN, name, problem, "mpi is taken instead, which is slower within a host")
+
+
+def judge_transport(name: str, seconds: dict[tuple[str, int], float]) -> Finding:
+    """A transport that sums rightly: how long it takes, beside MPI's own Allreduce of as many bytes."""
+    text = f"sums as MPI does; {_both(seconds, name)}"
+    slower = {size: seconds[name, size] / seconds[_LIBRARY, size] for size in (_SMALL, _LARGE)}
+    worst = max(slower, key=lambda size: slower[size])
+    if slower[worst] < _MANY_TIMES:
+        return Finding(OK, name, text)
+    advice = (
+        "look whether it stays so when nothing else runs here (see other work); if it does and this one is taken, name "
+        "another one: ddp.init_process_group(transport=...)"
+    )
+    size = "64 KiB" if worst == _SMALL else "4 MiB"
+    return Finding(WARN, name, f"{text}: {slower[worst]:.0f} times as long as MPI's Allreduce of {size}", advice)
 
 
 def judge_choice(name: str, why: str, seconds: dict[tuple[str, int], float]) -> list[Finding]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp.bench import Figure, parse_bytes, plot, sizes_between
+from ddp.bench import Figure, parse_bytes, plot, size_in_words, sizes_between
 from tests.mpi_job import run_job
 
 PROGRAM = "from ddp.bench import main\nmain()\n"
@@ -59,8 +59,38 @@ def test_sizes() -> None:
             parse_bytes(text)
 
 
-def test_plot(tmp_path: Path) -> None:
+def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A colour a transport, sizes in powers of two, the legend beside the axes."""
     pytest.importorskip("matplotlib", reason="the plot needs matplotlib: pip install 'allstride[examples]'")
-    figures = [Figure("shared", size, 2, size / 1e9, in_place) for size in (1024, 4096) for in_place in (True, False)]
+    from matplotlib import pyplot as plt
+
+    kept = []
+    monkeypatch.setattr(plt, "close", kept.append)
+    names, sizes = ("shared", "mpi"), [2**power for power in range(10, 29)]
+    figures = [
+        Figure(name, size, 2, size / 1e9, in_place) for size in sizes for name in names for in_place in (True, False)
+    ]
     plot(figures, str(tmp_path / "plot.png"))
+    monkeypatch.undo()
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    (drawing,) = kept
+    (axes,) = drawing.axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    colours = [lines[f"{name}, {way}"].get_color() for name in names for way in ("in place", "out of place")]
+    assert colours[0] == colours[1] != colours[2] == colours[3]
+    assert lines["mpi, in place"].get_linestyle() != lines["mpi, out of place"].get_linestyle()
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == [size_in_words(size) for size in sizes[::2]]
+    (legend,) = drawing.legends
+    assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
+    plt.close(drawing)
+
+
+def test_sizes_in_words() -> None:
+    assert [size_in_words(size) for size in (1000, 1024, 3 << 19, 25 << 20, 2 << 30)] == [
+        "1000 B",
+        "1 KiB",
+        "1536 KiB",
+        "25 MiB",
+        "2 GiB",
+    ]

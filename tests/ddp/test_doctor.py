@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ def world(*masks: set[int], cpus: int = 4, hosts: int = 1, **changes: Any) -> li
                 usable=frozenset(range(cpus)),
                 cores={cpu: cpu for cpu in range(cpus)},
                 quota=math.inf,
+                load=0.4,
+                use=machine.Use(0.05, 0.0),
                 memory=8 << 30,
                 shared=float(1 << 30),
                 temporary="/scratch",
@@ -118,6 +121,33 @@ def test_cores_are_those_of_each_host_and_hardware_threads_are_none() -> None:
     assert by_quota.text.startswith("2 ranks on 1 core;")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"use": machine.Use(1.7, 0.0)}, "1.7 of the 2 CPUs of rank 0 in use by others"),
+        ({"load": 21.3}, "load 21.3 on 4 CPUs"),
+        ({"use": machine.Use(0.1, 0.6)}, r"0.6 of the 2 CPUs of rank 0 taken by other virtual machines \(steal\)"),
+    ],
+    ids=["busy", "load", "steal"],
+)
+def test_others_that_work_here(changes: dict[str, Any], words: str) -> None:
+    finding = only(judgements.other_work(world({0, 1}, {2, 3}, **changes)))
+    assert finding.verdict == WARN
+    assert re.search(words, finding.text)
+    assert "every step waits for the slowest rank" in finding.advice
+
+
+def test_others_that_work_elsewhere() -> None:
+    assert only(judgements.other_work(world({0, 1}, {2, 3}))) == Finding(
+        OK, "other work", "0.1 of the 2 CPUs of rank 0 in use by others; load 0.4 on 4 CPUs"
+    )
+    ranks = world({0, 1}, {0, 1}, hosts=2)
+    ranks[1] = replace(ranks[1], use=machine.Use(2.0, 0.0))
+    well, busy = judgements.other_work(ranks)
+    assert (well.verdict, busy.verdict) == (OK, WARN)
+    assert busy.text.startswith("host1: 2.0 of the 2 CPUs of rank 1")
+
+
 def test_many_hosts_that_are_well_are_one_line() -> None:
     masks = [{0, 1, 2, 3}] * 20
     well, ill = judgements.placement(world(*masks[:18], {0}, masks[0], hosts=20))
@@ -191,6 +221,17 @@ def test_what_a_step_costs() -> None:
     assert "4.0 times as long" in slow.text
 
 
+def test_a_transport_that_is_many_times_slower_than_mpi() -> None:
+    sizes = {size: {("mpi", size): 1e-3, ("mpi_library", size): 1e-3} for size in (64 << 10, 4 << 20)}
+    seconds = sizes[64 << 10] | sizes[4 << 20]
+    assert trials.judge_transport("mpi", seconds).verdict == OK
+    for size, words in ((64 << 10, "64 KiB"), (4 << 20, "4 MiB")):
+        finding = trials.judge_transport("mpi", seconds | {("mpi", size): 12e-3})
+        assert finding.verdict == WARN
+        assert finding.text.endswith(f": 12 times as long as MPI's Allreduce of {words}")
+        assert "other work" in finding.advice
+
+
 def test_a_slow_network() -> None:
     figures = [Figure("mpi_library", 4 << 20, 2, seconds, True) for seconds in (0.004, 0.4)]
     assert trials.judge_link(figures, 1) == []
@@ -240,6 +281,30 @@ def test_what_linux_says(tmp_path: Path) -> None:
     (tmp_path / "dev/shm").mkdir(parents=True)
     assert 0 < machine.free_shared_memory(tmp_path) < math.inf
     assert machine.kernel_identity(tmp_path) == ""
+    assert machine.use_of([0], 0.0, tmp_path) == (0, 0)
+
+
+def test_use_of_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that are asked for; idle times and guests (which are in user already) do not count."""
+    clock = [10.0]
+    stat = tmp_path / "proc/stat"
+    stat.parent.mkdir()
+    hertz = os.sysconf("SC_CLK_TCK")
+    stat.write_text(
+        "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 5 6 7 8 9 9\ncpu1 0 0 0 0 0 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0\n"
+    )
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        half, tenth = hertz // 2, hertz // 10
+        stat.write_text(
+            f"cpu0 {1 + half} 2 3 {4 + half} 5 6 7 8 {9 + half} 9\ncpu1 0 0 {tenth} 0 0 0 0 {tenth} 0 0\n"
+            f"cpu2 {hertz} 0 0 0 0 0 0 0\nintr 7\n"
+        )
+
+    monkeypatch.setattr(machine.time, "sleep", sleep)
+    monkeypatch.setattr(machine.time, "monotonic", lambda: clock[0])
+    assert machine.use_of([0, 1], 1.0, tmp_path) == pytest.approx((0.6, 0.1))
 
 
 def test_the_mask_stays_when_the_usable_cpus_are_asked_for() -> None:
