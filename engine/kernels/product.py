@@ -50,7 +50,24 @@ def multiply(a: Array, b: Array, out: Array | None = None) -> Array:
 
 def dot(a: Array, b: Array) -> Array:
     """``a.dot(b)`` of two matrices, by :func:`multiply` where that is faster."""
-    return multiply(a, b) if a.shape[0] * a.shape[1] * b.shape[1] >= FROM and serves(a, b) else a.dot(b)
+    return multiply(a, b) if a.shape[0] * a.shape[1] * b.shape[1] >= FROM and serves(a, b) else by_blas(a, b)
+
+
+def by_blas(a: Array, b: Array) -> Array:
+    """``a.dot(b)`` of two matrices, without a copy of one that has gaps between its rows or columns: np.dot copies it,
+    np.matmul reads it as it lies (and has a slow loop of its own for what BLAS cannot read).
+    """
+    if (a.flags.forc and b.flags.forc) or not (_readable(a) and _readable(b)):
+        return a.dot(b)
+    return np.matmul(a, b)
+
+
+def _readable(a: Array) -> bool:
+    """Whether BLAS can read a matrix: one stride is that of neighbours, the other a leading dimension."""
+    (rows, columns), (down, across), item = a.shape, a.strides, a.itemsize
+    if across == item:
+        return down % item == 0 and down >= columns * item
+    return down == item and across % item == 0 and across >= rows * item
 
 
 def _product(a: Array, b: Array, out: Array) -> None:

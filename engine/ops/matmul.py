@@ -69,11 +69,15 @@ def _product(xp: ModuleType, input: Any, other: Any) -> Any:
     return xp.matmul(input, other)
 
 
+_LOOKED_AT_FROM = 1 << 14  # multiplications, which take longer than a look at strides
+
+
 def _dot(a: Any, b: Any) -> Any:
     """a @ b for matrices, by the compiled product where it is faster than BLAS."""
-    if a.size * b.shape[1] >= product.FROM and a.__class__ is np.ndarray:
-        return product.dot(a, b)
-    return a.dot(b)
+    work = a.size * b.shape[1]
+    if work < _LOOKED_AT_FROM or a.__class__ is not np.ndarray:
+        return a.dot(b)
+    return product.dot(a, b) if work >= product.FROM else product.by_blas(a, b)
 
 
 def _transposed(nd: Any, value: Any) -> Any:
@@ -214,7 +218,8 @@ def _prepare_linear(xp: ModuleType, plan: Plan) -> Callable[..., Any]:
     input, _, bias = plan.input_specs
     if bias.dtype.numpy.char not in "fd" or not bias.contiguous:
         return partial(_linear, xp)
-    of_rows = _linear_of_rows if input.numel * plan.out.shape[-1] < product.FROM else _linear_of_many_rows
+    few = input.numel * plan.out.shape[-1] < product.FROM and input.contiguous
+    of_rows = _linear_of_rows if few else _linear_of_many_rows
     return of_rows if input.ndim == 2 else partial(_linear_of_batches, of_rows, tuple(plan.out.shape))
 
 

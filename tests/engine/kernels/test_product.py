@@ -1,8 +1,11 @@
 """The matrix product against NumPy's: whole numbers give the same in any order of summation."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+import engine
 from engine import threads
 from engine.kernels import product
 from tests.engine.kernels.samples import DTYPES, normal, shifted
@@ -65,3 +68,34 @@ def test_it_steps_aside():
     assert not product.serves(big[:4], big)
     np.testing.assert_array_equal(product.dot(big[:, ::2], big[::2]), np.full((512, 512), 256, np.float32))
     np.testing.assert_array_equal(product.dot(big, big), np.full((512, 512), 512, np.float32))
+
+
+GAPS = {
+    "columns left out": lambda: (np.ones((400, 512), np.float32)[:, :300], np.ones((300, 20), np.float32)),
+    "rows left out of a transposed factor": lambda: (np.ones((512, 400), np.float32)[:300].T, np.ones((300, 20), "f")),
+    "the right factor": lambda: (np.ones((20, 300), np.float32), np.ones((300, 512), np.float32)[:, :400]),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_a_factor_with_gaps_is_not_copied(name, monkeypatch):
+    monkeypatch.setattr(product, "serves", lambda a, b: False)
+    a, b = map(engine.from_numpy, GAPS[name]())
+    expected = a.numpy().dot(b.numpy())
+    assert np.allclose((a @ b).numpy(), expected)
+    tracemalloc.start()
+    try:
+        a @ b
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    factor = max(a.nbytes, b.nbytes)
+    assert peak < expected.nbytes + factor // 2
+
+
+def test_what_blas_cannot_read_is_multiplied_nevertheless():
+    every_other = np.arange(40_000.0).reshape(100, 400)[:, ::2]
+    right = np.ones((200, 3))
+    assert (product.by_blas(every_other, right) == every_other.dot(right)).all()
+    repeated = np.broadcast_to(np.arange(200.0), (50, 200))
+    assert (product.by_blas(repeated, right) == repeated.dot(right)).all()
