@@ -38,6 +38,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(rest)]
     for item in set(items) - set(rest):
         item.add_marker("quick")
+    if (reason := _why_no_gpu()) is not None:
+        for item in filter(tiers.needs_a_gpu, items):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_gpu() -> str | None:
+    """What is missing for a GPU and for a simulated one."""
+    if shutil.which("g++") is not None:
+        return None
+    try:
+        backend.require_cupy()
+    except RuntimeError:
+        return "without a GPU its kernels run on the CPU, compiled by g++, and there is no g++"
+    return None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,8 +68,6 @@ def cuda() -> Iterator[engine.device]:
     try:
         backend.require_cupy()
     except RuntimeError:
-        if shutil.which("g++") is None:
-            pytest.skip("without a GPU its kernels run on the CPU, compiled by g++, and there is no g++")
         cuda_simulator.install()
         try:
             yield engine.device("cuda")

@@ -9,8 +9,9 @@ import pytest
 
 _TESTS = Path(__file__).parent
 
+_GPU = "the simulated GPU (needs g++)"
 LEFT_OUT = {
-    "the simulated GPU (needs g++)": (
+    _GPU: (
         "cuda_simulator",
         "test_cuda_simulator",
         "ddp/cuda",
@@ -27,6 +28,7 @@ LEFT_OUT = {
 
 _IN_FILES = "most faults, long trainings"
 _PATHS = {_TESTS / name for names in LEFT_OUT.values() for name in names}
+_GPU_PATHS = {_TESTS / name for name in LEFT_OUT[_GPU]}
 
 
 def runs_everything(config: pytest.Config) -> bool:
@@ -40,10 +42,14 @@ def is_left_out(path: Path) -> bool:
 
 
 def needs_everything(item: pytest.Item) -> bool:
-    """Whether a plain `pytest` leaves a test out: with its file, or it is marked, or wants the (simulated) GPU."""
-    if any(is_left_out(path) for path in (item.path, *item.path.parents)):
-        return True
-    return item.get_closest_marker("full") is not None or "cuda" in getattr(item, "fixturenames", ())
+    """Whether a plain `pytest` leaves a test out: with its file, or it is marked, or wants a GPU."""
+    in_left_out = not _PATHS.isdisjoint((item.path, *item.path.parents))
+    return in_left_out or item.get_closest_marker("full") is not None or needs_a_gpu(item)
+
+
+def needs_a_gpu(item: pytest.Item) -> bool:
+    """Whether a test wants a GPU, or a simulated one."""
+    return not _GPU_PATHS.isdisjoint(item.path.parents) or "cuda" in getattr(item, "fixturenames", ())
 
 
 def header(config: pytest.Config) -> str:
