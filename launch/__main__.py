@@ -2,36 +2,40 @@
 
 import argparse
 import importlib.util
+import math
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from launch import LaunchError, job
-from launch.argv import build_argv, worker_command
+from launch.argv import build_argv, job_variables, worker_command
 from launch.cluster import read_hostfile, slurm_hosts, this_machine
 from launch.find import find_mpirun, identify
 from launch.gpus import find_gpus
-from launch.plan import describe, make_plan
+from launch.plan import describe, expected_hosts, make_plan
+from launch.roll import Roll
 
-_WITH_VALUE = {"-n", "--nproc", "--hostfile"}
+_WITH_VALUE = {"-n", "--nproc", "--hostfile", "--grace"}
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The options of ddprun; a test holds their number, settings of a training run belong to its script."""
     parser = argparse.ArgumentParser(
         prog="ddprun",
-        usage="ddprun [-n N] [--hostfile FILE] [--dry-run] SCRIPT [ARGUMENT ...]\n"
-        "       ddprun [-n N] [--hostfile FILE] [--dry-run] -m MODULE [ARGUMENT ...]\n"
+        usage="ddprun [-n N] [--hostfile FILE] [--grace SECONDS] [--dry-run] SCRIPT [ARGUMENT ...]\n"
+        "       ddprun [-n N] [--hostfile FILE] [--grace SECONDS] [--dry-run] -m MODULE [ARGUMENT ...]\n"
         "       ddprun --warm-cache",
         allow_abbrev=False,
         description="Starts a Python training script on N ranks under mpirun; what follows SCRIPT is passed on to it.",
-        epilog="The exit code is that of the first rank to fail, 0 if none does, 2 if nothing was started, "
-        "128 + N after signal N (mpirun's own number for a rank that ends so: MPICH's is N, Intel MPI's 255).",
+        epilog="The exit code is 0 if every rank was seen to finish, else that of the first rank to fail, 2 if nothing "
+        "was started, 128 + N after signal N (mpirun's own number for a rank that ends so: MPICH's is N, Intel MPI's "
+        "255). SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 reach the handlers of the ranks.",
     )
     parser.add_argument(
         "-n",
@@ -42,6 +46,14 @@ def build_parser() -> argparse.ArgumentParser:
         "hostfile or the Slurm job has room for)",
     )
     parser.add_argument("--hostfile", type=Path, metavar="FILE", help="hosts to use, a line each: 'name slots=N'")
+    parser.add_argument(
+        "--grace",
+        type=_seconds,
+        metavar="SECONDS",
+        default=30.0,
+        help="time that ranks with a handler for SIGTERM, SIGINT or SIGHUP have to end by themselves, to write a "
+        "checkpoint for example (default: 30); a second signal ends the job at once",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the mpirun command and start nothing")
     parser.add_argument("-m", "--module", action="store_true", help="run a module by its name, as `python -m` does")
     parser.add_argument(
@@ -77,12 +89,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not command:
         parser.error("no script given")
     script, *arguments = command
+    environ = _with_home(os.environ)
     try:
         (_check_module if given.module else _check_script)(script)
         machine = this_machine()
         hosts = read_hostfile(given.hostfile, machine) if given.hostfile else slurm_hosts(os.environ, machine)
         mpirun = find_mpirun(sys.executable, os.environ.get("PATH", os.defpath))
-        mpi, version = identify(mpirun)
+        mpi, version = identify(mpirun, environ)
         gpus = find_gpus(os.environ)
     except LaunchError as error:
         print(f"ddprun: error: {error}", file=sys.stderr)
@@ -97,18 +110,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         gpus=gpus,
     )
     worker = worker_command(sys.executable, given.module, script, arguments)
-    mpirun_argv = build_argv(mpi, mpirun, plan, os.environ, worker)
+    variables = job_variables(mpi, plan, environ)
     print(f"ddprun: {describe(plan, os.environ)}; {mpi.name} {version}, {mpirun}", file=sys.stderr, flush=True)
+    environ |= variables
     if given.dry_run:
-        print(shlex.join(mpirun_argv))
+        set_here = [f"{name}={value}" for name, value in sorted(environ.items()) if os.environ.get(name) != value]
+        print(shlex.join(["env", *set_here, *build_argv(mpi, mpirun, plan, variables, worker)]))
         return 0
-    return job.run(mpirun_argv, _with_width(os.environ))
+    mpirun_argv = build_argv(mpi, mpirun, plan, [*variables, *(() if plan.one_host else job.VARIABLES)], worker)
+    roll = Roll(plan.nproc, expected_hosts(plan))
+    try:
+        return job.run(mpirun_argv, _with_width(environ), roll, plan.one_host, given.grace)
+    except LaunchError as error:
+        print(f"ddprun: error: {error}", file=sys.stderr)
+        return 2
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of ranks of 1 or more, got {text!r}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds of 0 or more, got {text!r}")
+    return seconds
 
 
 def _check_script(script: str) -> None:
@@ -145,7 +176,18 @@ def _find_module(name: str) -> ModuleSpec | None:
     return spec
 
 
-def _with_width(environ: os._Environ[str]) -> dict[str, str]:
+def _with_home(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment with a HOME in it, without which Open MPI does not start: cron and containers may set none."""
+    if environ.get("HOME"):
+        return dict(environ)
+    try:
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:  # a number that a container has made up
+        home = ""
+    return {**environ, "HOME": home or "/"}
+
+
+def _with_width(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment with the terminal's width in it, which ranks behind mpirun's pipes cannot ask for."""
     if not sys.stderr.isatty():
         return dict(environ)

@@ -1,22 +1,21 @@
 """The command line of mpirun: a plan and a command in, a list of arguments out. Pure; one record for each MPI."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from launch.cluster import Host
 from launch.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
-class Mpi:
+class Mpi(NamedTuple):
     """How one MPI implementation is told what a plan says."""
 
     name: str
     mark: str  # regular expression: what only its `mpirun --version` prints
     live: tuple[str, ...]
-    variable: Callable[[str, str], tuple[str, ...]]
+    variable: Callable[[str], tuple[str, ...]]  # has ranks inherit it, on every host; its value is nobody's to see
     hosts: Callable[[Sequence[Host]], tuple[str, ...]]
     bound: Callable[[int], tuple[str, ...]]  # each rank to that many cores
     unbound: tuple[str, ...]
@@ -24,6 +23,7 @@ class Mpi:
     as_root: tuple[str, ...]
     # Variables of its own that every rank gets, unless the user has set them.
     defaults: Mapping[str, str]
+    defaults_one_host: Mapping[str, str]
     defaults_oversubscribed: Mapping[str, str]
 
 
@@ -37,7 +37,7 @@ OPEN_MPI = Mpi(
     # It waits for whole lines otherwise, and a progress bar is seen when it is complete. Only on a terminal: in 4 KiB
     # of output at once the lines of ranks mix.
     live=("--output", ":raw"),
-    variable=lambda name, value: ("-x", f"{name}={value}"),
+    variable=lambda name: ("-x", name),
     hosts=lambda hosts: ("--host", _host_list(hosts)),
     bound=lambda cores: ("--map-by", f"slot:PE={cores}", "--bind-to", "core"),
     unbound=("--map-by", "slot", "--bind-to", "none"),
@@ -45,23 +45,25 @@ OPEN_MPI = Mpi(
     as_root=("--allow-run-as-root",),
     # osc/ucx prints an error for each window where there is no such network; btl/ofi makes MPI_Init take 1.0 s longer.
     defaults={"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi"},
+    defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp"},  # each rank would listen on the network for nobody
     # A rank that waits gives its core to one that works.
     defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
 )
 
-OPEN_MPI_4 = replace(OPEN_MPI, mark=r"\((?:Open MPI|OpenRTE)\) 4", live=())  # never waits for lines
+OPEN_MPI_4 = OPEN_MPI._replace(mark=r"\((?:Open MPI|OpenRTE)\) 4", live=())  # never waits for lines
 
 MPICH = Mpi(
     name="MPICH",
     mark="HYDRA build details",
     live=(),
-    variable=lambda name, value: ("-genv", name, value),
+    variable=lambda name: (),  # all that mpirun has itself
     hosts=lambda hosts: ("-hosts", _host_list(hosts)),
     bound=lambda cores: ("-bind-to", f"core:{cores}"),
     unbound=("-bind-to", "none"),
     oversubscribed=("-bind-to", "none"),
     as_root=(),
     defaults={},
+    defaults_one_host={},
     defaults_oversubscribed={},
 )
 
@@ -73,8 +75,7 @@ def _repeated(hosts: Sequence[Host]) -> tuple[str, ...]:
     return ("-hosts", ",".join(names), "-ppn", str(at_once))
 
 
-INTEL_MPI = replace(
-    MPICH,
+INTEL_MPI = MPICH._replace(
     name="Intel MPI",
     mark=r"Intel\(R\) MPI Library",
     hosts=_repeated,
@@ -87,10 +88,20 @@ INTEL_MPI = replace(
 KNOWN = (OPEN_MPI, OPEN_MPI_4, MPICH, INTEL_MPI)
 
 
-def build_argv(mpi: Mpi, mpirun: Path, plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """`mpirun` with everything the plan says spelt out, then `command`: it can be pasted into a shell as it is."""
-    defaults = {**mpi.defaults, **(mpi.defaults_oversubscribed if plan.oversubscribed else {})}
-    variables = {**plan.variables, **{name: environ.get(name, value) for name, value in defaults.items()}}
+def job_variables(mpi: Mpi, plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that every rank gets, those of the MPI among them."""
+    defaults = {
+        **mpi.defaults,
+        **(mpi.defaults_one_host if plan.one_host else {}),
+        **(mpi.defaults_oversubscribed if plan.oversubscribed else {}),
+    }
+    return {**plan.variables, **{name: environ.get(name, value) for name, value in defaults.items()}}
+
+
+def build_argv(mpi: Mpi, mpirun: Path, plan: Plan, variables: Iterable[str], command: Sequence[str]) -> list[str]:
+    """`mpirun` with everything the plan says spelt out, then `command`. Of `variables` it has the names: any user of a
+    machine may read a command line.
+    """
     named = plan.hosts if plan.hosts[0].name else ()
     if plan.oversubscribed:
         placement = mpi.oversubscribed
@@ -104,7 +115,7 @@ def build_argv(mpi: Mpi, mpirun: Path, plan: Plan, environ: Mapping[str, str], c
         str(plan.nproc),
         *(mpi.hosts(named) if named else ()),
         *placement,
-        *(word for name, value in sorted(variables.items()) for word in mpi.variable(name, value)),
+        *(word for name in sorted(variables) for word in mpi.variable(name)),
         *command,
     ]
 
@@ -115,4 +126,12 @@ def worker_command(python: str, module: bool, target: str, arguments: Sequence[s
     By its path, because a file or folder called `launch` in the user's working directory would hide the package.
     """
     worker = Path(__file__).with_name("worker.py")
-    return [python, str(worker), *(("-m",) if module else ()), target, *arguments]
+    return [python, str(worker), *(("-m",) if module else ()), *map(escape, (target, *arguments))]
+
+
+def escape(word: str) -> str:
+    """An argument as mpirun passes it on: to all of them a lone `:` says that another program follows.
+
+    It gets one `:` more, as has any word of nothing else, so that `unescape` in rank.py can tell.
+    """
+    return f":{word}" if word and not word.strip(":") else word

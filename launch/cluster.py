@@ -5,14 +5,16 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from launch import LaunchError
 
+# What mpirun may hand to ssh: no option, no list, nothing that a shell reads.
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+
+class Machine(NamedTuple):
     """What this process may use of the machine it runs on."""
 
     cores: int  # physical cores: a core's second hardware thread adds little to arithmetic
@@ -20,8 +22,7 @@ class Machine:
     limit: str = ""  # what leaves this process fewer cores than there are, in words
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """A machine that takes ranks. `name` is empty where mpirun finds it by itself."""
 
     name: str
@@ -97,6 +98,11 @@ def read_hostfile(path: Path, machine: Machine) -> tuple[Host, ...]:
                 f"hostfile {str(path)!r}, line {number}: expected 'name', 'name slots=N' or 'name:N', N at least 1, "
                 f"got {text!r}"
             )
+        if not re.fullmatch(_NAME, match["name"]):
+            raise LaunchError(
+                f"hostfile {str(path)!r}, line {number}: {match['name']!r} cannot be the name of a host, which has "
+                "letters, digits, '.', '-' and '_' and begins with none of the last three; nothing else is given to ssh"
+            )
         stated.setdefault(match["name"], []).append(int(match["slots"]) if match["slots"] else None)
     if not stated:
         raise LaunchError(f"the hostfile {str(path)!r} names no host; expected a line 'name slots=N' for each")
@@ -112,6 +118,19 @@ def _host(name: str, stated: list[int | None], machine: Machine) -> Host:
 def _is_here(name: str) -> bool:
     own = socket.gethostname()
     return name in {"localhost", "127.0.0.1", own, own.partition(".")[0]}
+
+
+def one_host(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> bool:
+    """Whether the ranks all are on the machine that this process runs on.
+
+    From a login node, salloc has them on another one even where the job has one node only.
+    """
+    if len(hosts) > 1:
+        return False
+    if hosts[0].name:
+        return _is_here(hosts[0].name)
+    own = socket.gethostname()
+    return "SLURM_JOB_ID" not in environ or environ.get("SLURMD_NODENAME") in {own, own.partition(".")[0]}
 
 
 def slurm_hosts(environ: Mapping[str, str], machine: Machine) -> tuple[Host, ...]:

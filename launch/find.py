@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from launch import LaunchError
@@ -39,15 +40,23 @@ def _behind_script(mpirun: Path) -> Path:
     return hydra if text.startswith(b"#!") and hydra.name.encode() in text and hydra.is_file() else mpirun
 
 
-def identify(mpirun: Path) -> tuple[Mpi, str]:
+def identify(mpirun: Path, environ: Mapping[str, str] | None = None) -> tuple[Mpi, str]:
     """The MPI that `mpirun --version` announces, and its version. Raises LaunchError for one that is not known."""
     try:
         answer = subprocess.run(
-            [mpirun, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            [mpirun, "--version"],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"`{mpirun} --version` does not answer: {error}") from error
     said = answer.stdout + answer.stderr
+    if answer.returncode:
+        raise LaunchError(f"`{mpirun} --version` failed with exit code {answer.returncode}: {said.strip()[-500:]!r}")
     for mpi in KNOWN:
         if re.search(mpi.mark, said):
             version = re.search(r"\d+\.\d+\S*", said)

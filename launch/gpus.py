@@ -7,18 +7,17 @@ is, and naming GPUs for more ranks than them is how to ask ranks to share.
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
+from typing import NamedTuple
 
 from launch import LaunchError
 
 
-@dataclass(frozen=True, slots=True)
-class Gpus:
+class Gpus(NamedTuple):
     """GPUs of this machine that ranks may use."""
 
-    count: int = 0
+    number: int = 0
     named: bool = False  # by CUDA_VISIBLE_DEVICES
 
 
@@ -68,13 +67,13 @@ def assignment(gpus: Gpus, ranks: int) -> tuple[str, str]:
     "own": GPU r for local rank r. "share": GPU r modulo their number. "none": more ranks than GPUs, and nobody asked
     to share.
     """
-    if not gpus.count:
+    if not gpus.number:
         return "", ""
-    number = f"{gpus.count} GPU{'' if gpus.count == 1 else 's'}"
-    if ranks <= gpus.count:
-        return "own", "one GPU each" if ranks == gpus.count else f"one GPU each of {gpus.count}"
+    words = f"{gpus.number} GPU{'' if gpus.number == 1 else 's'}"
+    if ranks <= gpus.number:
+        return "own", "one GPU each" if ranks == gpus.number else f"one GPU each of {gpus.number}"
     if gpus.named:
-        return "share", f"sharing {number} as CUDA_VISIBLE_DEVICES names fewer than ranks"
+        return "share", f"sharing {words} as CUDA_VISIBLE_DEVICES names fewer than ranks"
     return "none", (
-        f"no GPU given to any ({number} for {ranks} ranks; set CUDA_VISIBLE_DEVICES to the GPUs that they are to share)"
+        f"no GPU given to any ({words} for {ranks} ranks; set CUDA_VISIBLE_DEVICES to the GPUs that they are to share)"
     )

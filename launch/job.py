@@ -1,115 +1,279 @@
-"""Runs one mpirun to its end: passes signals on, gives grace, leaves no process behind."""
+"""Runs one mpirun to its end: hears its ranks, passes signals on, gives grace, leaves no process and no file behind."""
 
+import contextlib
 import ctypes
-import math
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
-GRACE = 5.0  # seconds between asking a job to end and killing it
-# Every process of the job inherits it, whatever process group or session it puts itself into.
-JOB_VARIABLE = "DDPRUN_JOB"
+from launch import LaunchError, guard, place
+from launch.events import Events, is_open, signals
+from launch.feed import Feed
+from launch.peers import Door, Peer
+from launch.report import ALIVE, STDIN, TOKEN, WHERE
+from launch.roll import FAILED, FINISHED, GONE, Roll, verdict
+from launch.stop import PASSED_ON, Stop
+
+# Environment variables, beside those of the training, without which ranks of other hosts find neither job nor ddprun.
+VARIABLES = (place.JOB_VARIABLE, WHERE, TOKEN)
 
 _TICK = 0.1  # seconds between looks at mpirun's children: 50 us each
-_CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the last of them
-_FROM_KERNEL = 0x80  # SI_KERNEL: the terminal sent it, and so to mpirun as well
+_CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the last of them, or when asked to
+_LOST = 10.0  # seconds in which mpirun ends a job by itself that has lost a host
 _PR_SET_PDEATHSIG = 1
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Runs `argv`, an mpirun command, and returns the exit code of the job, 128 + the signal's number if one ended it.
+def run(argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: bool, grace: float) -> int:
+    """Runs `argv`, an mpirun command, and returns the exit code of the job: see `launch.roll.verdict`.
 
-    mpirun stays in this process group, so that the terminal's Ctrl-C, Ctrl-Z and input reach it as they would alone.
+    one_host: all ranks are on this host. Raises LaunchError if there is no room for the job's files.
     """
-    job = f"{os.getpid()}-{time.time_ns()}"
-    libc = ctypes.CDLL(None)
-    # What this process was started to ignore, as by nohup, is left ignored.
-    stops = {one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN}
-    watched = stops | {signal.SIGCHLD}
-
-    def in_child() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # should this process be killed, mpirun ends the job
-
-    # Blocked and fetched one by one: only then a signal says who sent it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    process = subprocess.Popen(argv, env={**environ, JOB_VARIABLE: job}, preexec_fn=in_child)
-    stopped_by, at_once = _wait(process, watched)
-    _end_leftovers(job, stops, at_once)
-    code = process.wait()
-    if stopped_by is not None:
-        return 128 + stopped_by
-    if at_once:
-        print("ddprun: mpirun did not end when its ranks had and was killed; their exit code is lost", file=sys.stderr)
-        return 1
-    return 128 - code if code < 0 else code
+    if not is_open(0):  # or one of our own descriptors would be taken for standard input
+        os.open(os.devnull, os.O_RDONLY)
+    name = os.urandom(8).hex()
+    with _folders(environ, name) as folders, contextlib.ExitStack() as stack:
+        job = _Job(name, folders, roll, one_host, grace)
+        # What this process was started to ignore, as by nohup, is left ignored.
+        passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
+        stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
+        job.start(argv, environ)
+        return job.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], watched: set[signal.Signals]) -> tuple[int | None, bool]:
-    """Waits until mpirun ends, hangs although its ranks have ended, or does not end within the grace when asked to.
+@contextlib.contextmanager
+def _folders(environ: Mapping[str, str], name: str) -> Iterator[list[str]]:
+    """The folders of a job on this host, which go with it; the first is there, the second is made by its ranks."""
+    folder = os.path.join(environ.get("TMPDIR") or "/tmp", f"ddprun-{name}")
+    try:
+        os.mkdir(folder, 0o700)
+    except OSError as error:
+        raise LaunchError(f"no folder for the job's sockets can be made: {error}. TMPDIR says where") from error
+    folders = [folder, place.memory_folder(name)]
+    try:
+        yield folders
+    finally:
+        guard.sweep(folders)
 
-    Returns the signal that asked it to end, if one did, and whether to wait no more: it hangs, or was asked twice.
-    """
-    stopped_by, deadline = None, math.inf
-    had_children, last_seen = False, math.inf
-    while process.poll() is None and time.monotonic() < deadline:
-        info = signal.sigtimedwait(watched, _TICK)
-        if info is None or info.si_signo == signal.SIGCHLD:
-            # Open MPI 5.0.11 on two hosts locked itself up in its own clean-up in 3 of 25 jobs that a rank aborted.
-            if _has_children(process.pid):
-                had_children, last_seen = True, time.monotonic()
-            elif had_children and time.monotonic() > last_seen + _CLEAN_UP:
-                return stopped_by, True
-        elif stopped_by is not None:
-            return stopped_by, True
+
+class _Job:
+    """One job while it runs."""
+
+    def __init__(self, name: str, folders: Sequence[str], roll: Roll, one_host: bool, grace: float) -> None:
+        self.events = Events()
+        self._name, self._folders, self._roll, self._one_host = name, folders, roll, one_host
+        self._mark = f"{place.JOB_VARIABLE}={name}"
+        self._stop = Stop(roll, grace, self._deliver, self._end, _say)
+        self._guards: dict[str, Peer] = {}
+        self._guards_left = 3  # for this host; more would not stay either
+        self._lost_at: float | None = None
+        self._ended_at: float | None = None  # when mpirun was asked to end
+        self._feed = Feed(self.events)
+        self._door = Door(self.events, folders[0] if one_host else None, self._heard, self._lost)
+        if one_host:
+            pipe = os.path.join(folders[0], STDIN)
+            os.mkfifo(pipe, 0o600)
+            # Open for both, so that rank 0 may open its end when it comes to it.
+            self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+            os.mkfifo(os.path.join(folders[0], ALIVE), 0o600)
+            self._alive = [os.open(os.path.join(folders[0], ALIVE), os.O_RDWR)]
         else:
-            stopped_by, deadline = info.si_signo, time.monotonic() + GRACE
-            if info.si_code != _FROM_KERNEL:
-                process.terminate()
-    return stopped_by, False
+            self._alive = []
+
+    def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Starts the guard of this host, then mpirun.
+
+        mpirun is in a session of its own: it would end the job at once on a signal of the terminal, whose grace is ours
+        to give.
+        """
+        self._start_guard()
+        libc = ctypes.CDLL(None)
+
+        def in_child() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # should this process be killed, mpirun ends the job
+
+        given = {**environ, place.JOB_VARIABLE: self._name, **self._door.variables}
+        given.setdefault("PRTE_MCA_prte_local_tmpdir_base", self._folders[0])  # Open MPI 5: what it leaves, if killed
+        given.setdefault("OMPI_MCA_orte_local_tmpdir_base", self._folders[0])  # Open MPI 4
+        self._mpirun = subprocess.Popen(
+            argv, env=given, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=in_child
+        )
+        # A connection a rank, where fewer descriptors are allowed than that; ranks keep the limit that they have.
+        few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(few, 2 * self._roll.nproc + 100), most), most))
+
+    def _start_guard(self) -> None:
+        self._line, theirs = socket.socketpair()
+        place.start_guard(theirs.fileno(), self._name, 0, self._folders, self._alive)
+        theirs.close()
+        self.events.add(self._line.fileno(), self._guard_gone)
+
+    def _guard_gone(self) -> None:
+        """The guard of this host was killed: another takes its place."""
+        self.events.remove(self._line.fileno())
+        self._line.close()
+        if self._guards_left:
+            self._guards_left -= 1
+            self._start_guard()
+
+    def wait(self) -> int:
+        """Waits for mpirun, then ends what is left of the job everywhere, and says how it went."""
+        hangs = self._wait_for_mpirun()
+        if hangs:
+            self._mpirun.kill()
+        self._end_leftovers(hangs)
+        code = self._mpirun.wait()
+        self.events.wait(0.0)  # last words of ranks that had time for some
+        for peer in self._guards.values():
+            peer.line.close()
+        self._door.close()
+        self.events.remove(self._line.fileno())
+        Peer(self._line).say("leave")
+        self._line.close()
+        for rank in self._roll.running():
+            self._roll.end(rank, GONE)
+        code, words = verdict(self._roll, None if hangs and not self._stop.at_once else code, self._stop.by)
+        if words:
+            _say(f"error: {words}")
+        return code
+
+    def signal(self, number: int) -> None:
+        """Deals with a signal that came to this process."""
+        if number == signal.SIGTSTP:  # Ctrl-Z: ranks are in no process group of the terminal
+            self._send(signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif number == signal.SIGCONT:
+            self._send(signal.SIGCONT)
+        elif number != signal.SIGCHLD:
+            self._stop.signal(number)
+
+    def _wait_for_mpirun(self) -> bool:
+        """Returns when mpirun has ended; true if it has not and is to be killed, with what there is of the job."""
+        had_children, last_seen = False, time.monotonic()
+        while self._mpirun.poll() is None:
+            self.events.wait(_TICK)
+            self._feed.look()
+            self._stop.look()
+            now = time.monotonic()
+            if self._stop.at_once or (self._ended_at is not None and now > self._ended_at + _CLEAN_UP):
+                return True
+            if self._lost_at is not None and now > self._lost_at + _LOST:
+                self._end(kill=True)
+            # Open MPI 5.0.11 on two hosts locked itself up in its own clean-up in 3 of 25 jobs that a rank aborted.
+            if _has_children(self._mpirun.pid):
+                had_children, last_seen = True, now
+            elif had_children and now > last_seen + _CLEAN_UP:
+                return True
+        return False
+
+    def _end(self, kill: bool) -> None:
+        """Has mpirun end the job. Only once: a second time it would leave everything as it is.
+
+        kill: ranks that have been asked already are not asked again, as MPICH and Intel MPI do.
+        """
+        if self._ended_at is None:
+            self._ended_at = time.monotonic()
+            self._mpirun.terminate()
+            if kill:
+                self._send(signal.SIGKILL)
+
+    def _end_leftovers(self, at_once: bool) -> None:
+        """Ends what is still there: ranks of a killed mpirun, children that outlived a rank."""
+        at_once = at_once or self._ended_at is not None
+        guards = list(self._guards.values())
+        for peer in guards:
+            peer.say("end", 0 if at_once else guard.ASK)
+
+        def hurry() -> bool:
+            self.events.wait(0.02)
+            return self._stop.at_once
+
+        guard.end(self._mark, set, 0.0 if at_once else guard.ASK, hurry)
+        told = self._stop.at_once
+        deadline = time.monotonic() + 2 * guard.ASK
+        while self._guards and time.monotonic() < deadline:
+            self.events.wait(_TICK)
+            if self._stop.at_once and not told:
+                told = True
+                for peer in guards:
+                    peer.say("end", 0)
+
+    def _heard(self, peer: Peer, words: list[str]) -> None:
+        """One line of a rank or of a guard: see report.py and guard.py."""
+        match words:
+            case ["rank", number, pid, host]:
+                self._roll.arrive(int(number), int(pid), host, peer)
+                if number == "0" and self._one_host:
+                    self._feed.start(self._pipe, lambda: os.close(self._pipe))
+            case ["stdin"]:
+                line = self._door.give_away(peer)
+                self._feed.start(line.fileno(), line.close)
+            case ["guard", host]:
+                self._guards[host] = peer
+            case ["caught", *pids]:
+                host = next(host for host, one in self._guards.items() if one is peer)
+                self._stop.answer(host, [int(pid) for pid in pids])
+            case _ if rank := self._roll.of(peer):
+                if words == ["interrupted"]:
+                    self._stop.interrupted(rank)
+                elif words == ["finished"]:
+                    self._roll.end(rank, FINISHED)
+                    self._stop.ended()
+                elif words[0] == "ends":
+                    self._roll.end(rank, FAILED, int(words[1]))
+                    self._stop.failed(rank)
+
+    def _lost(self, peer: Peer) -> None:
+        """The connection of a rank or of a guard has ended."""
+        if rank := self._roll.of(peer):
+            self._roll.end(rank, GONE)
+            rank.there = False
+            self._stop.ended()
+        hosts = [host for host, one in self._guards.items() if one is peer]
+        for host in hosts:
+            del self._guards[host]
+        for host in hosts or ([rank.host] if rank else []):
+            # A guard outlives the ranks of its host, whatever ends them.
+            if not (self._one_host or host in self._guards) and self._roll.lose(host) and self._mpirun.poll() is None:
+                self._lost_at = self._lost_at or time.monotonic()
+
+    def _deliver(self, number: int) -> tuple[list[int], int]:
+        """Sends a signal to the ranks that handle it: see `launch.stop.Stop`."""
+        if self._one_host:
+            return guard.deliver(number, self._roll.processes()), 0
+        for host, peer in self._guards.items():
+            peer.say("signal", number, *self._roll.processes(host))
+        return [], len(self._guards)
+
+    def _send(self, number: int) -> None:
+        """Sends a signal to all ranks, however they take it."""
+        if self._one_host:
+            guard.send(number, self._roll.processes())
+        for host, peer in self._guards.items():
+            peer.say("send", number, *self._roll.processes(host))
+
+
+def _say(words: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal was closed: there is nobody to tell
+        print(f"ddprun: {words}", file=sys.stderr, flush=True)
 
 
 def _has_children(pid: int) -> bool:
     """Whether a process has children that are still running: mpirun's ranks, and its agents for other hosts."""
     try:
-        children = [c for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
-        # The state follows the command's name, which may hold anything but ends in the last parenthesis.
-        return any(Path(f"/proc/{c}/stat").read_text().rpartition(")")[2].split()[0] != "Z" for c in children)
+        children = []
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                children += file.read().split()
+        for child in children:
+            # The state follows the command's name, which may hold anything but ends in the last parenthesis.
+            with open(f"/proc/{child}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] != "Z":
+                    return True
     except (FileNotFoundError, ProcessLookupError):
         return True  # one ended while this looked; the next look tells
-
-
-def _end_leftovers(job: str, stops: set[signal.Signals], at_once: bool) -> None:
-    """Ends what is still there of the job on this machine: ranks of a killed mpirun, children that outlived a rank."""
-    deadline = time.monotonic() + (0.0 if at_once else GRACE)
-    asked: set[int] = set()
-    while members := _members(job):
-        late = time.monotonic() >= deadline
-        for pid in members if late else members - asked:
-            try:
-                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
-            except ProcessLookupError:
-                continue  # it ended by itself meanwhile
-        asked |= members
-        if signal.sigtimedwait(stops, 0.02) is not None:  # asked again
-            deadline = 0.0
-
-
-def _members(job: str) -> set[int]:
-    """The processes on this machine that inherited the mark of the job, zombies not counted."""
-    mark = f"{JOB_VARIABLE}={job}".encode()
-    members = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            environment = (entry / "environ").read_bytes()
-        except (FileNotFoundError, PermissionError, ProcessLookupError):
-            continue  # gone meanwhile, or of another user
-        if mark in environment.split(b"\0"):
-            members.add(int(entry.name))
-    return members
+    return False

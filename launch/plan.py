@@ -1,24 +1,24 @@
 """What is to be started, decided from settings and surroundings: ranks, threads, binding. Pure functions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from launch.cluster import Host, Machine
+from launch.cluster import Host, Machine, one_host
 from launch.gpus import Gpus, assignment
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 # Open MPI hands a remote rank little of the environment: these prefixes are what a training script may depend on.
-FORWARDED = ("ALLSTRIDE_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_", "NUMBA_")
+FORWARDED = ("ALLSTRIDE_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_", "NUMBA_", "XDG_CACHE_HOME")
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Everything there is to say to mpirun, whichever it is."""
 
     nproc: int
     chosen: str  # why so many, in words
     hosts: tuple[Host, ...]
     ranks: tuple[int, ...]  # on each host
+    one_host: bool  # and that is this one
     cores_per_rank: int
     limit: str  # what leaves fewer cores than there are, in words
     bound: bool  # each rank keeps to its own cores
@@ -47,8 +47,8 @@ def make_plan(
     gpus = gpus or Gpus()
     places = hosts or (Host("", machine.cores, machine.cores),)
     slots = sum(host.slots for host in places)
-    if not hosts and gpus.count and nproc is None:
-        nproc, by_gpus = gpus.count, True
+    if not hosts and gpus.number and nproc is None:
+        nproc, by_gpus = gpus.number, True
     else:
         by_gpus = False
     source = "one a core" if not hosts else "the hostfile's slots" if hosts[0].name else "the job's tasks"
@@ -61,7 +61,7 @@ def make_plan(
     variables = {name: environ.get(name, str(cores_per_rank)) for name in THREAD_VARIABLES}
     given, words = assignment(gpus, max(ranks))
     if given:
-        variables |= {"ALLSTRIDE_GPUS": given, "ALLSTRIDE_GPU_COUNT": str(gpus.count)}
+        variables |= {"ALLSTRIDE_GPUS": given, "ALLSTRIDE_GPU_COUNT": str(gpus.number)}
     variables["ALLSTRIDE_NPROC"] = str(nproc)  # ddp compares it with the world that MPI reports
     if len(places) > 1 or places[0].name:
         variables |= {k: v for k, v in environ.items() if k.startswith(FORWARDED) and k not in variables}
@@ -70,6 +70,7 @@ def make_plan(
         chosen=chosen,
         hosts=places,
         ranks=ranks,
+        one_host=one_host(places, environ),
         cores_per_rank=cores_per_rank,
         limit=machine.limit,
         bound=machine.whole and not oversubscribed,
@@ -88,6 +89,14 @@ def ranks_per_host(nproc: int, slots: tuple[int, ...]) -> tuple[int, ...]:
         ranks.append(min(limit, nproc - sum(ranks)))
     rounds, odd = divmod(nproc - sum(ranks), len(slots))
     return tuple(count + rounds + (place < odd) for place, count in enumerate(ranks))
+
+
+def expected_hosts(plan: Plan) -> dict[int, str]:
+    """On which host each rank is to be, for jobs whose hosts have names and are not oversubscribed."""
+    if sum(host.slots for host in plan.hosts) < plan.nproc or not plan.hosts[0].name:
+        return {}
+    names = [host.name for host, count in zip(plan.hosts, plan.ranks, strict=True) for _ in range(count)]
+    return dict(enumerate(names))
 
 
 def describe(plan: Plan, environ: Mapping[str, str]) -> str:

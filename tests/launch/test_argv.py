@@ -5,9 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from launch.argv import INTEL_MPI, KNOWN, MPICH, OPEN_MPI, OPEN_MPI_4, Mpi, build_argv, worker_command
+from launch.argv import (
+    INTEL_MPI,
+    KNOWN,
+    MPICH,
+    OPEN_MPI,
+    OPEN_MPI_4,
+    Mpi,
+    build_argv,
+    escape,
+    job_variables,
+    worker_command,
+)
 from launch.cluster import Host, Machine
 from launch.plan import Plan, make_plan
+from launch.rank import unescape
 
 MPIRUN = Path("/opt/mpi/bin/mpirun")
 
@@ -17,13 +29,14 @@ def plan_of(
 ) -> Plan:
     plan = make_plan(nproc=nproc, hosts=hosts, machine=Machine(4, whole), environ={}, as_root=as_root, live=live)
     # One variable is enough to see how variables are passed.
-    return Plan(**{name: getattr(plan, name) for name in Plan.__slots__} | {"variables": {"OMP_NUM_THREADS": "2"}})
+
+    return plan._replace(variables={"OMP_NUM_THREADS": "2"})
 
 
-VARIABLES = "-x OMPI_MCA_btl=^ofi -x OMPI_MCA_osc=^ucx -x OMP_NUM_THREADS=2"
+VARIABLES = "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMP_NUM_THREADS"
 CROWDED = (
     "--map-by slot:OVERSUBSCRIBE --bind-to none "
-    "-x OMPI_MCA_btl=^ofi -x OMPI_MCA_mpi_yield_when_idle=1 -x OMPI_MCA_osc=^ucx -x OMP_NUM_THREADS=2"
+    "-x OMPI_MCA_btl -x OMPI_MCA_mpi_yield_when_idle -x OMPI_MCA_osc -x OMP_NUM_THREADS"
 )
 CASES = [
     (
@@ -56,37 +69,38 @@ CASES = [
         plan_of(nproc=5, as_root=True, live=True),
         f"--allow-run-as-root -n 5 {CROWDED}",
     ),
-    (MPICH, plan_of(as_root=True, live=True), "-n 2 -bind-to core:2 -genv OMP_NUM_THREADS 2"),
-    (MPICH, plan_of(whole=False), "-n 2 -bind-to none -genv OMP_NUM_THREADS 2"),
-    (MPICH, plan_of(nproc=5), "-n 5 -bind-to none -genv OMP_NUM_THREADS 2"),
+    (MPICH, plan_of(as_root=True, live=True), "-n 2 -bind-to core:2"),
+    (MPICH, plan_of(whole=False), "-n 2 -bind-to none"),
+    (MPICH, plan_of(nproc=5), "-n 5 -bind-to none"),
     (
         MPICH,
         plan_of(hosts=(Host("a", 2, 4), Host("b", 3, 4)), nproc=5),
-        "-n 5 -hosts a:2,b:3 -bind-to core:1 -genv OMP_NUM_THREADS 2",
+        "-n 5 -hosts a:2,b:3 -bind-to core:1",
     ),
     (
         INTEL_MPI,
         plan_of(as_root=True, live=True),
-        "-n 2 -genv I_MPI_PIN on -genv I_MPI_PIN_DOMAIN auto -genv OMP_NUM_THREADS 2",
+        "-n 2 -genv I_MPI_PIN on -genv I_MPI_PIN_DOMAIN auto",
     ),
-    (INTEL_MPI, plan_of(whole=False), "-n 2 -genv I_MPI_PIN off -genv OMP_NUM_THREADS 2"),
-    (INTEL_MPI, plan_of(nproc=5), "-n 5 -genv I_MPI_PIN off -genv OMP_NUM_THREADS 2"),
+    (INTEL_MPI, plan_of(whole=False), "-n 2 -genv I_MPI_PIN off"),
+    (INTEL_MPI, plan_of(nproc=5), "-n 5 -genv I_MPI_PIN off"),
     (  # a name stands there once for each `-ppn` of its slots
         INTEL_MPI,
         plan_of(hosts=(Host("a", 2, 4), Host("b", 3, 4)), nproc=5),
-        "-n 5 -hosts a,a,b,b,b -ppn 1 -genv I_MPI_PIN on -genv I_MPI_PIN_DOMAIN auto -genv OMP_NUM_THREADS 2",
+        "-n 5 -hosts a,a,b,b,b -ppn 1 -genv I_MPI_PIN on -genv I_MPI_PIN_DOMAIN auto",
     ),
     (
         INTEL_MPI,
         plan_of(hosts=(Host("a", 4, 4), Host("b", 2, 4)), nproc=7),
-        "-n 7 -hosts a,a,b -ppn 2 -genv I_MPI_PIN off -genv OMP_NUM_THREADS 2",
+        "-n 7 -hosts a,a,b -ppn 2 -genv I_MPI_PIN off",
     ),
 ]
 
 
 @pytest.mark.parametrize(("mpi", "plan", "expected"), CASES)
 def test_command_line(mpi: Mpi, plan: Plan, expected: str) -> None:
-    assert build_argv(mpi, MPIRUN, plan, {}, ["python", "x"]) == [str(MPIRUN), *expected.split(), "python", "x"]
+    argv = build_argv(mpi, MPIRUN, plan, job_variables(mpi, plan, {}), ["python", "x"])
+    assert argv == [str(MPIRUN), *expected.split(), "python", "x"]
 
 
 def test_every_mpi_has_a_case() -> None:
@@ -94,9 +108,14 @@ def test_every_mpi_has_a_case() -> None:
 
 
 def test_settings_of_the_user_win() -> None:
-    argv = build_argv(OPEN_MPI, MPIRUN, plan_of(), {"OMPI_MCA_osc": "rdma"}, [])
-    assert "OMPI_MCA_osc=rdma" in argv
-    assert "OMPI_MCA_osc=^ucx" not in argv
+    variables = job_variables(OPEN_MPI, plan_of(), {"OMPI_MCA_osc": "rdma"})
+    assert variables == {"OMPI_MCA_osc": "rdma", "OMPI_MCA_btl": "^ofi,tcp", "OMP_NUM_THREADS": "2"}
+
+
+@pytest.mark.parametrize("mpi", [OPEN_MPI, OPEN_MPI_4])
+def test_ranks_use_the_network_where_there_is_another_host(mpi: Mpi) -> None:
+    two = plan_of(hosts=(Host("a", 2, 4), Host("b", 2, 4)), nproc=4)
+    assert job_variables(mpi, two, {})["OMPI_MCA_btl"] == "^ofi"
 
 
 @pytest.mark.parametrize("arguments", [[], ["-n", "4", "--help", "--", "", "a b", "$HOME", "-m", "x;y", "ünï"]])
@@ -105,7 +124,13 @@ def test_arguments_are_passed_on_untouched(arguments: list[str]) -> None:
     python, worker, script, *rest = command
     assert (python, script, rest) == ("/venv/bin/python", "train.py", arguments)
     assert Path(worker).is_file()
-    assert build_argv(OPEN_MPI, MPIRUN, plan_of(), {}, command)[-len(command) :] == command
+    assert build_argv(OPEN_MPI, MPIRUN, plan_of(), [], command)[-len(command) :] == command
+
+
+@pytest.mark.parametrize("word", ["", ":", "::", ":::", "a:", ":a", "a", "-", "--", ": :", "\n"])
+def test_no_argument_is_a_lone_colon_to_mpirun(word: str) -> None:
+    assert escape(word) != ":"
+    assert unescape(escape(word)) == word
 
 
 def test_a_module_is_marked() -> None:

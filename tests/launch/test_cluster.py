@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch import LaunchError
-from launch.cluster import Host, Machine, cpu_quota, read_hostfile, slurm_hosts, this_machine
+from launch.cluster import Host, Machine, cpu_quota, one_host, read_hostfile, slurm_hosts, this_machine
 
 FOUR_CORES = Machine(cores=4, whole=True)
 
@@ -46,6 +46,33 @@ def test_hostfile_line_that_reads_otherwise(tmp_path: Path, line: str) -> None:
     with pytest.raises(LaunchError, match="line 2: expected 'name', 'name slots=N' or 'name:N'") as error:
         read_hostfile(path, FOUR_CORES)
     assert repr(line) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["-F/tmp/cfg", "-oProxyCommand=x", "$(id)", "a;b", "a,evil", "a/b", "a'b", ".a", "ä", "a\x00"]
+)
+def test_what_ssh_might_read_otherwise_is_no_host(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(f"good:2\n{name} slots=2\n")
+    with pytest.raises(LaunchError, match=r"line 2: (.* cannot be the name of a host|expected 'name')"):
+        read_hostfile(path, FOUR_CORES)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "environ", "one"),
+    [
+        ([Host("", 4, 4)], {}, True),
+        ([Host(socket.gethostname(), 4, 4)], {}, True),
+        ([Host("localhost", 4, 4)], {}, True),
+        ([Host("elsewhere", 4, 4)], {}, False),
+        ([Host("localhost", 4, 4), Host("elsewhere", 4, 4)], {}, False),
+        ([Host("", 4, 4)], {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": socket.gethostname()}, True),
+        ([Host("", 4, 4)], {"SLURM_JOB_ID": "7"}, False),  # on a login node
+        ([Host("", 4, 4)] * 2, {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": socket.gethostname()}, False),
+    ],
+)
+def test_one_host(hosts: list[Host], environ: dict[str, str], one: bool) -> None:
+    assert one_host(tuple(hosts), environ) is one
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])

@@ -1,5 +1,7 @@
 """The command itself: its options, its errors before anything is started, and what it says it would start."""
 
+import os
+import pwd
 import shlex
 import sys
 from collections.abc import Callable
@@ -16,7 +18,9 @@ LEAVES_A_MARK = f"open({MARK!r}, 'w').close()"
 def test_options_are_pinned() -> None:
     """A setting of a training run belongs to its script, one of MPI into MPI's environment variables."""
     options = {option for action in build_parser()._actions for option in action.option_strings}
-    assert options == {"-h", "--help", "-n", "--nproc", "--hostfile", "--dry-run", "-m", "--module", "--warm-cache"}
+    assert options == {
+        *("-h", "--help", "-n", "--nproc", "--hostfile", "--grace", "--dry-run", "-m", "--module", "--warm-cache")
+    }
 
 
 @pytest.mark.parametrize(
@@ -136,10 +140,10 @@ def test_dry_run_prints_a_command_that_a_shell_reads_back(
     arguments = ["--lr", "0.1", "", "a b", "$HOME", "it's"]
     ended = run("-n", "3", "--dry-run", script(LEAVES_A_MARK), *arguments, python=fake_mpirun.with_name("python"))
     assert ended.returncode == 0
-    words = shlex.split(ended.stdout)
-    assert words[0] == str(fake_mpirun)
+    env, *words = shlex.split(ended.stdout)
+    assert env == "env"
+    assert "ALLSTRIDE_NPROC=3" in words[: words.index(str(fake_mpirun))]
     assert words[words.index("-n") + 1] == "3"
-    assert "ALLSTRIDE_NPROC=3" in words
     assert words[-len(arguments) - 1 :] == ["train.py", *arguments]
     assert ended.stderr.startswith("ddprun: 3 ranks (as asked) on ")
     assert ended.stderr.endswith(f"; Open MPI 5.0.11, {fake_mpirun}\n")
@@ -158,6 +162,52 @@ def test_what_python_could_run_is_accepted(
     ended = run("--dry-run", *flag, target, python=fake_mpirun.with_name("python"))
     assert (ended.returncode, "imported" in ended.stderr) == (0, False)
     assert shlex.split(ended.stdout)[-1] == target
+
+
+def test_values_are_on_no_command_line(
+    run: Callable, script: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user of a machine may read it; the ranks have them all the same."""
+    script("localhost slots=2", "hosts")
+    monkeypatch.setenv("NUMBA_SECRET", "correct horse")
+    name = script(
+        "import os, pathlib\n"
+        "lines = b''\n"
+        "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
+        "    try: lines += path.read_bytes()\n"
+        "    except (FileNotFoundError, ProcessLookupError): pass\n"
+        "print(os.environ['NUMBA_SECRET'], b'correct horse' in lines)\n"
+    )
+    ended = run("-n", "2", "--hostfile", "hosts", name)
+    assert ended.stdout == "correct horse False\n" * 2, ended.stderr
+
+
+def test_home_may_be_unset(run: Callable, script: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    ended = run("-n", "1", script("import os\nfrom mpi4py import MPI\nprint(os.environ['HOME'])"))
+    assert ended.stdout == f"{pwd.getpwuid(os.geteuid()).pw_dir}\n", ended.stderr
+
+
+def test_an_mpirun_that_fails_is_not_taken_for_another_mpi(run: Callable, script: Callable, fake_mpirun: Path) -> None:
+    fake_mpirun.write_text("#!/bin/sh\necho no room >&2; exit 3\n")
+    ended = run(script(""), python=fake_mpirun.with_name("python"))
+    assert ended.returncode == 2
+    assert "--version` failed with exit code 3: 'no room'" in ended.stderr
+
+
+def test_no_room_for_the_jobs_folder(run: Callable, script: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    ended = run(script(""))
+    assert ended.returncode == 2
+    assert "no folder for the job's sockets can be made: " in ended.stderr
+    assert "TMPDIR" in ended.stderr
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "soon", ""])
+def test_the_grace_is_a_number_of_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args([f"--grace={seconds}"])
+    assert f"expected a number of seconds of 0 or more, got {seconds!r}" in capsys.readouterr().err
 
 
 def test_slurm_sets_the_number_of_ranks(

@@ -10,7 +10,7 @@ from launch import LaunchError
 from launch.cluster import Host
 from launch.gpus import Gpus, assignment, find_gpus
 from launch.plan import describe
-from launch.worker import _take_gpu
+from launch.rank import _take_gpu
 from tests.launch.plans import plan_of
 
 

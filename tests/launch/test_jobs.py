@@ -8,37 +8,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from launch.find import find_mpirun, identify
-
-LIMIT = 60  # seconds, met by a hang only
-
-# Every rank writes its process id to a file before anything else, and one that waits waits for the others in MPI.
-PIDS = "import os, pathlib; pathlib.Path(f'pid.{os.getpid()}').touch()\n"
-WAIT = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
-
-
-def pids(folder: Path) -> list[int]:
-    return [int(path.suffix[1:]) for path in folder.glob("pid.*")]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
+from tests.launch.jobs import LIMIT, PIDS, WAIT, is_running, mpirun_of, pids, running, wait_until
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -52,7 +28,7 @@ def test_every_rank_gets_the_script_its_arguments_and_its_share(
         "print(json.dumps([MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, os.environ['ALLSTRIDE_NPROC'], __name__,\n"
         "                  sys.path[0], threads <= len(os.sched_getaffinity(0)), sys.argv]))\n"
     )
-    arguments = ["-n", "9", "--help", "", "a b", "--", "-m", "$HOME"]
+    arguments = ["-n", "9", "--help", "", "a b", "--", "-m", "$HOME", ":", "-n", "1", "::", "/usr/bin/id"]
     ended = run("-n", str(ranks), name, *arguments)
     assert ended.returncode == 0, ended.stderr
     assert sorted(json.loads(line) for line in ended.stdout.splitlines()) == [
@@ -102,7 +78,7 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(
     ]
     assert lines[7] == "[rank 2] ValueError: no such batch"
     assert len(pids(tmp_path)) == 4
-    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+    assert not running(tmp_path)
 
 
 def test_an_exception_before_mpi_is_started_ends_all(run: Callable, script: Callable, tmp_path: Path) -> None:
@@ -115,7 +91,7 @@ def test_an_exception_before_mpi_is_started_ends_all(run: Callable, script: Call
     ended = run("-n", "2", name)
     assert ended.returncode == 1
     assert "[rank 1] ZeroDivisionError: division by zero\n" in ended.stderr
-    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+    assert not running(tmp_path)
 
 
 def test_long_tracebacks_of_all_ranks_are_each_in_one_piece(run: Callable, script: Callable) -> None:
@@ -191,6 +167,33 @@ def test_exit_code_of_success(run: Callable, script: Callable, request_: str) ->
     assert ended.stderr.count("\n") == 1  # what was decided
 
 
+@pytest.mark.parametrize("end", ["os._exit(0)", "MPI.COMM_WORLD.Abort(0)", "os.execv('/bin/true', ['true'])"])
+def test_a_rank_that_was_not_seen_to_finish_is_no_success(run: Callable, script: Callable, end: str) -> None:
+    """Whatever mpirun makes of it; with Open MPI it returns 0 for the last two."""
+    name = script(f"import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nif MPI.COMM_WORLD.rank == 1: {end}\n")
+    ended = run("-n", "2", name)
+    assert ended.returncode != 0
+    if "mpirun returned 0" in ended.stderr:
+        assert re.search(r"ddprun: error: ranks? (0, )?1( on \S+)? w(as|ere) not seen to finish, though", ended.stderr)
+
+
+def test_exit_handlers_and_threads_belong_to_the_script(run: Callable, script: Callable) -> None:
+    name = script(
+        "import atexit, os, threading, time\n"
+        "atexit.register(os._exit, 0)\n"
+        "threading.Thread(target=time.sleep, args=(0.2,)).start()\n"
+    )
+    ended = run("-n", "1", name)
+    assert ended.returncode == 1
+    assert "rank 0 on" in ended.stderr
+
+
+def test_a_process_that_a_rank_forks_does_not_speak_for_it(run: Callable, script: Callable) -> None:
+    name = script("import os, sys\nif os.fork() == 0: sys.exit(0)\nos.wait()\nos._exit(0)\n")
+    ended = run("-n", "1", name)
+    assert (ended.returncode, "rank 0 on" in ended.stderr) == (1, True)
+
+
 def test_a_thread_that_goes_on_does_not_delay_the_end(run: Callable, script: Callable) -> None:
     name = script(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\nraise ValueError('x')"
@@ -207,14 +210,15 @@ def waiting(start: Callable, script: Callable, tmp_path: Path) -> Iterator[subpr
     process = start("-n", "3", name)
     wait_until(lambda: len(pids(tmp_path)) == 3)
     yield process
-    wait_until(lambda: not [pid for pid in pids(tmp_path) if is_running(pid)])
+    wait_until(lambda: not running(tmp_path))
 
 
+# Rank 0 sleeps, and the others wait for it inside of MPI, where Python's own answer to SIGINT does not get a turn.
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_everything(waiting: subprocess.Popen[str], number: signal.Signals, tmp_path: Path) -> None:
     waiting.send_signal(number)
     assert waiting.wait(LIMIT) == 128 + number
-    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+    assert not running(tmp_path)
 
 
 def test_ranks_end_with_a_killed_launcher(waiting: subprocess.Popen[str]) -> None:
@@ -222,10 +226,9 @@ def test_ranks_end_with_a_killed_launcher(waiting: subprocess.Popen[str]) -> Non
 
 
 def test_ranks_end_with_a_killed_mpirun(waiting: subprocess.Popen[str], tmp_path: Path) -> None:
-    children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    os.kill(mpirun_of(waiting.pid), signal.SIGKILL)
     assert waiting.wait(LIMIT) == 137
-    assert not [pid for pid in pids(tmp_path) if is_running(pid)]
+    assert not running(tmp_path)
 
 
 def test_what_ranks_started_does_not_outlive_the_job(run: Callable, script: Callable, tmp_path: Path) -> None:
@@ -262,10 +265,24 @@ def test_lines_of_ranks_do_not_mix(
     )
 
 
-def test_standard_input_goes_to_rank_0(start: Callable, script: Callable) -> None:
-    process = start("-n", "2", script("import sys\nprint(sys.stdin.readline().strip())"), stdin=subprocess.PIPE)
-    out, _ = process.communicate("blue\n", timeout=LIMIT)
-    assert sorted(out.splitlines()) == ["", "blue"]
+@pytest.mark.parametrize("kind", ["pipe", "file", "nothing", "closed"])
+def test_standard_input_goes_to_rank_0_and_ends(start: Callable, script: Callable, tmp_path: Path, kind: str) -> None:
+    """More than a pipe holds; a program that reads without end, or has a breakpoint() left in it, is not kept."""
+    text = "blue" * 100_000 if kind in ("pipe", "file") else ""
+    (tmp_path / "input").write_text(text)
+    name = script(
+        "import sys\nread = sys.stdin.read()\nprint(len(read), not sys.stdin.readline(), set(read) <= {*'blue'})"
+    )
+    with (tmp_path / "input").open() as file:
+        options = {
+            "pipe": {"stdin": subprocess.PIPE},
+            "file": {"stdin": file},
+            "nothing": {},
+            "closed": {"preexec_fn": lambda: os.close(0)},
+        }[kind]
+        process = start("-n", "2", name, **options)
+        out, err = process.communicate(text if kind == "pipe" else None, timeout=LIMIT)
+    assert sorted(out.splitlines(), key=len) == ["0 True True", f"{len(text)} True True"], err
 
 
 def test_a_progress_bar_is_seen_as_it_moves(start: Callable, script: Callable, tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Waits for whatever comes first: a signal, a word of a rank, standard input."""
+
+import contextlib
+import math
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable, Collection, Iterator
+
+
+class Events:
+    """Functions that are called when there is something to read at a descriptor, or room to write."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._react: dict[int, Callable[[], None]] = {}
+
+    def add(self, descriptor: int, react: Callable[[], None], *, to_write: bool = False) -> None:
+        """Calls `react` again and again while the descriptor is ready."""
+        self._react[descriptor] = react
+        self._poll.register(descriptor, select.POLLOUT if to_write else select.POLLIN)
+
+    def remove(self, descriptor: int) -> None:
+        """Forgets a descriptor; before it is closed."""
+        if self._react.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    def wait(self, seconds: float) -> None:
+        """Returns after at most so many seconds, sooner if something has come."""
+        for descriptor, _ in self._poll.poll(math.ceil(max(0.0, seconds) * 1000)):
+            if react := self._react.get(descriptor):  # one may have removed the next
+                react()
+
+
+@contextlib.contextmanager
+def signals(events: Events, numbers: Collection[int], react: Callable[[int], None]) -> Iterator[None]:
+    """Within the block, signals wait until `events` come to them, in their order, and do not interrupt anything."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+
+    def fetch() -> None:
+        for number in ours.recv(4096):
+            if number in numbers:
+                react(number)
+
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    wakeup = signal.set_wakeup_fd(theirs.fileno())
+    events.add(ours.fileno(), fetch)
+    try:
+        yield
+    finally:
+        events.remove(ours.fileno())
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        ours.close()
+        theirs.close()
+
+
+def is_open(descriptor: int) -> bool:
+    """Whether this process has such a descriptor at all."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

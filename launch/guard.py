@@ -1,0 +1,164 @@
+"""The guard of one host: signals the ranks there as ddprun says, and ends what is left of the job when ddprun is gone.
+
+    python -I -S guard.py MARK PARENT FOLDER...     # its standard input is a connection to ddprun
+
+A process of its own, in a session of its own and without the mark of the job, so that what kills ddprun, mpirun, their
+process group or their terminal leaves it alone. MARK is the environment variable, with its value, that every process
+of the job inherits. PARENT is the agent of mpirun on another host, 0 on ddprun's own. Lines that it takes:
+
+    signal NUMBER PID...    to those of them that handle the signal; they are named in the answer
+    send NUMBER PID...      to all of them
+    end SECONDS             end the job here: ask, and kill after that time; then remove FOLDERs and leave
+    leave                   ddprun has seen to everything itself
+
+The end of the connection without a word is `end`: ddprun was killed, or its host is gone.
+"""
+
+# These modules only, which are there at once: the guard starts with every job, on time that is the job's.
+import os
+import select
+import sys
+import time
+from _signal import SIG_IGN, SIGHUP, SIGINT, SIGKILL, SIGTERM, signal  # type: ignore[import-not-found]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+ASK = 5.0  # seconds between asking what is left of a job to end and killing it
+
+
+def members(mark: str) -> set[int]:
+    """The processes on this machine that inherited the mark of the job, zombies not counted."""
+    wanted = mark.encode()
+    found = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                environment = file.read()
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue  # gone meanwhile, or of another user
+        if wanted in environment and wanted in environment.split(b"\0"):
+            found.add(int(name))
+    return found
+
+
+def deliver(number: int, pids: "Iterable[int]") -> list[int]:
+    """Sends a signal to those of the processes that handle it, and returns them.
+
+    A process that would only die of it would have mpirun kill those that handle it.
+    """
+    return send(number, [pid for pid in pids if _handles(pid, number)])
+
+
+def send(number: int, pids: "Iterable[int]") -> list[int]:
+    """Sends a signal to the processes, and returns those that were there."""
+    there = []
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue  # it ended by itself meanwhile
+        there.append(pid)
+    return there
+
+
+def _handles(pid: int, number: int) -> bool:
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def end(mark: str, others: "Callable[[], set[int]]", seconds: float, hurry: "Callable[[], bool]") -> None:
+    """Ends the job's processes on this machine, and `others`: asks each, and kills after `seconds`, or once `hurry()`.
+
+    `hurry` is called again and again and takes the time between two looks.
+    """
+    deadline = time.monotonic() + seconds
+    asked: set[int] = set()
+    while left := members(mark) | others():
+        late = time.monotonic() >= deadline
+        send(SIGKILL if late else SIGTERM, left if late else left - asked)
+        asked |= left
+        if hurry():
+            deadline = 0.0
+
+
+def sweep(folders: "Collection[str]") -> None:
+    """Removes the job's own folders: mpirun's files about the session, and what ranks share memory by."""
+    import shutil
+
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)  # two guards may be at it where hosts share a folder
+
+
+def main() -> None:
+    """Serves until it is told to leave, or has ended the job."""
+    mark, parent, *folders = sys.argv[1:]
+    for number in (SIGTERM, SIGINT, SIGHUP):
+        signal(number, SIG_IGN)  # it leaves when the job has
+    os.chdir("/")
+    born = _birth(int(parent))
+
+    def agent() -> set[int]:
+        return {int(parent)} if born and _birth(int(parent)) == born else set()
+
+    text = b""
+    while part := _receive():
+        *lines, text = (text + part).split(b"\n")
+        for command, *words in (line.decode().split() for line in lines):
+            if command == "leave":
+                return
+            if command == "end":
+                _leave(mark, agent, float(words[0]), folders)
+                return
+            which, *pids = map(int, words)
+            if command == "signal":
+                answer = " ".join(map(str, deliver(which, set(pids) & members(mark))))
+                os.write(0, f"caught {answer}\n".encode())
+            elif command == "send":
+                send(which, set(pids) & members(mark))
+    _leave(mark, agent, ASK, folders)
+
+
+def _leave(mark: str, others: "Callable[[], set[int]]", seconds: float, folders: "Collection[str]") -> None:
+    end(mark, others, seconds, _told_again)
+    sweep(folders)
+
+
+def _told_again() -> bool:
+    """Whether ddprun has said one thing more, after 20 ms: that it will not wait."""
+    if select.select([0], [], [], 0.02)[0]:
+        if _receive():
+            return True
+        time.sleep(0.02)  # ddprun is gone: nothing will come
+    return False
+
+
+def _receive() -> bytes:
+    try:
+        return os.read(0, 65536)
+    except OSError:  # reset, or given up by the kernel: ddprun or its host is gone
+        return b""
+
+
+def _birth(pid: int) -> str:
+    """When a process began, which with its number names it for good; empty if there is none, or only its exit code."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if fields and fields[0] != "Z" else ""
+
+
+def _read(path: str) -> str:
+    """What the kernel says about a process; nothing if there is none."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+if __name__ == "__main__":
+    main()

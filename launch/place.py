@@ -1,0 +1,67 @@
+"""What the ranks of one host have in common: a folder for the files by which MPI shares memory, and a guard.
+
+ddprun sees to the guard of its own host. On another the first rank starts it, before anything can go wrong.
+"""
+
+import _socket
+import contextlib
+import os
+import sys
+from collections.abc import Callable, MutableMapping, Sequence
+
+# Every process of the job inherits it, whatever process group or session it puts itself into.
+JOB_VARIABLE = "DDPRUN_JOB"
+SHARED_MEMORY = "/dev/shm"
+
+# Set for each process by Open MPI, and by the Hydra of MPICH and Intel MPI.
+_LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+# Where Open MPI 5 and 4 look for the folder. Files of ranks that were killed stay in it: 16 MiB each.
+_BACKING = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
+
+
+def memory_folder(job: str) -> str:
+    """The job's own folder for memory that ranks share, on every host."""
+    return f"{SHARED_MEMORY}/ddprun-{job}"
+
+
+def join(open_line: Callable[[MutableMapping[str, str]], _socket.socket | None]) -> None:
+    """Makes ready what a rank needs of its host before it starts MPI. open_line: see `launch.report`."""
+    job = os.environ.get(JOB_VARIABLE)
+    if job is None:
+        return
+    folder = memory_folder(job)
+    # Where there is no such place, or it is full or read-only, MPI has its own way out.
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+        if found.st_uid == os.geteuid() and found.st_mode & 0o777 == 0o700:
+            for name in _BACKING:
+                os.environ.setdefault(name, folder)
+    local = next((os.environ[name] for name in _LOCAL_RANK if name in os.environ), "")
+    if local == "0" and (line := open_line(os.environ)) is not None:
+        line.sendall(f"guard {os.uname().nodename}\n".encode())
+        start_guard(line.fileno(), job, os.getppid(), [folder, *_session_folders(os.environ)])
+        line.close()
+
+
+def _session_folders(environ: MutableMapping[str, str]) -> list[str]:
+    """The folder that the agent of Open MPI's mpirun made for this job on this host."""
+    folder = environ.get("PMIX_SERVER_TMPDIR", "")
+    return [folder] if os.path.basename(folder) in (f"prted.{os.getppid()}", f"ompi.{os.getppid()}") else []
+
+
+def start_guard(line: int, job: str, parent: int, folders: Sequence[str], keep: Sequence[int] = ()) -> None:
+    """Starts the guard of this host on one end of a connection to ddprun; see guard.py. keep: descriptors."""
+    import subprocess
+
+    guard = os.path.join(os.path.dirname(__file__), "guard.py")
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", guard, f"{JOB_VARIABLE}={job}", str(parent), *folders],
+        stdin=line,
+        pass_fds=keep,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if not name.startswith("DDPRUN_")},
+        start_new_session=True,
+    ).returncode = 0  # nobody waits for it

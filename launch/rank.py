@@ -1,0 +1,204 @@
+"""What every rank runs: the user's script or module, and the report and prompt end of a rank that fails.
+
+worker.py loads it, with nothing imported but the standard library.
+"""
+
+import atexit
+import faulthandler
+import fcntl
+import io
+import os
+import runpy
+import sys
+import termios
+import time
+from collections.abc import Callable, MutableMapping
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from launch.report import Report
+
+# Set for each process by Open MPI, by the Hydra of MPICH and Intel MPI, and by Slurm's srun.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+# The names that torchrun gives these numbers, which scripts written for it read.
+_TORCHRUN = {
+    "RANK": RANK_VARIABLES,
+    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
+    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
+    "LOCAL_WORLD_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+}
+# Where torchrun's ranks find each other. MPI's do so by themselves: nobody listens there.
+_RENDEZVOUS = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def main(connect: "Callable[[MutableMapping[str, str], str], Report | None]", join: Callable[[], None]) -> None:
+    """Runs `sys.argv[1:]` as the interpreter would its own arguments; a rank that fails ends here, and all with it.
+
+    connect: see `launch.report`. join: see `launch.place`.
+    """
+    faulthandler.enable()  # a crash in native code shows the Python lines that led to it
+    # Lines appear as they are printed, each in one piece: with PYTHONUNBUFFERED, which images like to set, Python would
+    # send a line and its end apart, and the lines of two ranks would mix.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if sys.stdout.write_through:
+            sys.stdout = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
+        sys.stdout.reconfigure(line_buffering=True)
+    if rank_number() not in (None, "0"):
+        # As Open MPI does: Hydra gives these ranks a pipe in which nothing ever comes, nor an end.
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+    for name, value in _RENDEZVOUS.items():
+        os.environ.setdefault(name, value)
+    for name, sources in _TORCHRUN.items():
+        known = [os.environ[source] for source in sources if source in os.environ]
+        if known:
+            os.environ[name] = known[0]
+    try:
+        join()
+        report = connect(os.environ, rank_number() or "0")
+    except OSError as error:
+        _write(f"{_prefix()}{error}\n")
+        _end(1, None)
+    if report is not None:
+        atexit.register(report.say, "finished")  # the first to be registered is the last to be called
+    _take_gpu(os.environ)
+    module = sys.argv[1] == "-m"
+    sys.argv = [unescape(word) for word in sys.argv[2 if module else 1 :]]
+    target = sys.argv[0]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(target))
+    try:
+        if module:
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(target, run_name="__main__")
+    except SystemExit as request:
+        code = _exit_code(request)
+        if code != 0:
+            _end(code, report)
+        raise
+    except BaseException as error:  # noqa: BLE001  nothing is swallowed: the rank reports it and ends
+        interrupted = isinstance(error, KeyboardInterrupt)
+        try:
+            if interrupted and report is not None:
+                report.ask("interrupted")  # of all ranks that a Ctrl-C has reached, one shows where it was
+            _report(error)
+        finally:
+            _end(130 if interrupted else 1, report)
+
+
+def unescape(word: str) -> str:
+    """An argument as it was given to ddprun: see `launch.argv.escape`."""
+    return word[1:] if not word.strip(":") else word
+
+
+def _take_gpu(environ: MutableMapping[str, str]) -> None:
+    """Says which GPU "cuda" is for this rank, in ALLSTRIDE_GPU, where the launcher has found some.
+
+    All of them stay visible, so that a script that numbers them itself, by LOCAL_RANK, does so as ever.
+    """
+    given = environ.get("ALLSTRIDE_GPUS")
+    if given is None:
+        return
+    local, count = int(environ.get("LOCAL_RANK", "0")), int(environ["ALLSTRIDE_GPU_COUNT"])
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:  # of this host, and where the resource manager gives each task its own, of this rank
+        count = len([word for word in visible.split(",") if word.strip()]) or count
+    environ["ALLSTRIDE_GPU"] = "none" if given == "none" else str(local % count)
+
+
+def _exit_code(request: SystemExit) -> int:
+    """The exit status that Python gives to `sys.exit(...)`; a message is printed, as Python does."""
+    if request.code is None:
+        return 0
+    if isinstance(request.code, int):
+        return request.code & 0xFF
+    _write(f"{_prefix()}{request.code}\n")
+    return 1
+
+
+def _end(code: int, report: "Report | None") -> NoReturn:
+    """Ends this rank now, and with it the others, which may be waiting for it; where they were asked to end, when each
+    has done so in its own way.
+
+    Not through the interpreter's own exit: that joins threads and finalizes MPI, and both would wait for other ranks.
+    Where the script has started MPI, by MPI_Abort: otherwise ranks on another host may find their sockets closed before
+    mpirun hears of the end of this one, and the job's exit code be theirs. Where it has not, Open MPI's mpirun ends the
+    others; Hydra would wait for them, so it is told what MPI_Abort tells it (PMI-1, "cmd=abort").
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    try:
+        if report is not None:
+            report.ask("ends", code)
+        if mpi is None or not mpi.Is_initialized():
+            if "PMI_FD" in os.environ:
+                os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={code}\n".encode())
+        elif not mpi.Is_finalized():
+            import signal
+
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(3)  # ends this process if MPI_Abort does not, as it may with another thread inside MPI
+            mpi.COMM_WORLD.Abort(code)
+    finally:
+        os._exit(code)
+
+
+def _report(error: BaseException) -> None:
+    """Writes the traceback, each line marked with the rank, as one block, and sees to it that mpirun has read it.
+
+    sys.excepthook is left out: that of ddp, for ranks that no launcher watches, would report the same once more.
+    """
+    import traceback  # takes a rank 7 ms, and most never need it
+
+    error = error.with_traceback(_user_part(error.__traceback__))
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    prefix = _prefix()
+    # The line break first: a progress bar may have left the cursor in the middle of a line.
+    block = "\n" + "".join(f"{prefix}{line}\n" for line in lines)
+    # Any file would do that all ranks of a machine have: blocks over 4 KiB were mixed in 2 of 30 jobs without the lock.
+    with open(__file__, "rb") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        _write(block)
+
+
+def _user_part(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this file and of runpy."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def _write(text: str) -> None:
+    """Writes to standard error, then waits until mpirun has emptied the pipe, a second at most.
+
+    What is still in the pipe when a rank ends can be lost or come after mpirun's own words: 3 of 15 jobs with a long
+    traceback on an idle machine of two cores, none with the wait.
+    """
+    sys.stderr.flush()
+    data = text.encode(errors="backslashreplace")
+    while data:
+        data = data[os.write(2, data) :]
+    deadline = time.monotonic() + 1.0
+    while _unread() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _unread() -> int:
+    """Bytes in the pipe behind standard error; 0 where it is something else."""
+    try:
+        answer = fcntl.ioctl(2, termios.FIONREAD, bytes(4))
+    except OSError:  # not a pipe: written through
+        return 0
+    return int.from_bytes(answer, sys.byteorder)
+
+
+def _prefix() -> str:
+    rank = rank_number()
+    return f"[rank {rank}] " if rank is not None else ""
+
+
+def rank_number() -> str | None:
+    """The number of this rank, as the launcher's environment has it."""
+    return next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)

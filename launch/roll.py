@@ -1,0 +1,103 @@
+"""The roll of a job: which ranks were seen, on which hosts, how each ended; and the verdict that follows from it."""
+
+from collections.abc import Mapping, Sequence
+
+from launch.peers import Peer
+
+# How a rank is known to have ended.
+FINISHED = "finished"  # by itself, well
+FAILED = "failed"  # by itself, with another exit code than 0
+GONE = "gone"  # without a word: killed, or by os._exit
+
+
+class Rank:
+    """One rank that has reported itself."""
+
+    def __init__(self, number: int, pid: int, host: str, peer: Peer) -> None:
+        self.number, self.pid, self.host, self.peer = number, pid, host, peer
+        self.ended = ""
+        self.there = True  # the process, as far as is known
+
+
+class Roll:
+    """All ranks of a job. `expected` says on which host each was to be, where that is known."""
+
+    def __init__(self, nproc: int, expected: Mapping[int, str] | None = None) -> None:
+        self.nproc, self.expected = nproc, expected or {}
+        self.ranks: dict[int, Rank] = {}
+        self.lost: list[str] = []  # hosts that were there and no longer answer
+        self.code = 0  # of the first rank that failed
+
+    def arrive(self, number: int, pid: int, host: str, peer: Peer) -> None:
+        """Notes that a rank is there."""
+        self.ranks[number] = Rank(number, pid, host, peer)
+
+    def of(self, peer: Peer) -> Rank | None:
+        """The rank at the other end of a connection."""
+        return next((rank for rank in self.ranks.values() if rank.peer is peer), None)
+
+    def end(self, rank: Rank, how: str, code: int = 0) -> None:
+        """Notes the end of a rank; the first word counts."""
+        if not rank.ended:
+            rank.ended = how
+            self.code = self.code or code
+
+    def running(self) -> list[Rank]:
+        """Ranks that have not ended, as far as is known."""
+        return [rank for rank in self.ranks.values() if not rank.ended]
+
+    def lose(self, host: str) -> bool:
+        """Whether a host is gone, now that its guard is: without a word of its ranks, and before any rank elsewhere."""
+        here = [rank for rank in self.ranks.values() if rank.host == host]
+        gone = not any(rank.there for rank in here) and any(rank.ended == GONE for rank in here)
+        if gone and self.code == 0 and not any(r.ended == GONE for r in self.ranks.values() if r.host != host):
+            self.lost.append(host)
+            return True
+        return False
+
+    def processes(self, host: str | None = None) -> list[int]:
+        """The processes of ranks that are still there; on one host only if it is given."""
+        return [rank.pid for rank in self.ranks.values() if rank.there and host in (None, rank.host)]
+
+    def missing(self) -> list[int]:
+        """Ranks that were not seen to finish."""
+        return [n for n in range(self.nproc) if n not in self.ranks or self.ranks[n].ended != FINISHED]
+
+    def all_by_themselves(self) -> bool:
+        """Whether every rank has said how it ended."""
+        return len(self.ranks) == self.nproc and all(r.ended in (FINISHED, FAILED) for r in self.ranks.values())
+
+
+def verdict(roll: Roll, mpirun: int | None, stopped_by: int | None) -> tuple[int, str]:
+    """The exit code of a job, and a line about ranks that are missing where there is need of one.
+
+    mpirun: the exit code of mpirun, None where it had to be killed. stopped_by: the signal by which ddprun was stopped.
+    """
+    missing = roll.missing()
+    words = ""
+    if roll.lost:
+        words = f"{_names('host', roll.lost)} no longer answered; {_places(roll, missing)} not seen to finish"
+    if stopped_by is not None:
+        return roll.code if roll.all_by_themselves() else 128 + stopped_by, words
+    if mpirun is None:
+        said = "mpirun did not end when its ranks had and was killed"
+        return roll.code or 1, words or said + ("" if roll.code else "; their exit code is lost")
+    code = 128 - mpirun if mpirun < 0 else mpirun
+    if code == 0 and missing:
+        code = roll.code or 1
+        words = words or f"{_places(roll, missing)} not seen to finish, though mpirun returned 0"
+    return code, words
+
+
+def _places(roll: Roll, missing: Sequence[int]) -> str:
+    """These ranks by host: "ranks 2, 3 on b and rank 5 on c were"."""
+    hosts: dict[str, list[int]] = {}
+    for number in missing:
+        rank = roll.ranks.get(number)
+        hosts.setdefault(rank.host if rank else roll.expected.get(number, ""), []).append(number)
+    groups = [f"{_names('rank', numbers)}{f' on {host}' if host else ''}" for host, numbers in hosts.items()]
+    return f"{' and '.join(groups)} {'was' if len(missing) == 1 else 'were'}"
+
+
+def _names(thing: str, which: Sequence[object]) -> str:
+    return f"{thing}{'' if len(which) == 1 else 's'} {', '.join(map(str, which))}"

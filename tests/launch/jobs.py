@@ -1,0 +1,53 @@
+"""What tests of whole jobs share: processes by number, waiting for what comes about, the text of scripts."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+LIMIT = 60  # seconds, met by a hang only
+
+# Every rank writes its process id to a file before anything else, and one that waits waits for the others in MPI.
+PIDS = "import os, pathlib; pathlib.Path(f'pid.{os.getpid()}').touch()\n"
+WAIT = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(path.suffix[1:]) for path in folder.glob("pid.*")]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def running(folder: Path) -> list[int]:
+    return [pid for pid in pids(folder) if is_running(pid)]
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def guard_of(ddprun: int) -> int:
+    """The child of ddprun that watches over this host; 0 while there is none."""
+    return next((pid for pid in children_of(ddprun) if b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()), 0)
+
+
+def mpirun_of(ddprun: int) -> int:
+    """The other one."""
+    return next(pid for pid in children_of(ddprun) if pid != guard_of(ddprun))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+def names(folder: Path) -> set[str]:
+    """The files in a folder."""
+    return set(os.listdir(folder))

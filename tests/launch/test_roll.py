@@ -1,0 +1,80 @@
+"""The verdict on a job: 0 only where every rank was seen to finish."""
+
+import signal
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from launch.peers import Peer
+from launch.roll import FAILED, FINISHED, GONE, Roll, verdict
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with socket.socket() as line:
+        yield Peer(line)
+
+
+def roll_of(peer: Peer, *ends: str, nproc: int = 4) -> Roll:
+    """Ranks 0 and 1 on host a, 2 and 3 on host b; one for each of `ends`, in which a number is an exit code."""
+    roll = Roll(nproc, {0: "a", 1: "a", 2: "b", 3: "b"})
+    for number, how in enumerate(ends):
+        roll.arrive(number, 100 + number, "ab"[number // 2], peer)
+        if how.isdecimal():
+            roll.end(roll.ranks[number], FAILED, int(how))
+        elif how:
+            roll.end(roll.ranks[number], how)
+    return roll
+
+
+@pytest.mark.parametrize(
+    ("ends", "mpirun", "stopped_by", "code", "words"),
+    [
+        ([FINISHED] * 4, 0, None, 0, ""),
+        ([FINISHED] * 4, 3, None, 3, ""),  # in MPI_Finalize
+        ([FINISHED] * 4, -signal.SIGKILL, None, 137, ""),
+        ([FINISHED, "3", GONE, GONE], 3, None, 3, ""),
+        ([FINISHED, "3", GONE, GONE], 0, None, 3, "rank 1 on a and ranks 2, 3 on b were not seen to finish, though"),
+        ([FINISHED, FINISHED, GONE, FINISHED], 0, None, 1, "rank 2 on b was not seen to finish, though mpirun"),
+        ([FINISHED, FINISHED], 0, None, 1, "ranks 2, 3 on b were not seen to finish, though mpirun returned 0"),
+        ([], 0, None, 1, "ranks 0, 1 on a and ranks 2, 3 on b were not seen to finish, though mpirun returned 0"),
+        ([FINISHED, "3", GONE, GONE], None, None, 3, "mpirun did not end when its ranks had and was killed"),
+        ([GONE] * 4, None, None, 1, "mpirun did not end when its ranks had and was killed; their exit code is lost"),
+        # A signal: the code is that of the ranks where each ended in its own way.
+        ([FINISHED] * 4, 0, signal.SIGTERM, 0, ""),
+        ([FINISHED, "9", "7", FINISHED], 143, signal.SIGTERM, 9, ""),
+        ([FINISHED] * 3 + [GONE], 0, signal.SIGTERM, 143, ""),
+        ([], 0, signal.SIGINT, 130, ""),
+    ],
+)  # fmt: skip
+def test_verdict(
+    peer: Peer, ends: list[str], mpirun: int | None, stopped_by: int | None, code: int, words: str
+) -> None:
+    got, said = verdict(roll_of(peer, *ends), mpirun, stopped_by)
+    assert got == code
+    assert said.startswith(words)
+    assert bool(said) == bool(words)
+
+
+def test_a_host_is_lost_whose_ranks_are_gone_before_any_other(peer: Peer) -> None:
+    roll = roll_of(peer, "", "", GONE, GONE)
+    assert not roll.lose("b")  # their processes are there
+    roll.ranks[2].there = roll.ranks[3].there = False
+    assert roll.lose("b")
+    code, words = verdict(roll, 0, None)
+    assert code == 1
+    assert words == "host b no longer answered; ranks 0, 1 on a and ranks 2, 3 on b were not seen to finish"
+
+
+@pytest.mark.parametrize("others", [["", GONE], ["", "3"]])
+def test_a_host_is_not_lost_that_ends_with_the_job(peer: Peer, others: list[str]) -> None:
+    roll = roll_of(peer, *others, GONE, GONE)
+    roll.ranks[2].there = roll.ranks[3].there = False
+    assert not roll.lose("b")
+
+
+def test_a_host_is_not_lost_when_its_ranks_have_finished(peer: Peer) -> None:
+    roll = roll_of(peer, "", "", FINISHED, FINISHED)
+    roll.ranks[2].there = roll.ranks[3].there = False
+    assert not roll.lose("b")
