@@ -46,7 +46,8 @@ class DistributedDataParallel(nn.Module):
     When it is made, the ranks check that their models agree (name, shape, strides and dtype of every parameter and
     buffer; all ranks raise if not) and take over the values of rank 0. Gradients are views into buckets with their
     parameters' strides; a bucket is summed as soon as it is full, while backward goes on (`ddp.reducer`, which states
-    the rule for accumulated and unused gradients). `engine.autograd.grad` does not reduce anything.
+    the rule for accumulated and unused gradients). `engine.autograd.grad` does not reduce anything, nor are gradients
+    averaged of what `functional_call` puts in the place of parameters.
 
     Args:
         module: the model, on its device and in its memory format already.

@@ -412,13 +412,19 @@ def test_a19_scaled_losses(group, as_view) -> None:
 
 
 @RANKS
-def test_a20_functional_call_is_refused(group) -> None:
-    """A20: nobody would average the gradients of the substitutes (in PyTorch nobody does, in silence)."""
-    net = DistributedDataParallel(Weights("a"))
-    with pytest.raises(RuntimeError, match="parameter a was exchanged for another one since the module was wrapped"):
-        functional_call(net, {"module.a": engine.ones(3, requires_grad=True)}, kwargs={"a": 12})
+def test_a20_functional_call(group) -> None:
+    """A20: as in PyTorch, what is given has its rank's own gradient, what it replaces none; the rest is averaged."""
+    net = DistributedDataParallel(Weights("a", "b"))
+    given = engine.zeros(3, requires_grad=True)
+    functional_call(net, {"module.a": given}, kwargs={"a": 12.0 * group.rank, "b": 24.0 * group.rank}).backward()
+    assert given.grad.tolist() == [12.0 * group.rank] * 3
+    assert gradients(net) == {"a": None, "b": mean(group, lambda r: 24 * r)}
+    net.zero_grad()
     net(a=12.0 * group.rank).backward()
-    assert gradients(net) == {"a": mean(group, lambda r: 12 * r)}
+    assert gradients(net) == {"a": mean(group, lambda r: 12 * r), "b": None}
+    net.module.a = nn.Parameter(engine.zeros(3))
+    with pytest.raises(RuntimeError, match="parameter a was exchanged for another one since the module was wrapped"):
+        functional_call(net, {"module.b": given}, kwargs={"b": 1.0})
 
 
 @RANKS

@@ -12,7 +12,6 @@ import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
 from ddp.group import ProcessGroup
-from engine.func import functional_call
 from tests.ddp.models import Weights, gradients, mean
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3])
@@ -436,19 +435,3 @@ def test_a_name_of_the_wrapped_module_is_pointed_to(group) -> None:
         net.append(nn.ReLU())
     with pytest.raises(AttributeError, match=r"'DistributedDataParallel' object has no attribute 'nothing'$"):
         net.nothing  # noqa: B018
-
-
-@pytest.mark.mpi(ranks=[1, 2])
-def test_functional_call(group) -> None:
-    """The given tensors get their rank's own gradients, the parameters they replace none; others are averaged."""
-    net = DistributedDataParallel(Weights("a", "b"))
-    given = engine.zeros(3, requires_grad=True)
-    functional_call(net, {"module.a": given}, kwargs={"a": 12.0 * group.rank, "b": 24.0 * group.rank}).backward()
-    assert given.grad.tolist() == [12.0 * group.rank] * 3
-    assert gradients(net) == {"a": None, "b": mean(group, lambda rank: 24 * rank)}
-    net.zero_grad()
-    net(a=12.0 * group.rank).backward()
-    assert gradients(net) == {"a": mean(group, lambda rank: 12 * rank), "b": None}
-    net.module.a = nn.Parameter(engine.zeros(3))
-    with pytest.raises(RuntimeError, match="was exchanged for another one"):
-        functional_call(net, {"module.b": given}, kwargs={"b": 1.0})
