@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.elementary import exp
-from engine.kernels.jit import Read2, Write1, Write2, helper, kernel, real
+from engine.kernels.jit import Read2, Write1, Write2, bits, from_bits, helper, kernel, real
 
 Array = np.ndarray
 
@@ -54,9 +54,9 @@ def _padded(width: int, columns: int) -> int:
 def _largest64(x: Write2, row: int, width: int) -> Any:
     largest = np.int64(-0x7FF0000000000001)
     for j in range(width):
-        pattern = np.float64(x[row, j]).view(np.int64)
+        pattern = bits(np.float64(x[row, j]))
         largest = max(largest, np.int64(pattern ^ ((pattern >> 63) & 0x7FFFFFFFFFFFFFFF)))
-    return np.int64(largest ^ ((largest >> 63) & 0x7FFFFFFFFFFFFFFF)).view(np.float64)
+    return from_bits(np.int64(largest ^ ((largest >> 63) & 0x7FFFFFFFFFFFFFFF)))
 
 
 @helper(float64=_largest64)
@@ -64,9 +64,9 @@ def _largest(x: Write2, row: int, width: int) -> Any:
     """Largest of the first elements of a row, by integer comparisons as `engine.kernels.rows.row_max`."""
     largest = np.int32(-0x7F800001)
     for j in range(width):
-        pattern = np.float32(x[row, j]).view(np.int32)
+        pattern = bits(np.float32(x[row, j]))
         largest = max(largest, np.int32(pattern ^ ((pattern >> 31) & 0x7FFFFFFF)))
-    return np.int32(largest ^ ((largest >> 31) & 0x7FFFFFFF)).view(np.float32)
+    return from_bits(np.int32(largest ^ ((largest >> 31) & 0x7FFFFFFF)))
 
 
 @helper(reassociate=True)

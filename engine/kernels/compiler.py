@@ -9,6 +9,7 @@ whole file or none; different CPUs never share a directory.
 
 import contextlib
 import functools
+import gc
 import hashlib
 import os
 import pickle
@@ -23,12 +24,7 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numpy
-from llvmlite import ir
-from numba.core import caching, cgutils, compiler, serialize, types
-from numba.extending import intrinsic
-from numba.np import arrayobj
-
-from engine.kernels.jit import VECTOR
+from numba.core import caching, codegen, compiler, compiler_machinery, serialize, typed_passes
 
 # LLVM gives up vectorising a loop that needs more than 8 overlap checks between arrays, such as AMSGrad's with its
 # five: 16.8 M floats took 102 ms that way (an earlier form) and 17 ms with more checks, a few comparisons a loop.
@@ -36,108 +32,110 @@ _OVERLAP_CHECKS = 128
 _LLVM_DEFAULTS = {"-runtime-memory-check-threshold": 8, "-force-vector-interleave": 0}
 
 
-@intrinsic
-def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """LLVM's fused multiply-add: one instruction where the CPU has it, the C library's exact fma where it has not."""
-    if not (a == b == c):
-        return None
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return a(a, b, c), generate
-
-
-@intrinsic
-def array_at(typing_context: Any, address: Any, start: Any, size: Any, like: Any) -> Any:
-    """Flat array of ``size`` elements, beginning ``start`` elements after an address, of the dtype of ``like``."""
-    result = types.Array(like.dtype, 1, "C")
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address, start, size, _ = arguments
-        item = context.get_data_type(like.dtype)
-        bytes_each = context.get_constant(types.intp, context.get_abi_sizeof(item))
-        data = builder.gep(builder.inttoptr(address, item.as_pointer()), [start])
-        view = context.make_array(result)(context, builder)
-        arrayobj.populate_array(view, data, [size], [bytes_each], bytes_each, None)
-        return view._getvalue()
-
-    return result(types.int64, types.int64, types.int64, like), generate
-
-
-@intrinsic
-def sum_vectors(
-    typing_context: Any, sources: Any, weights: Any, destinations: Any, begin: Any, like: Any, divisor: Any
-) -> Any:
-    """``VECTOR`` elements, from ``begin`` on, of every destination become the weighted sum of the sources', divided.
-
-    sources, destinations: tables of addresses. Every product, sum and quotient is rounded once, in the order of the
-    table. As LLVM vectors instead of loops: the sum stays in registers, so a line that another core has written is
-    read and written at once, and any number of arrays may be the same memory without a check for overlaps.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        sources, weights, destinations, begin, _, divisor = arguments
-        item = context.get_data_type(like.dtype)
-        vector = ir.VectorType(item, VECTOR)
-        aligned = context.get_abi_sizeof(item)
-
-        def table(position: int, value: Any) -> Any:
-            made = context.make_array(signature.args[position])(context, builder, value)
-            return made.data, cgutils.unpack_tuple(builder, made.shape)[0]
-
-        def place(addresses: Any, rank: Any) -> Any:
-            start = builder.inttoptr(builder.load(builder.gep(addresses, [rank])), item.as_pointer())
-            return builder.bitcast(builder.gep(start, [begin]), vector.as_pointer())
-
-        def spread(number: Any) -> Any:
-            narrow = number if number.type == item else builder.fptrunc(number, item)
-            nothing = ir.Constant(vector, ir.Undefined)
-            first = builder.insert_element(nothing, narrow, ir.Constant(ir.IntType(32), 0))
-            return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), VECTOR), None))
-
-        addresses, ranks = table(0, sources)
-        factors, _ = table(1, weights)
-
-        def part(rank: Any) -> Any:
-            factor = builder.load(builder.gep(factors, [rank]))
-            return builder.fmul(builder.load(place(addresses, rank), align=aligned), spread(factor))
-
-        zero, one = ranks.type(0), ranks.type(1)
-        total = cgutils.alloca_once(builder, vector)
-        builder.store(part(zero), total)
-        with cgutils.for_range_slice(builder, one, ranks, one) as (rank, _):
-            builder.store(builder.fadd(builder.load(total), part(rank)), total)
-        result = builder.fdiv(builder.load(total), spread(divisor))
-        addresses, ranks = table(2, destinations)
-        with cgutils.for_range(builder, ranks) as loop:
-            builder.store(result, place(addresses, loop.index), align=aligned)
-        return context.get_dummy_value()
-
-    return types.void(sources, weights, destinations, begin, like, divisor), generate
-
-
 def compile_kernel(name: str, function: Callable[..., Any], argument_types: tuple[Any, ...], interleave: int) -> Any:
     """The machine function of ``function`` for exactly these argument types, from the disk cache where it is there."""
     if vars(numba.config)["DISABLE_JIT"]:
         raise RuntimeError(f"kernel {name} needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it")
-    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, pipeline_class=_Compiler)(
+        function
+    )
     dispatcher._cache = _DiskCache(name)
-    with _llvm_options(interleave):
+    with _options_of_the_process(interleave):
         dispatcher.compile(argument_types)
     dispatcher.disable_compile()
     return dispatcher
 
 
+def compile_helper(function: Callable[..., Any], reassociate: bool) -> Any:
+    """What Numba makes of a function that kernels inline, for whatever argument types they call it with."""
+    return numba.njit(
+        error_model="numpy",
+        fastmath={"reassoc"} if reassociate else False,
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+        pipeline_class=_Compiler,
+    )(function)
+
+
+class _Library(codegen.JITCodeLibrary):
+    """LLVM's form of a kernel or a helper, without the work that Numba does for callers which ours do not have.
+
+    A helper is linked into kernels and never called from Python, so no machine code is made of it. Together with the
+    wrappers that are left out this saves a quarter of the time; the kernel's own code is the same.
+    """
+
+    def __init__(self, owner: Any, name: str):
+        super().__init__(owner, name)
+        self._called_from_python = False
+
+    @property
+    def codegen(self) -> Any:
+        return super().codegen if self._called_from_python else _NowhereToSetEnvironments()
+
+    def add_ir_module(self, module: Any) -> None:
+        self._called_from_python |= module.name == "wrapper"
+        super().add_ir_module(module)
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        return int(super().get_pointer_to_function(name)) if self._called_from_python else 0
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+        for function in module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
+    def _finalize_final_module(self) -> None:
+        if self._called_from_python:
+            super()._finalize_final_module()
+        else:
+            self._finalize_dynamic_globals()
+            self._finalized = True
+
+
+class _NowhereToSetEnvironments:
+    """Stands for the machine code that a helper has not."""
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Nothing: `compile_kernel` sets the environments of what a kernel has inlined."""
+
+
+@compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(typed_passes.NativeLowering):
+    _name = "allstride_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _Library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return bool(super().run_pass(state))
+
+
+class _Compiler(compiler.CompilerBase):
+    """Numba's way from Python to machine code, with `_Library` at its end."""
+
+    def define_pipelines(self) -> list[Any]:
+        passes = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
+        position = next(at for at, (one, _) in enumerate(passes.passes) if one is typed_passes.NativeLowering)
+        passes.passes[position] = (_Lowering, "native lowering")
+        passes.finalize()
+        return [passes]
+
+
 @contextlib.contextmanager
-def _llvm_options(interleave: int) -> Iterator[None]:
+def _options_of_the_process(interleave: int) -> Iterator[None]:
     """Options of the whole process, given back to the user's own Numba code afterwards."""
     ours = {"-runtime-memory-check-threshold": _OVERLAP_CHECKS, "-force-vector-interleave": interleave}
+    collecting = gc.isenabled()
+    gc.disable()  # looking for garbage among the compiler's objects is a tenth of the time, and there is none
     try:
         for option, value in ours.items():
             llvmlite.binding.set_option("", f"{option}={value}")
         yield
     finally:
+        if collecting:
+            gc.enable()
         for option, value in _LLVM_DEFAULTS.items():
             llvmlite.binding.set_option("", f"{option}={value}")
 
@@ -210,6 +208,8 @@ class _DiskCache(caching._Cache):
 
     def save_overload(self, argument_types: Any, result: Any) -> None:
         """Store a compile result; a directory that cannot be written is told once and changes nothing else."""
+        for environment in result._find_referenced_environments():  # those of helpers too
+            result.library.codegen.set_env(environment.env_name, environment)
         if self._directory is None:
             return
         payload = serialize.dumps(result._reduce())

@@ -7,8 +7,22 @@ weight. Pairs are (height, width).
 
 import numpy as np
 
-from engine.kernels.jit import Pair, Read1, Read3, Read4, Write1, Write2, Write3, Write4, helper, kernel, real
-from engine.kernels.windows import output_size, unsigned, valid_columns
+from engine.kernels.jit import (
+    Pair,
+    Read1,
+    Read3,
+    Read4,
+    Write1,
+    Write2,
+    Write3,
+    Write4,
+    flat,
+    helper,
+    kernel,
+    real,
+    unsigned,
+)
+from engine.kernels.windows import output_size, valid_columns
 
 Array = np.ndarray
 
@@ -131,8 +145,8 @@ def _im2col(
     # With one group and no dilation the pixels under a kernel row lie side by side: one run a kernel row instead of one
     # a pixel.
     joined = groups == 1 and dilation_w == 1
-    source = image.reshape(image.size)
-    target = out.reshape(out.size)
+    source = flat(image)
+    target = flat(out)
     for group in range(groups):
         for n in range(batch):
             for row in range(rows):
@@ -189,8 +203,8 @@ def _col2im(
     groups = matrix.shape[0]
     run = channels // groups
     joined = groups == 1 and dilation_w == 1
-    source = matrix.reshape(matrix.size)
-    target = image.reshape(image.size)
+    source = flat(matrix)
+    target = flat(image)
     at = 0
     for group in range(groups):
         for n in range(batch):

@@ -11,8 +11,8 @@ One thread, GFLOP/s forward, 3x3: 16 images of 28x28, 64 to 64 channels, 240; co
 
 import numpy as np
 
-from engine.kernels.jit import Read1, ReadInt64, Write1, array_at, kernel, real, vector_bytes
-from engine.kernels.tiling import tile, tiles, turn
+from engine.kernels.jit import Read1, ReadInt64, Write1, address, array_at, kernel, multiply_tile, real, vector_bytes
+from engine.kernels.tiling import tiles, turn
 
 Array = np.ndarray
 Three = tuple[int, int, int]
@@ -161,9 +161,9 @@ def _correlate(image: Read1, weights: Read1, bias: Read1, out: Write1, numbers: 
     a_steps = (numbers[21], numbers[22], numbers[23])
     b_steps = (numbers[24], numbers[25], numbers[26])
     vector, item = numbers[27], numbers[28]
-    image_at, weights_at, out_at = np.int64(image.ctypes.data), np.int64(weights.ctypes.data), np.int64(out.ctypes.data)
+    image_at, weights_at, out_at = address(image), address(weights), address(out)
     scratch = np.empty(14 * 2 * vector, out.dtype)
-    scratch_at = np.int64(scratch.ctypes.data)
+    scratch_at = address(scratch)
     number = line.size // 2
     run = counts[2]
     piece = numbers[29] if numbers[29] > 0 else run
@@ -196,7 +196,7 @@ def _correlate(image: Read1, weights: Read1, bias: Read1, out: Write1, numbers: 
                                 for r in range(rows):
                                     for k in range(here):
                                         scratch[r * across + k] = out[goal + (at + r) * out_w + k]
-                            tile(rows, wide, out, to, to_step, add, a, step_w, a_steps, b, b_steps, inner)
+                            multiply_tile(rows, wide, out, to, to_step, add, a, step_w, a_steps, b, b_steps, inner)
                             if here < across:
                                 for r in range(rows):
                                     for k in range(here):
@@ -205,9 +205,9 @@ def _correlate(image: Read1, weights: Read1, bias: Read1, out: Write1, numbers: 
                 n, rest = line_number // (depth * height), line_number % (depth * height)
                 d, h = rest // height, rest % height
                 goal = n * out_size + out_first + d * out_d + h * out_h + group * outputs + block
-                part = bias[group * outputs + block :][:here]
+                part = array_at(address(bias), group * outputs + block, here, out)
                 for w in range(width):
-                    pixel = out[goal + w * out_w :][:here]
+                    pixel = array_at(out_at, goal + w * out_w, here, out)
                     for k in range(here):
                         pixel[k] += part[k]
 
@@ -221,9 +221,9 @@ def _weight_sums(image: Read1, gradient: Read1, total: Write1, numbers: ReadInt6
     along_d, along_h, along_w = numbers[14], numbers[15], numbers[16]
     run, channels, padded, vector, item = numbers[17], numbers[18], numbers[19], numbers[20], numbers[21]
     image_at, gradient_at, total_at = (
-        np.int64(image.ctypes.data),
-        np.int64(gradient.ctypes.data),
-        np.int64(total.ctypes.data),
+        address(image),
+        address(gradient),
+        address(total),
     )
     band_d, band_h, first, last = numbers[22], numbers[23], numbers[24], numbers[25]
     number = line.size // 2
@@ -250,7 +250,7 @@ def _weight_sums(image: Read1, gradient: Read1, total: Write1, numbers: ReadInt6
                                 at, rows = line[t], line[number + t]
                                 a = image_at + (start + at) * item
                                 to = total_at + ((tap * run + at) * padded + block) * item
-                                tile(rows, wide, total, to, padded, True, a, 1, a_steps, b, b_steps, counts)
+                                multiply_tile(rows, wide, total, to, padded, True, a, 1, a_steps, b, b_steps, counts)
 
 
 @kernel
@@ -260,20 +260,27 @@ def _pad(source: int, out: Write1, numbers: ReadInt64) -> None:
     before_d, before_h, before_w = numbers[10], numbers[11], numbers[12]
     size_d, size_h, size_w, item = numbers[13], numbers[14], numbers[15], numbers[16]
     line = size_w * channels
+    first = max(0, before_w)
+    last = min(size_w, before_w + width)
+    count = last - first
+    begin, end = first * channels, last * channels
+    zero = real(0.0)
     for n in range(batch):
         for d in range(size_d):
             for h in range(size_h):
-                target = out[((n * size_d + d) * size_h + h) * line :][:line]
+                to = ((n * size_d + d) * size_h + h) * line
                 i, j = d - before_d, h - before_h
                 if i < 0 or i >= depth or j < 0 or j >= height:
-                    target[:] = real(0.0)
+                    for k in range(to, to + line):
+                        out[k] = zero
                     continue
-                first, last = max(before_w, 0), min(before_w + width, size_w)
-                target[: first * channels] = real(0.0)
-                target[last * channels :] = real(0.0)
+                for k in range(to, to + begin):
+                    out[k] = zero
+                for k in range(to + end, to + line):
+                    out[k] = zero
                 start = n * step_n + i * step_d + j * step_h + (first - before_w) * step_w
-                count = last - first
-                inner = target[first * channels : last * channels]
+                inner_at = address(out) + (to + begin) * item
+                inner = array_at(inner_at, 0, end - begin, out)
                 if step_c == 1 and step_w == channels:
                     whole = array_at(source, start, count * channels, out)
                     for k in range(whole.size):
@@ -284,7 +291,6 @@ def _pad(source: int, out: Write1, numbers: ReadInt64) -> None:
                         for c in range(channels):
                             inner[w * channels + c] = pixel[c]
                 elif step_w == 1:
-                    inner_at = np.int64(inner.ctypes.data)
                     turn(out, item, source + start * item, step_c, inner_at, channels, channels, count)
                 else:
                     for c in range(channels):
@@ -305,7 +311,7 @@ def _place(rows: Read1, target: int, numbers: ReadInt64) -> None:
                 source = rows[((n * depth + d) * height + h) * line :][:line]
                 start = n * step_n + d * step_d + h * step_h
                 if step_w == 1:
-                    source_at = np.int64(source.ctypes.data)
+                    source_at = address(source)
                     turn(rows, item, source_at, channels, target + start * item, step_c, width, channels)
                     continue
                 for c in range(channels):

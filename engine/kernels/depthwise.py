@@ -7,8 +7,7 @@ columns and matrix products would have one row of KH * KW numbers a channel; her
 import numpy as np
 
 from engine import threads
-from engine.kernels.jit import Pair, Read1, Read3, Read4, Write1, Write4, helper, kernel
-from engine.kernels.windows import unsigned
+from engine.kernels.jit import Pair, Read1, Read3, Read4, Write1, Write4, flat, helper, kernel, unsigned
 
 Array = np.ndarray
 
@@ -93,7 +92,7 @@ def _nine_products(
 def _forward(image: Read4, filters: Read3, out: Write4, stride: Pair, padding: Pair, dilation: Pair) -> None:
     batch, height, width, channels = image.shape
     rows, columns = out.shape[1], out.shape[2]
-    source, weights, target = image.reshape(image.size), filters.reshape(filters.size), out.reshape(out.size)
+    source, weights, target = flat(image), flat(filters), flat(out)
     for n in range(batch):
         for row in range(rows):
             for column in range(columns):
@@ -123,7 +122,7 @@ def _forward(image: Read4, filters: Read3, out: Write4, stride: Pair, padding: P
 def _input_gradient(gradient: Read4, filters: Read3, out: Write4, stride: Pair, padding: Pair, dilation: Pair) -> None:
     batch, height, width, channels = out.shape
     rows, columns = gradient.shape[1], gradient.shape[2]
-    source, weights, target = gradient.reshape(gradient.size), filters.reshape(filters.size), out.reshape(out.size)
+    source, weights, target = flat(gradient), flat(filters), flat(out)
     for n in range(batch):
         for row in range(rows):
             for column in range(columns):
@@ -143,8 +142,8 @@ def _input_gradient(gradient: Read4, filters: Read3, out: Write4, stride: Pair, 
 def _filter_gradient(gradient: Read4, image: Read4, out: Write4, stride: Pair, padding: Pair, dilation: Pair) -> None:
     batch, height, width, channels = image.shape
     rows, columns = gradient.shape[1], gradient.shape[2]
-    slopes, source = gradient.reshape(gradient.size), image.reshape(image.size)
-    total = out.reshape(out.size)
+    slopes, source = flat(gradient), flat(image)
+    total = flat(out)
     size = out.shape[1] * out.shape[2] * channels
     for n in range(batch):
         part = total[n * size : (n + 1) * size]

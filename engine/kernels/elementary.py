@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import fma, helper, real
+from engine.kernels.jit import bits, fma, from_bits, helper, real
 
 
 def _exp64(x: Any) -> Any:
@@ -37,7 +37,7 @@ def exp(x: Any) -> Any:
     p = fma(p, rest, np.float32(1.6666665459e-1))
     p = fma(p, rest, np.float32(5.0000001201e-1))
     p = fma(fma(p, rest, np.float32(1.0)), rest, np.float32(1.0))
-    scale = np.int32((np.float32(shifted).view(np.int32) - np.int32(0x4B400000 - 127)) << 23).view(np.float32)
+    scale = from_bits(np.int32((bits(np.float32(shifted)) - np.int32(0x4B400000 - 127)) << 23))
     return np.float32(0.0) if x < np.float32(-87.33) else p * scale
 
 

@@ -69,13 +69,41 @@ def array_at(address: int, start: int, size: int, like: np.ndarray) -> Any:
 def sum_vectors(
     sources: np.ndarray, weights: np.ndarray, destinations: np.ndarray, begin: int, like: np.ndarray, divisor: float
 ) -> None:
-    """The weighted sum of `VECTOR` elements of several arrays, see `engine.kernels.compiler`. Only inside kernels."""
+    """The weighted sum of `VECTOR` elements of several arrays, see `engine.kernels.intrinsics`. Only inside kernels."""
     raise RuntimeError(f"sum_vectors({sources}, ..., {begin}, ..., {divisor}) exists only inside compiled kernels")
 
 
-def multiply_tile(rows: int, vectors: int, like: np.ndarray, *places_steps_and_counts: Any) -> None:
+def flat(array: np.ndarray) -> Any:
+    """The elements of a C-contiguous array along one axis, in the same memory. Only inside kernels and helpers."""
+    raise RuntimeError(f"flat({array}) exists only inside compiled kernels")
+
+
+def address(array: np.ndarray) -> Any:
+    """Where an array's first element lies. Only inside kernels and helpers."""
+    raise RuntimeError(f"address({array}) exists only inside compiled kernels")
+
+
+def bits(number: Any) -> Any:
+    """The integer of the same size with the bits of a float. Only inside kernels and helpers."""
+    raise RuntimeError(f"bits({number}) exists only inside compiled kernels")
+
+
+def from_bits(pattern: Any) -> Any:
+    """The float of the same size with the bits of an integer. Only inside kernels and helpers."""
+    raise RuntimeError(f"from_bits({pattern}) exists only inside compiled kernels")
+
+
+def unsigned(index: int) -> Any:
+    """An index known not to be negative: Numba tests signed ones, and LLVM does not vectorise past that test.
+
+    Only inside kernels and helpers.
+    """
+    raise RuntimeError(f"unsigned({index}) exists only inside compiled kernels")
+
+
+def multiply_tile(rows: int, wide: bool, like: np.ndarray, *places_steps_and_counts: Any) -> None:
     """Sums of products of a tile in registers, see `engine.kernels.tile`. Only inside kernels."""
-    raise RuntimeError(f"multiply_tile({rows}, {vectors}, ...) exists only inside compiled kernels")
+    raise RuntimeError(f"multiply_tile({rows}, {wide}, ...) exists only inside compiled kernels")
 
 
 def transpose_tile(side: int, like: np.ndarray, *places_and_steps: Any) -> None:
@@ -106,11 +134,9 @@ class Helper:
     def compiled(self, char: str) -> Any:
         """Numba's dispatcher of this helper for kernels of one dtype."""
         if char not in self._compiled:
-            import numba
+            from engine.kernels import compiler
 
-            flags = {"reassoc"} if self.reassociate else False
-            body = _specialised(self.functions[char], char)
-            self._compiled[char] = numba.njit(error_model="numpy", fastmath=flags)(body)
+            self._compiled[char] = compiler.compile_helper(_specialised(self.functions[char], char), self.reassociate)
         return self._compiled[char]
 
 
@@ -184,7 +210,7 @@ def registered() -> list[Kernel]:
 
 def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
     """A copy of ``function`` whose globals hold this dtype's ``real``, the intrinsics and the compiled helpers."""
-    from engine.kernels import compiler
+    from engine.kernels import intrinsics, tile
 
     assert isinstance(function, types.FunctionType)
     namespace = dict(function.__globals__)
@@ -194,12 +220,12 @@ def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
             namespace[name] = value.compiled(char)
         elif value is real:
             namespace[name] = getattr(np, DTYPES[char])
-        elif value is fma or value is array_at or value is sum_vectors:
-            namespace[name] = getattr(compiler, name)
-        elif value is multiply_tile or value is transpose_tile:
-            from engine.kernels import tile
-
-            namespace[name] = getattr(tile, name)
+        elif value is unsigned:
+            namespace[name] = np.uint64
+        elif value in (fma, array_at, sum_vectors, flat, address, bits, from_bits):
+            namespace[name] = getattr(intrinsics, value.__name__)
+        elif value in (multiply_tile, transpose_tile):
+            namespace[name] = getattr(tile, value.__name__)
     copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__

@@ -20,11 +20,13 @@ from engine.kernels.jit import (
     Write3,
     Write4,
     WriteInt32,
+    flat,
     helper,
     kernel,
     real,
+    unsigned,
 )
-from engine.kernels.windows import unsigned, valid_columns
+from engine.kernels.windows import valid_columns
 
 Array = np.ndarray
 
@@ -143,8 +145,8 @@ def _max_pool_channels_last(
     image: Read4, out: Write4, places: WriteInt32, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> None:
     batch, height, width, channels = image.shape
-    source, target = image.reshape(image.size), out.reshape(out.size)
-    to = 0
+    source, target = flat(image), flat(out)
+    to = np.int64(0)  # a literal would be a type of its own, for which helpers are compiled again
     for n in range(batch):
         for row in range(out.shape[1]):
             for column in range(out.shape[2]):
@@ -174,7 +176,7 @@ def _max_pool_planes(
 ) -> None:
     planes, height, width = image.shape
     columns = out.shape[2]
-    source, target = image.reshape(image.size), out.reshape(out.size)
+    source, target = flat(image), flat(out)
     for plane in range(planes):
         for row in range(out.shape[1]):
             to = (plane * out.shape[1] + row) * columns
@@ -213,7 +215,7 @@ def _max_pool_planes(
 def _max_pool_planes_halved(image: Read3, out: Write3, places: WriteInt32) -> None:
     planes, height, width = image.shape
     rows, columns = out.shape[1], out.shape[2]
-    source, target = image.reshape(image.size), out.reshape(out.size)
+    source, target = flat(image), flat(out)
     for plane in range(planes):
         for row in range(rows):
             upper = unsigned((plane * height + 2 * row) * width)
@@ -239,7 +241,7 @@ def _max_pool_planes_halved(image: Read3, out: Write3, places: WriteInt32) -> No
 @kernel
 def _max_pool_channels_last_backward(gradient: Read4, places: ReadInt32, out: Write4) -> None:
     batch, rows, columns, channels = gradient.shape
-    source, target = gradient.reshape(gradient.size), out.reshape(out.size)
+    source, target = flat(gradient), flat(out)
     image_size = out.shape[1] * out.shape[2] * channels
     for n in range(batch):
         for pixel in range(n * rows * columns, (n + 1) * rows * columns):
@@ -251,7 +253,7 @@ def _max_pool_channels_last_backward(gradient: Read4, places: ReadInt32, out: Wr
 @kernel
 def _max_pool_planes_backward(gradient: Read3, places: ReadInt32, out: Write3) -> None:
     planes, rows, columns = gradient.shape
-    source, target = gradient.reshape(gradient.size), out.reshape(out.size)
+    source, target = flat(gradient), flat(out)
     for plane in range(planes):
         for at in range(plane * rows * columns, (plane + 1) * rows * columns):
             target[plane * out.shape[1] * out.shape[2] + places[at]] += source[at]
@@ -285,8 +287,8 @@ def _avg_pool_channels_last(
     image: Read4, out: Write4, kernel_size: Pair, stride: Pair, padding: Pair, include_padding: bool, override: int
 ) -> None:
     batch, height, width, channels = image.shape
-    source, target = image.reshape(image.size), out.reshape(out.size)
-    to = 0
+    source, target = flat(image), flat(out)
+    to = np.int64(0)  # a literal would be a type of its own, for which helpers are compiled again
     for n in range(batch):
         for row in range(out.shape[1]):
             top, bottom, tall = _span(row, height, kernel_size[0], stride[0], padding[0])
@@ -309,7 +311,7 @@ def _avg_pool_planes(
 ) -> None:
     planes, height, width = image.shape
     columns = out.shape[2]
-    source, target = image.reshape(image.size), out.reshape(out.size)
+    source, target = flat(image), flat(out)
     for plane in range(planes):
         for row in range(out.shape[1]):
             to = (plane * out.shape[1] + row) * columns
@@ -339,7 +341,7 @@ def _avg_pool_channels_last_backward(
     gradient: Read4, out: Write4, kernel_size: Pair, stride: Pair, padding: Pair, include_padding: bool, override: int
 ) -> None:
     batch, height, width, channels = out.shape
-    target = out.reshape(out.size)
+    target = flat(out)
     shares = np.empty(channels, gradient.dtype)
     for n in range(batch):
         for row in range(gradient.shape[1]):
@@ -360,7 +362,7 @@ def _avg_pool_planes_backward(
 ) -> None:
     planes, height, width = out.shape
     columns = gradient.shape[2]
-    target = out.reshape(out.size)
+    target = flat(out)
     shares = np.empty(columns, gradient.dtype)
     for plane in range(planes):
         for row in range(gradient.shape[1]):

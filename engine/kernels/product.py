@@ -10,8 +10,8 @@ it does not know: 1024 x 128 x 512: 251, 241, 129; 128 x 1024 x 1024: 244, 202, 
 import numpy as np
 
 from engine import threads
-from engine.kernels.jit import ReadInt64, Write1, array_at, kernel, real, vector_bytes
-from engine.kernels.tiling import tile, tiles, turn
+from engine.kernels.jit import ReadInt64, Write1, address, array_at, kernel, multiply_tile, real, vector_bytes
+from engine.kernels.tiling import tiles, turn
 
 Array = np.ndarray
 
@@ -87,8 +87,8 @@ def _multiply(a: int, b: int, out_at: int, packed: Write1, numbers: ReadInt64, l
     across = 2 * vector
     panel = np.empty(min(depth, deepest) * across, packed.dtype)
     scratch = np.empty(14 * across, packed.dtype)
-    packed_at, panel_at = np.int64(packed.ctypes.data), np.int64(panel.ctypes.data)
-    scratch_at = np.int64(scratch.ctypes.data)
+    packed_at, panel_at = address(packed), address(panel)
+    scratch_at = address(scratch)
     number = line.size // 2
     for first in range(0, depth, deepest):
         count = min(deepest, depth - first)
@@ -129,7 +129,7 @@ def _multiply(a: int, b: int, out_at: int, packed: Write1, numbers: ReadInt64, l
                             scratch[r * width + j] = result[j]
                 a_steps, b_steps, counts = (0, 0, height), (0, 0, width), (1, 1, count)
                 left = packed_at + at * count * item
-                tile(
+                multiply_tile(
                     height, width > vector, packed, to, to_step, first > 0, left, 1, a_steps, panel_at, b_steps, counts
                 )
                 if here < width:

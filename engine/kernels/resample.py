@@ -6,8 +6,7 @@ Arrays are (M, size, inner), C-contiguous, float32 or float64; the map has `taps
 import numpy as np
 
 from engine import threads
-from engine.kernels.jit import Read1, Read3, ReadInt64, Write1, Write3, helper, kernel
-from engine.kernels.windows import unsigned
+from engine.kernels.jit import Read1, Read3, ReadInt64, Write1, Write3, flat, helper, kernel, unsigned
 
 Array = np.ndarray
 
@@ -50,7 +49,7 @@ def _add_run(target: Write1, to: int, source: Read1, start: int, weight: float, 
 @kernel
 def _weighted_sums(source: Read3, indices: ReadInt64, weights: Read1, out: Write3, taps: int) -> None:
     outer, size, inner = out.shape
-    values, target = source.reshape(source.size), out.reshape(out.size)
+    values, target = flat(source), flat(out)
     length = source.shape[1]
     for m in range(outer):
         if inner == 1:

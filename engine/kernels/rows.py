@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.elementary import exp
-from engine.kernels.jit import Read2, helper, real
+from engine.kernels.jit import Read2, bits, from_bits, helper, real
 
 
 @helper(reassociate=True)
@@ -64,9 +64,9 @@ def row_exp_sum(x: Read2, row: int, shift: Any) -> Any:
 def _row_max64(x: Read2, row: int) -> Any:
     largest = np.int64(-0x7FF0000000000001)  # -infinity
     for j in range(x.shape[1]):
-        pattern = np.float64(x[row, j]).view(np.int64)
+        pattern = bits(np.float64(x[row, j]))
         largest = max(largest, np.int64(pattern ^ ((pattern >> 63) & 0x7FFFFFFFFFFFFFFF)))
-    return np.int64(largest ^ ((largest >> 63) & 0x7FFFFFFFFFFFFFFF)).view(np.float64)
+    return from_bits(np.int64(largest ^ ((largest >> 63) & 0x7FFFFFFFFFFFFFFF)))
 
 
 @helper(float64=_row_max64)
@@ -74,6 +74,6 @@ def row_max(x: Read2, row: int) -> Any:
     """Largest element of ``x[row]``, -infinity of none. A positive NaN counts as largest, a negative as smallest."""
     largest = np.int32(-0x7F800001)  # -infinity
     for j in range(x.shape[1]):
-        pattern = np.float32(x[row, j]).view(np.int32)
+        pattern = bits(np.float32(x[row, j]))
         largest = max(largest, np.int32(pattern ^ ((pattern >> 31) & 0x7FFFFFFF)))
-    return np.int32(largest ^ ((largest >> 31) & 0x7FFFFFFF)).view(np.float32)
+    return from_bits(np.int32(largest ^ ((largest >> 31) & 0x7FFFFFFF)))

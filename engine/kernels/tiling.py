@@ -5,9 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import array_at, helper, multiply_tile, transpose_tile, vector_bytes
+from engine.kernels.jit import array_at, helper, transpose_tile, vector_bytes
 
 Array = np.ndarray
+
+
+def tile_prices() -> dict[int, float]:
+    """The numbers of rows that a tile may have on this CPU, with its cost in the time of one row of a big tile.
+
+    CPUs with 16 registers could not hold a bigger one than 4.
+    """
+    return {14: 14.0, 8: 9.0, 7: 8.0, 4: 6.0, 1: 3.0} if vector_bytes() == 64 else {4: 4.0, 1: 2.0}
 
 
 @lru_cache(1024)
@@ -16,8 +24,7 @@ def tiles(length: int, overlap: bool) -> Array:
 
     With ``overlap`` the last tile may begin inside the one before it and compute some of its elements again.
     """
-    # cost in the time of one row of a big tile; CPUs with 16 registers could not hold a bigger one than 4
-    prices = {14: 14.0, 8: 9.0, 7: 8.0, 4: 6.0, 1: 3.0} if vector_bytes() == 64 else {4: 4.0, 1: 2.0}
+    prices = tile_prices()
     best: list[tuple[float, list[tuple[int, int]]]] = [(0.0, [])]  # for the first 0, 1, 2 ... elements
     for end in range(1, length + 1):
         choices = []
@@ -27,44 +34,6 @@ def tiles(length: int, overlap: bool) -> Array:
                 choices += [(best[at][0] + price, [*best[at][1], (end - size, size)]) for at in reached]
         best.append(min(choices, key=lambda choice: choice[0]))
     return np.array(best[length][1], np.int64).reshape(-1, 2).T.copy()
-
-
-@helper
-def tile(
-    rows: int,
-    wide: bool,
-    like: Any,
-    target: int,
-    target_step: int,
-    add: bool,
-    a: int,
-    a_step: int,
-    a_steps: Any,
-    b: int,
-    b_steps: Any,
-    counts: Any,
-) -> None:
-    if wide:
-        if rows == 14:
-            multiply_tile(14, 2, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-        elif rows == 8:
-            multiply_tile(8, 2, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-        elif rows == 7:
-            multiply_tile(7, 2, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-        elif rows == 4:
-            multiply_tile(4, 2, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-        else:
-            multiply_tile(1, 2, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-    elif rows == 14:
-        multiply_tile(14, 1, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-    elif rows == 8:
-        multiply_tile(8, 1, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-    elif rows == 7:
-        multiply_tile(7, 1, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-    elif rows == 4:
-        multiply_tile(4, 1, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
-    else:
-        multiply_tile(1, 1, like, target, target_step, add, a, a_step, a_steps, b, b_steps, counts)
 
 
 # 16 images of 28x28x64 floats: 0.24 ms, element by element 0.6, numpy.ascontiguousarray 1.1.

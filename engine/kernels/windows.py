@@ -1,9 +1,5 @@
 """Where sliding windows fall: shared by convolution and pooling."""
 
-from typing import Any
-
-import numpy as np
-
 from engine.kernels.jit import Pair, helper
 
 
@@ -18,9 +14,3 @@ def valid_columns(columns: int, width: int, offset: int, stride: int) -> Pair:
     first = min((-offset + stride - 1) // stride, columns) if offset < 0 else 0
     last = (width - 1 - offset) // stride + 1 if width > offset else 0
     return first, max(min(last, columns), first)
-
-
-@helper
-def unsigned(index: int) -> Any:
-    """An index known not to be negative: Numba tests signed ones, and LLVM does not vectorise past that test."""
-    return np.uint64(index)
