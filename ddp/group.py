@@ -14,6 +14,7 @@ from ddp.transport import CUDA_ONLY, TRANSPORTS, Transport, choose_transport
 from ddp.work import Lines
 from engine.absent import provide
 from engine.capture.effects import unreplayable
+from engine.kernels import waiting
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -204,6 +205,7 @@ def init_process_group(
     _default = ProcessGroup(
         world.rank, tuple(range(world.size)), world.comm, transport, timeout=seconds, name="the default group"
     )
+    waiting.speak(world.rank == 0)
     if world.comm is not None and world.size > 1:
         watchdog.start(world.comm)
     provide("engine.data.worker.first", (_enter_worker, (world.rank, _default.ranks)))

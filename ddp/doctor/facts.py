@@ -145,12 +145,12 @@ def _temporary(problems: dict[str, str]) -> str:
 
 def _kernel_cache(problems: dict[str, str]) -> tuple[str, int]:
     """The folder, and how many compiled kernels are in it."""
-    from engine.kernels.compiler import cache_directory
+    from engine.kernels.cache import cache_directory
 
     try:
         folder = cache_directory()
         there = next(place for place in (folder, *folder.parents) if place.is_dir())
-        kernels = len([path for path in folder.glob("*") if path.suffix != ".part"])
+        kernels = len([path for path in folder.glob("*") if not path.name.startswith(".")])
     except (RuntimeError, OSError) as error:
         problems["cache"] = str(error)
         return "", 0

@@ -1,32 +1,49 @@
 """`python -m engine.kernels` compiles every kernel into the disk cache and says where it is; `ddprun --warm-cache`.
 
 A job reads what is there and needs to write nothing: run this once where the cache can be written, with the
-NUMBA_CACHE_DIR (else XDG_CACHE_HOME) that the jobs will have, on a machine with their kind of CPU. The exit code is 1
-where the cache cannot be kept.
+NUMBA_CACHE_DIR (else XDG_CACHE_HOME) that the jobs will have, on a machine with their kind of CPU. What root keeps in a
+NUMBA_CACHE_DIR all users may read. The exit code is 1 where the cache cannot be kept.
 """
 
+import os
 import sys
 import time
 import warnings
 
-from engine.kernels import warm
-from engine.kernels.compiler import cache_directory
+from engine.kernels import store, waiting, warm
+from engine.kernels.cache import cache_directory
+
+_LINES = 10  # kernels a line, where lines cannot be written over
 
 
 def main() -> int:
-    """Compiles, reports in a line, returns the exit code."""
+    """Compiles, shows how far it is, reports in a line, returns the exit code."""
     began = time.perf_counter()
+    waiting.speak(False)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)  # the cache's own, when it cannot be written
-            done = warm()
-        place = cache_directory()
+            warnings.filterwarnings("default", ".*are kept in .* instead")
+            place = cache_directory()
+            print(f"compiling all kernels into {place}", file=sys.stderr, flush=True)
+            done = warm(progress=_show)
     except (RuntimeError, RuntimeWarning) as problem:
         print(f"nothing is kept: {problem}", file=sys.stderr)
         return 1
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    if os.geteuid() == 0 and os.environ.get("NUMBA_CACHE_DIR"):
+        store.open_to_readers(place)
     size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
     print(f"{len(done)} kernels in {place}: {size:.1f} MB, {time.perf_counter() - began:.1f} s")
     return 0
+
+
+def _show(done: int, total: int, following: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{done + 1} of {total}: {following}", end="", file=sys.stderr, flush=True)
+    elif done % _LINES == 0:
+        print(f"{done + 1} of {total}: {following}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

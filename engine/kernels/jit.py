@@ -21,9 +21,12 @@ import threading
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, overload
 
 import numpy as np
+
+from engine.kernels import store, waiting
 
 DTYPES = {"f": "float32", "d": "float64"}
 VECTOR = 64  # elements that sum_vectors handles at once
@@ -49,6 +52,7 @@ Pair = tuple[int, int]
 _SCALARS = {float: "float64", int: "int64", bool: "boolean"}
 _lock = threading.RLock()
 _kernels: list["Kernel"] = []
+_under_way: set[str] = set()  # kernels that this process compiles: one, and those it has come to while it waited
 
 
 def real(value: Any) -> Any:
@@ -93,7 +97,7 @@ def from_bits(pattern: Any) -> Any:
     raise RuntimeError(f"from_bits({pattern}) exists only inside compiled kernels")
 
 
-def unsigned(index: int) -> Any:
+def unsigned(index: Any) -> Any:
     """An index known not to be negative: Numba tests signed ones, and LLVM does not vectorise past that test.
 
     Only inside kernels and helpers.
@@ -162,11 +166,43 @@ class Kernel(dict[str, Any]):
             )
         with _lock:
             if char not in self:
-                from engine.kernels import compiler
-
-                body = _specialised(self.function, char)
-                self[char] = compiler.compile_kernel(self.name, body, self._argument_types(char), self.interleave)
+                self[char] = self._compile(char)
         return self[char]
+
+    def _compile(self, char: str) -> Any:
+        from engine.kernels import compiler
+
+        def missing(place: Path | None) -> None:
+            waiting.tell(1 + len([one for one in self._companions(char) if not one.disk_cache(char).is_there()]), place)
+
+        def compile_another() -> bool:
+            for one in self._companions(char):
+                cache = one.disk_cache(char)
+                if cache.path and not cache.is_there() and not store.is_claimed(cache.path):
+                    one.compiled(char)
+                    return True
+            return False
+
+        _under_way.add(self.name)
+        try:
+            body, types = _specialised(self.function, char), self._argument_types(char)
+            return compiler.compile_kernel(
+                self.disk_cache(char), body, types, self.interleave, missing, compile_another
+            )
+        finally:
+            _under_way.discard(self.name)
+
+    def disk_cache(self, char: str) -> Any:
+        """The place in the disk cache of the function for one dtype."""
+        from engine.kernels.cache import DiskCache
+
+        return DiskCache(self.name, self._argument_types(char))
+
+    def _companions(self, char: str) -> list["Kernel"]:
+        """Kernels that will be needed after this one and that this process neither has nor compiles."""
+        known = {one.name: one for one in _kernels}
+        others = [known[name] for name in waiting.next_after(self.name, set(known))]
+        return [one for one in others if char not in one and one.name not in _under_way]
 
     def compiled(self, char: str) -> Any:
         """The same as ``self[char]``, for callers that want the compiling and not the value."""

@@ -8,6 +8,7 @@ import pytest
 import ddp
 import engine
 from ddp import GroupMember
+from engine.kernels import waiting
 from tests.ddp.test_bootstrap import run_alone
 
 EVERYWHERE = pytest.mark.mpi(ranks=[1, 2, 3, 4])
@@ -407,3 +408,11 @@ def test_everything_works_alone_without_mpi() -> None:
     result = run_alone(ALONE, MPI4PY_LIBMPI="missing-libmpi.so")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "isend: rank 0 is this process itself; a message needs another one\n"
+
+
+@SEVERAL
+def test_only_the_first_rank_tells_that_it_waits_for_kernels(group, capsys, tmp_path) -> None:
+    waiting._told = False
+    waiting.tell(2, tmp_path / "kernel")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" for")[0] for line in lines] == ["allstride: compiling 2 kernels"] * (group.rank == 0)

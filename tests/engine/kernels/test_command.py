@@ -2,9 +2,12 @@
 
 import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 # As the command, on the first two kernels instead of all, which take half a minute to compile.
 FEW = """
@@ -28,6 +31,7 @@ def files_after(done: subprocess.CompletedProcess[str]) -> dict[Path, int]:
     assert done.returncode == 0, done.stderr
     said = re.fullmatch(r"4 kernels in (\S+): \d+\.\d MB, \d+\.\d s\n", done.stdout)
     assert said is not None, done.stdout
+    assert re.fullmatch(rf"compiling all kernels into {said[1]}\n1 of 4: \S+ float32\n", done.stderr)
     return {path: path.stat().st_mtime_ns for path in Path(said[1]).iterdir()}
 
 
@@ -44,5 +48,13 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     place.touch()
     done = command(place)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"nothing is kept: cannot keep compiled kernels in {place}")
+    assert done.stderr.splitlines()[-1].startswith(f"nothing is kept: cannot keep compiled kernels in {place}")
     assert "Set NUMBA_CACHE_DIR to a directory that can be written." in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps kernels for others")
+def test_what_root_keeps_in_a_named_place_all_may_read(tmp_path: Path) -> None:
+    files = files_after(command(tmp_path))
+    folder = next(iter(files)).parent
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder.parent, folder)] == [0o755, 0o755]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o644}

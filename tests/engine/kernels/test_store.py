@@ -1,0 +1,302 @@
+"""Whose compiled kernels are loaded, what is done where none can be, and how processes share the compiling."""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.kernels import cache, store, waiting
+
+SUM = """
+import numpy as np
+from engine.kernels import compiler, optimizer
+print(optimizer.sum_of_squares(np.arange(5.0)), compiler.compiled)
+"""
+NOBODY = 65534
+# What another user sees. Root imports and compiles first: the other one may not be able to read the environment.
+AS_NOBODY = f"""
+import os
+import numpy as np
+from engine.kernels import compiler, optimizer, waiting
+waiting.speak(False)
+place = os.environ.pop("NUMBA_CACHE_DIR")
+os.environ["NUMBA_CACHE_DIR"] = place + ".root"
+optimizer.sum_of_squares(np.ones(3, "float32"))
+os.environ["NUMBA_CACHE_DIR"], compiler.compiled = place, 0
+os.setgroups([])
+os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
+os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+print(optimizer.sum_of_squares(np.arange(5.0)), compiler.compiled)
+"""
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be a second user")
+
+
+def start(place: Path | str, code: str = SUM, **settings: str) -> "subprocess.Popen[str]":
+    """A Python whose cache is below a folder."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(place)} | settings
+    command = [sys.executable, "-W", "always", "-c", code]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(place: Path | str, code: str = SUM, **settings: str) -> tuple[str, str]:
+    process = start(place, code, **settings)
+    out, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    return out.strip(), error
+
+
+def entry(place: Path) -> Path:
+    """The one kernel below a folder."""
+    [found] = [path for path in place.rglob("optimizer.*") if path.is_file()]
+    return found
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A folder that all users may write; not below pytest's own, which no other user may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "kernels"
+        place.mkdir()
+        place.chmod(0o1777)
+        place.parent.chmod(0o755)
+        yield place
+
+
+def test_folders_and_files_are_for_their_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert run(tmp_path / "made")[0] == "30.0 1"
+    finally:
+        os.umask(before)
+    path = entry(tmp_path)
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (tmp_path / "made", path.parent.parent, path.parent, path)]
+    assert modes == [0o700, 0o700, 0o700, 0o600]
+
+
+def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:
+    """File, folder, and the folder around that; the last leads to a folder of the user's own."""
+    run(tmp_path)
+    path = entry(tmp_path)
+    path.chmod(0o620)
+    out, error = run(tmp_path)
+    assert out == "30.0 1"
+    assert error.count("RuntimeWarning: compiled kernels run with the rights of who loads them") == 1
+    assert f"{path} can be written by others (mode 620; chmod go-w takes that away)" in error
+    assert run(tmp_path)[0] == "30.0 0"  # it has been replaced
+    path.parent.chmod(0o770)
+    out, error = run(tmp_path)
+    assert out == "30.0 1"
+    assert f"{path.parent} can be written by others (mode 770" in error
+    path.parent.chmod(0o700)
+    path.parent.parent.chmod(0o702)
+    own = tmp_path / f"allstride-{os.geteuid()}"
+    for compiled in ("1", "0"):
+        out, error = run(tmp_path)
+        assert out == f"30.0 {compiled}"
+        assert f"{path.parent.parent} can be written by others (mode 702" in error
+        assert re.search(rf"kernels are kept in {own} instead", error)
+
+
+def test_a_link_in_place_of_a_kernel_is_not_followed(tmp_path: Path) -> None:
+    run(tmp_path)
+    path = entry(tmp_path)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    out, error = run(tmp_path)
+    assert out == "30.0 1"
+    assert "RuntimeWarning: cannot read compiled kernels" in error
+    assert not path.is_symlink()
+
+
+def test_a_kernel_at_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Nor one for another machine: each file says what it is."""
+    run(tmp_path)
+    path = entry(tmp_path)
+    content = path.read_bytes()
+    for word in (b"optimizer.sum_of_squares", b'"cpu": ', b'"features": ', b'"numba": ', b'"numpy": ', b'"source": '):
+        assert word in content
+    run(tmp_path, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES="")
+    [other] = [one for one in path.parent.parent.rglob("optimizer.*") if one != path]
+    other.replace(path)
+    out, error = run(tmp_path)
+    assert out == "30.0 1"
+    assert f"RuntimeWarning: compiled kernel {path} is damaged and is compiled again" in error
+
+
+def test_a_narrower_cpu_compiles_its_own(tmp_path: Path) -> None:
+    assert run(tmp_path)[0] == "30.0 1"
+    assert run(tmp_path, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="")[0] == "30.0 1"
+    assert run(tmp_path, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="")[0] == "30.0 0"
+    assert run(tmp_path)[0] == "30.0 0"
+
+
+def test_the_width_of_vectors_decides_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of this CPU, whatever Numba has been told to compile for."""
+    builds = set()
+    for width in (16, 32, 64):
+        monkeypatch.setattr(cache, "vector_bytes", lambda width=width: width)
+        builds.add(cache.build.__wrapped__())
+    assert len(builds) == 3
+
+
+@ROOT
+def test_what_another_user_has_put_there_is_not_loaded(open_place: Path) -> None:
+    """He makes the folder, with a kernel of the right name in it that would run his code."""
+    run(open_place)
+    path = entry(open_place)
+    for one in (open_place / "allstride", path.parent, path):
+        os.chown(one, NOBODY, NOBODY)
+    for one in (open_place / "allstride", path.parent):
+        one.chmod(0o755)
+    path.chmod(0o644)
+    out, error = run(open_place)
+    assert out == "30.0 1"
+    assert f"{open_place}/allstride belongs to user {NOBODY}" in error
+    assert f"kept in {open_place}/allstride-0 instead" in error
+    os.chown(open_place / "allstride", 0, 0)
+    out, error = run(open_place)
+    assert out == "30.0 1"
+    assert f"{path.parent} belongs to user {NOBODY}" in error
+    os.chown(path.parent, 0, 0)
+    out, error = run(open_place)
+    assert out == "30.0 1"
+    assert f"{path} belongs to user {NOBODY}" in error
+
+
+@ROOT
+def test_what_root_keeps_for_all_is_read_by_all(open_place: Path) -> None:
+    """And where root has kept nothing for others, a user has a folder of his own."""
+    run(open_place)
+    path = entry(open_place)
+    out, error = run(open_place, AS_NOBODY)
+    assert out == "30.0 1"
+    assert f"kept in {open_place}/allstride-{NOBODY} instead" in error
+    store.open_to_readers(path.parent)
+    assert run(open_place, AS_NOBODY) == ("30.0 0", "")
+
+
+@ROOT
+def test_a_cache_that_can_only_be_read(open_place: Path) -> None:
+    (open_place / "allstride").mkdir(0o755)
+    out, error = run(open_place, AS_NOBODY)
+    assert out == "30.0 1"
+    assert error.count("RuntimeWarning") == 1
+    assert "cannot keep compiled kernels in" in error
+
+
+def test_a_full_disk_is_told_once(tmp_path: Path) -> None:
+    """Files of this process may have 1,000 bytes."""
+    limited = f"import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n{SUM}".replace(
+        "print(", "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\nprint("
+    )
+    out, error = run(tmp_path, limited)
+    assert out == "30.0 1"
+    assert error.count("RuntimeWarning: cannot keep compiled kernels in") == 1
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_no_home_is_told_once(tmp_path: Path) -> None:
+    code = f"import os; os.environ.pop('NUMBA_CACHE_DIR'); os.environ['HOME'] = {str(tmp_path / 'file')!r}\n{SUM}"
+    (tmp_path / "file").touch()
+    out, error = run(tmp_path, code, XDG_CACHE_HOME="")
+    assert out == "30.0 1"
+    assert error.count("RuntimeWarning: cannot keep compiled kernels in") == 1
+
+
+def test_processes_that_start_together_compile_each_kernel_once(tmp_path: Path) -> None:
+    processes = [start(tmp_path) for _ in range(3)]
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert sorted(out.strip() for out, _ in outputs) == ["30.0 0", "30.0 0", "30.0 1"], outputs
+    assert [path.name.partition(".")[0] for path in tmp_path.rglob("*") if path.is_file()] == ["optimizer"]
+
+
+def test_who_waits_compiles_what_comes_next(tmp_path: Path) -> None:
+    """While this process holds relu's lock, the other one compiles relu's backward; then it takes relu."""
+    code = """
+import numpy as np
+from engine.kernels import compiler, piecewise
+print(piecewise._relu.disk_cache("f").path, piecewise._relu_backward.disk_cache("f").path, flush=True)
+piecewise._relu["f"], piecewise._relu_backward["f"]
+print(compiler.compiled)
+"""
+    first = start(tmp_path, code.replace('piecewise._relu["f"], piecewise._relu_backward["f"]', ""))
+    relu, backward = (Path(one) for one in first.communicate(timeout=300)[0].split()[:2])
+    with store._claim(relu) as ours:
+        assert ours
+        process = start(tmp_path, code)
+        deadline = time.monotonic() + 200
+        while not backward.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert not relu.exists()
+    out, error = process.communicate(timeout=300)
+    assert (process.returncode, out.split()[-1]) == (0, "2"), error
+    assert relu.exists()
+
+
+def test_the_lock_of_who_died_blocks_nobody(tmp_path: Path) -> None:
+    """Killed while it compiles, and while it writes: what it leaves is no kernel, and is swept when it is old."""
+    path = tmp_path / "allstride" / "build" / "kernel"
+    holder = f"""
+import os, pathlib, signal
+from engine.kernels import store
+def die(*_, **__):
+    print("locked", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.rename = die
+with store.turn(pathlib.Path({str(path)!r}), lambda: False):
+    store.write(pathlib.Path({str(path)!r}), b"half")
+"""
+    process = start(tmp_path, holder)
+    assert process.communicate(timeout=300)[0] == "locked\n"
+    assert process.returncode == -signal.SIGKILL
+    [part] = path.parent.glob(".*.part")
+    assert not store.is_claimed(path)
+    assert store.read(path) is None
+    store.write(path, b"whole")
+    assert part.exists()  # it may be somebody's who still writes
+    os.utime(part, (0, 0))
+    store._sweep.cache_clear()
+    store.write(path, b"whole")
+    assert [one.name for one in path.parent.iterdir()] == ["kernel"]
+    assert store.read(path) == b"whole"
+
+
+def test_another_host_has_locks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "allstride" / "build" / "kernel"
+    with store._claim(path) as ours:
+        assert ours
+        assert store.is_claimed(path)
+        monkeypatch.setattr(store.platform, "node", lambda: "elsewhere")
+        assert not store.is_claimed(path)
+
+
+def test_who_compiles_is_told_so_in_one_line_and_who_reads_is_not(tmp_path: Path) -> None:
+    twice = f"{SUM}\nprint(optimizer.sum_of_squares(np.arange(5, dtype='float32')))"
+    out, error = run(tmp_path, twice)
+    assert out == "30.0 1\n30.0"
+    told = "allstride: compiling 1 kernel for this CPU, and others when the program comes to them; they are kept in"
+    assert error.startswith(f"{told} {entry_folder(tmp_path)}, so that it happens once\n")
+    assert error.count("\n") == 1
+    assert run(tmp_path, twice) == ("30.0 0\n30.0", "")
+
+
+def entry_folder(place: Path) -> Path:
+    [found] = (place / "allstride").iterdir()
+    return found
+
+
+def test_what_comes_next_is_among_the_known() -> None:
+    known = {"a.f", "a.f_backward", "loss.cross_entropy_forward", "loss.cross_entropy_backward"}
+    assert waiting.next_after("a.f", known) == ["a.f_backward"]
+    assert waiting.next_after("loss.cross_entropy_forward", known) == ["loss.cross_entropy_backward"]
+    assert waiting.next_after("a.f_backward", known) == []
