@@ -23,6 +23,7 @@ compiled = 0  # kernels that this process has compiled, not read
 
 
 def compile_kernel(
+    name: str,
     cache: DiskCache,
     function: Callable[..., Any],
     argument_types: tuple[Any, ...],
@@ -34,6 +35,8 @@ def compile_kernel(
 
     Where it is not, ``missing`` is told, and while another process compiles it ``meanwhile`` does something else.
     """
+    if vars(numba.config)["DISABLE_JIT"]:
+        raise RuntimeError(f"kernel {name} needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it")
     dispatcher = numba.njit(nogil=True, **_OPTIONS)(function)
     dispatcher._cache = cache
     with contextlib.ExitStack() as stack:

@@ -187,7 +187,7 @@ class Kernel(dict[str, Any]):
         try:
             body, types = _specialised(self.function, char), self._argument_types(char)
             return compiler.compile_kernel(
-                self.disk_cache(char), body, types, self.interleave, missing, compile_another
+                self.name, self.disk_cache(char), body, types, self.interleave, missing, compile_another
             )
         finally:
             _under_way.discard(self.name)
