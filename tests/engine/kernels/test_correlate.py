@@ -115,6 +115,7 @@ def test_a_result_does_not_depend_on_its_tile(dtype):
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 14, 15, 28, 33, 224])
 def test_tiles_cover_a_line(length, overlap):
     starts, sizes = tiling.tiles(length, overlap)
+    assert set(sizes.tolist()) <= set(tiling.tile_prices())
     covered = [place for start, size in zip(starts, sizes, strict=True) for place in range(start, start + size)]
     assert sorted(set(covered)) == list(range(length))
     if not overlap:
