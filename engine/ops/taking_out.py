@@ -16,10 +16,10 @@ from engine.ops.out import deliver
 # `out` has the dtype of the result, or, for those that are `castable`, one of the same category or a higher one.
 _NAMES = {
     "engine": """
-addbmm addmv aminmax complex cross cummax cummin diag diff float_power frexp hardshrink histc histogram index_add
-index_copy index_reduce inner isin isneginf isposinf kthvalue logcumsumexp logspace lu_solve lu_unpack mode msort
-multinomial nan_to_num nanquantile narrow_copy polar qr quantile renorm scatter scatter_add scatter_reduce slice_scatter
-svd take_along_dim tensordot vdot
+addbmm addmv aminmax bucketize complex cross cummax cummin diag diff float_power frexp hardshrink histc histogram
+index_add index_copy index_reduce inner isin isneginf isposinf kthvalue logcumsumexp logspace lu_solve lu_unpack mode
+msort multinomial nan_to_num nanquantile narrow_copy polar qr quantile renorm scatter scatter_add scatter_reduce
+searchsorted slice_scatter svd take_along_dim tensordot vdot
 """,
     "engine castable": """
 addr bernoulli cholesky cholesky_inverse cholesky_solve clamp_max clamp_min column_stack deg2rad dstack kron ldexp logit

@@ -230,6 +230,16 @@ def test_out_uses_the_memory_it_has() -> None:
     assert small.tolist() == (X * 2).tolist()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_signbit_into_every_second_element(dtype: str) -> None:
+    numbers = (np.random.RandomState(0).standard_normal((20, 20)) * 10).astype(dtype)
+    for _ in range(2):  # the second call finds a plan that writes without a copy
+        out = engine.zeros(20, 20, 2, dtype=BOOL)
+        engine.signbit(engine.from_numpy(numbers), out=out[..., 1])
+        np.testing.assert_array_equal(out[..., 1].numpy(), numbers < 0)
+        assert not out[..., 0].any()
+
+
 def test_a_write_through_out_is_noticed_by_backward() -> None:
     x = engine.ones(3, requires_grad=True)
     weights = engine.ones(3)
