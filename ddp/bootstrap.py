@@ -37,6 +37,9 @@ _LAUNCHERS = {
     "SLURM_STEP_NUM_TASKS": "srun",
 }
 
+# Signs of a launcher that says no size in a way known here: MPI is asked.
+_OF_OTHER_LAUNCHERS = (ASKED_SIZE, "PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD", "MPI_LOCALNRANKS")
+
 # Set before MPI starts, unless the user set them. osc/ucx prints an error whenever a window is made where there is no
 # UCX network; btl/ofi, used for one-sided traffic over libfabric only, makes MPI_Init take 1.02 s instead of 0.02 s
 # (Open MPI 5.0.11).
@@ -82,6 +85,10 @@ def start_world() -> World:
     if _world is not None:
         raise ValueError("trying to initialize the default process group twice!")
     launch = read_launch(os.environ)
+    if launch is None and not any(name in os.environ for name in _OF_OTHER_LAUNCHERS) and not mpi_is_loaded():
+        # Nothing is to be had of MPI, and with it processes could not be forked any more (a DataLoader's workers).
+        _world = World(0, 1, 0, 1, None, 0)
+        return _world
     prepare_environment(os.environ)
     try:
         from mpi4py import MPI
@@ -124,6 +131,11 @@ def default_world() -> World:
     if _world is None:
         raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
     return _world
+
+
+def mpi_is_loaded() -> bool:
+    """Whether this process has imported MPI already."""
+    return "mpi4py.MPI" in sys.modules
 
 
 def is_started() -> bool:

@@ -1,13 +1,14 @@
 """`DataLoader`: batches of a dataset, in this process or by worker processes."""
 
 import multiprocessing
+import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic
 
 from engine import backend
 from engine.data.collate import default_collate, default_convert
-from engine.data.dataset import IterableDataset
+from engine.data.dataset import Dataset, IterableDataset, Sample_co
 from engine.data.fetch import Fetcher
 from engine.data.pinning import PinnedBatches
 from engine.data.processes import WorkerIterator
@@ -24,7 +25,7 @@ class _Endless:
             yield None
 
 
-class DataLoader:
+class DataLoader(Generic[Sample_co]):
     """Iterates over batches of `dataset`; each `iter()` is one epoch.
 
     Args:
@@ -46,7 +47,7 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset[Sample_co] | Sequence[Sample_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
@@ -87,11 +88,12 @@ class DataLoader:
             if iterable:
                 sampler = _Endless()
             else:
-                sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
+                samples: Any = dataset  # which has a length where it is no IterableDataset
+                sampler = RandomSampler(samples, generator=generator) if shuffle else SequentialSampler(samples)
         if batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
         self._pins = pin_memory and _finds_gpu()
-        self.dataset = dataset
+        self.dataset: Any = dataset
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.sampler = sampler
@@ -162,16 +164,23 @@ class _OwnBatches(Iterator[Any]):
 
 
 def _finds_gpu() -> bool:
+    global _told_of_no_gpu
     try:
         backend.require_cupy()
     except RuntimeError:
-        warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
-            "be used.",
-            stacklevel=3,
-        )
+        ranks = (os.environ.get(name, "0") for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"))
+        if not _told_of_no_gpu and not any(map(int, ranks)):
+            warnings.warn(
+                "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
+                "be used.",
+                stacklevel=3,
+            )
+        _told_of_no_gpu = True
         return False
     return True
+
+
+_told_of_no_gpu = False  # once a job: the loaders after the first, and other ranks, keep silent
 
 
 def _check_workers(num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool) -> None:

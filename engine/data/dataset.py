@@ -5,36 +5,38 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import engine
 from engine.tensor import Tensor
 
+Sample_co = TypeVar("Sample_co", covariant=True)
 
-class Dataset:
-    """Samples by index: subclasses define `__getitem__`, mostly `__len__`, `__getitems__(indices)` if it is faster."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return cls  # Dataset[Sample] in annotations and base classes
+class Dataset(Generic[Sample_co]):
+    """Samples by index: subclasses define `__getitem__`, mostly `__len__`, `__getitems__(indices)` if it is faster.
 
-    def __getitem__(self, index: Any) -> Any:
+    `Dataset[Sample]` says for type checkers what a sample is.
+    """
+
+    def __getitem__(self, index: Any) -> Sample_co:
         raise NotImplementedError(f"{type(self).__name__} must implement __getitem__.")
 
-    def __add__(self, other: "Dataset") -> "ConcatDataset":
+    def __add__(self, other: "Dataset[Any]") -> "ConcatDataset":
         return ConcatDataset([self, other])
 
 
-class IterableDataset(Dataset, Iterable[Any]):
+class IterableDataset(Dataset[Sample_co], Iterable[Sample_co]):
     """Samples one after another: subclasses define `__iter__`. Each worker has its own copy; see `get_worker_info`."""
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Sample_co]:
         raise NotImplementedError(f"{type(self).__name__} must implement __iter__.")
 
-    def __add__(self, other: Dataset) -> "ChainDataset":  # type: ignore[override]
+    def __add__(self, other: Dataset[Any]) -> "ChainDataset":  # type: ignore[override]
         return ChainDataset([self, other])
 
 
-class TensorDataset(Dataset):
+class TensorDataset(Dataset[tuple[Tensor, ...]]):
     """Sample i is the tuple of row i of every tensor. Raises AssertionError if their first sizes differ."""
 
     def __init__(self, *tensors: Tensor) -> None:

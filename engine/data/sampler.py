@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import engine
 
+Index_co = TypeVar("Index_co", covariant=True)
 
-class Sampler(Iterable[Any]):
+
+class Sampler(Iterable[Index_co]):
     """An iterable of indices (or of lists of indices, for batches), with a length if that is known."""
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Index_co]:
         raise NotImplementedError(f"{type(self).__name__} must implement __iter__.")
 
 

@@ -1,6 +1,10 @@
 """DataLoader's workers of a rank: not forked where MPI runs, they know the rank nevertheless."""
 
-from tests.mpi_job import run_job
+import os
+import subprocess
+import sys
+
+from tests.mpi_job import python_path, run_job
 
 SCRIPT = """
 import ddp, engine
@@ -38,3 +42,30 @@ if __name__ == "__main__":
 def test_workers_know_the_rank_and_take_part_in_nothing() -> None:
     done = run_job(SCRIPT, 2, timeout=120)
     assert (done.returncode, done.stdout.count("done")) == (0, 2), done.stderr
+
+
+WITHOUT_GUARD = """
+import sys
+import ddp, engine
+from engine.data import DataLoader, TensorDataset
+
+ddp.init_process_group()
+loader = DataLoader(TensorDataset(engine.arange(8)), batch_size=4, num_workers=1)
+print([batch[0].tolist() for batch in loader], ddp.get_world_size(), "mpi4py.MPI" in sys.modules)
+ddp.destroy_process_group()
+"""
+
+
+def test_a_script_without_a_main_guard_in_a_world_of_one(tmp_path) -> None:
+    """Nothing is to be had of MPI there, and without it workers are forked."""
+    script = tmp_path / "train.py"
+    script.write_text(WITHOUT_GUARD)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "ALLSTRIDE_N"))}
+        | {"PYTHONPATH": python_path()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ("[[0, 1, 2, 3], [4, 5, 6, 7]] 1 False\n", "")

@@ -269,6 +269,31 @@ def test_what_cannot_be_changed_later() -> None:
     loader.timeout = 3
 
 
-def test_pinned_memory_needs_a_gpu() -> None:
+def test_pinned_memory_needs_a_gpu(monkeypatch) -> None:
+    """Said once a job: by the first loader of the first rank."""
+    monkeypatch.setattr(data.dataloader, "_told_of_no_gpu", False)
     with pytest.warns(UserWarning, match="no accelerator is found"):
         data.DataLoader(Squares(3), pin_memory=True)
+    data.DataLoader(Squares(3), pin_memory=True)  # warnings are errors here
+    monkeypatch.setattr(data.dataloader, "_told_of_no_gpu", False)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    data.DataLoader(Squares(3), pin_memory=True)
+
+
+def test_datasets_and_loaders_are_generic() -> None:
+    class Numbers(data.Dataset[int]):
+        def __getitem__(self, index: int) -> int:
+            return index
+
+        def __len__(self) -> int:
+            return 4
+
+    class Words(data.IterableDataset[str]):
+        def __iter__(self):
+            return iter("ab")
+
+    loader: data.DataLoader[int] = data.DataLoader(Numbers(), batch_size=2)
+    assert [batch.sum().item() for batch in loader] == [1, 5]
+    assert list(data.DataLoader(Words(), batch_size=None)) == ["a", "b"]
+    assert data.DataLoader[int](Numbers()).dataset[3] == 3
+    assert data.Sampler[int].__origin__ is data.Sampler
