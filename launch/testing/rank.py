@@ -26,7 +26,7 @@ _LONGEST = 10_000  # characters of an expected exception's traceback
 _OPTIONS: dict[str, Any] = {
     "keyword": "", "markexpr": "", "deselect": None, "lf": False, "failedfirst": False, "newfirst": False,
     "stepwise": False, "stepwise_skip": False, "cacheclear": False, "collectonly": False, "xmlpath": None,
-    "runxfail": True, "no_header": True, "maxfail": 0, "usepdb": False, "trace": False,
+    "runxfail": True, "no_header": True, "color": "no", "maxfail": 0, "usepdb": False, "trace": False,
     "numprocesses": None, "maxprocesses": None, "tx": [], "dist": "no", "distload": False,
 }  # fmt: skip
 _PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin")  # they write what was run into the cache
