@@ -69,7 +69,6 @@ def _tile_function(module: Any, item: Any, size: int, rows: int, vectors: int, a
         return module.globals[name]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [one.type for one in arguments]), name)
     function.linkage = "internal"
-    function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     target, target_step, add, a, a_step, a_steps, b, b_steps, counts = function.args
     lanes = vector_bytes() // size
