@@ -4,6 +4,8 @@ Read in this order: reference (the oracle), buckets (planning), gathering, reduc
 transport/shared.
 """
 
+from types import ModuleType as _ModuleType
+
 from ddp import nn as nn
 from ddp import places as _places  # noqa: F401
 from ddp.backends import Backend as Backend
@@ -79,3 +81,14 @@ from ddp.timeline import timeline as timeline
 from ddp.uneven_batches import uneven as uneven
 from ddp.work import Work as Work
 from ddp.zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
+
+_MODULES = frozenset({"algorithms", "distributed", "elastic", "hooks", "nn", "optim"})
+
+
+def __dir__() -> list[str]:
+    """What users are to see: not the files this package consists of."""
+    return sorted(
+        name
+        for name, value in globals().items()
+        if name.startswith("__") or name in _MODULES or not (name.startswith("_") or isinstance(value, _ModuleType))
+    )

@@ -206,7 +206,9 @@ _MIXED_PRECISION = (
 
 # What `from engine import *` brings: as PyTorch's, no modules.
 globals()["__all__"] = ["load", "save"] + [
-    name for name, value in globals().items() if not (name.startswith("_") or isinstance(value, _ModuleType))
+    name
+    for name, value in globals().items()
+    if not (name.startswith("_") or isinstance(value, _ModuleType) or value is _Any)
 ]
 
 
@@ -241,4 +243,6 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_DEMAND, *_FUNCTIONAL, *_MIXED_PRECISION, "load", "save"})
+    modules = ("autograd", "linalg", "random", "special", *_ON_DEMAND)
+    own = (name for name in globals() if name.startswith("__"))
+    return sorted({*globals()["__all__"], *modules, *_FUNCTIONAL, *_MIXED_PRECISION, *own})

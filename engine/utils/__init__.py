@@ -1,14 +1,18 @@
 """torch.utils as far as it exists here: `checkpoint`, `hooks`, and `data`, which is `engine.data`."""
 
-import importlib
-from types import ModuleType
+import importlib as _importlib
+from types import ModuleType as _ModuleType
 
-from engine.absent import absent
+from engine.absent import absent as _absent
 from engine.utils import checkpoint as checkpoint
 from engine.utils import hooks as hooks
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> _ModuleType:
     if name == "data":
-        return importlib.import_module("engine.utils.data")
-    raise absent("engine.utils", name)
+        return _importlib.import_module("engine.utils.data")
+    raise _absent("engine.utils", name)
+
+
+def __dir__() -> list[str]:
+    return ["checkpoint", "data", "hooks"]

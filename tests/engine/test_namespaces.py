@@ -223,3 +223,20 @@ def test_assert_close(tmp_path: Path) -> None:
             assert_close(*pair, **options)
     with pytest.raises(ValueError, match="give both tolerances or none"):
         assert_close(1.0, 1.0, rtol=0.1)
+
+
+def test_dir_names_what_is_for_users() -> None:
+    """No files of the packages, no imports, and everything that is named can be had."""
+    import types
+
+    import ddp
+    import engine.utils
+
+    assert not {"Any", "absent", "dispatch", "methods", "ops", "plan"} & set(dir(engine))
+    assert {"Tensor", "load", "autograd", "nn", "autocast", "kl_div"} <= set(dir(engine))
+    assert "Any" not in engine.__all__
+    assert dir(engine.utils) == ["checkpoint", "data", "hooks"]
+    assert {"DistributedDataParallel", "all_reduce", "nn", "hooks"} <= set(dir(ddp))
+    files = {name for name in dir(ddp) if isinstance(getattr(ddp, name), types.ModuleType)}
+    assert files <= {"algorithms", "distributed", "elastic", "hooks", "nn", "optim"}
+    assert all(hasattr(engine, name) for name in dir(engine) if not name.startswith("__"))
