@@ -92,7 +92,12 @@ def sweep(folders: "Collection[str]") -> None:
     import shutil
 
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)  # two guards may be at it where hosts share a folder
+        # Two guards may be at it where hosts share a folder, and who is dying may write one file more.
+        for _ in range(20):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not os.path.exists(folder):
+                break
+            time.sleep(0.05)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from launch import LaunchError, guard, place
+from launch import LaunchError, guard, place, ports
 from launch.events import Events, is_open, signals
 from launch.feed import Feed
 from launch.peers import Door, Peer
@@ -206,6 +206,8 @@ class _Job:
         """One line of a rank or of a guard: see report.py and guard.py."""
         match words:
             case ["rank", number, pid, host]:
+                if self._one_host and not self._roll.ranks:
+                    ports.keep_here(self._mpirun.pid)
                 self._roll.arrive(int(number), int(pid), host, peer)
                 if number == "0" and self._one_host:
                     self._feed.start(self._pipe, lambda: os.close(self._pipe))

@@ -16,11 +16,11 @@ from tests.launch.jobs import LIMIT, names, wait_until
 ROOT = Path(__file__).parents[2]
 
 # A remote shell for mpirun: enters the other network namespace, and a process namespace that lasts as long as there is
-# somebody in it.
+# somebody in it, in a session that mpirun cannot end, and without mpirun's environment: as ssh and another host do.
 AGENT = """#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
-host=$1; shift
-exec ip netns exec "$host" unshare --uts --pid --fork --mount-proc bash -c "hostname $host; $*
+host=$1; shift; unset DDPRUN_JOB
+exec ip netns exec "$host" unshare --uts --pid --fork --mount-proc setsid bash -c "hostname $host; $*
 while set -- /proc/[0-9]*; [ \\$# -gt 1 ]; do sleep 0.05; done"
 """
 
