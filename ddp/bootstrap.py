@@ -1,10 +1,11 @@
 """Starting MPI and leaving it: the world of ranks, checked to be the one that was asked for.
 
-`import ddp` starts nothing; `start_world` does, once. Nothing is freed at interpreter exit but the pages that others'
-watchdogs read meanwhile (`ddp.board`): freeing a communicator or a window is collective, and a rank that leaves early,
-with an exception or by `sys.exit`, would wait there for the others before mpi4py's own exit handler could end the job.
+`import ddp` starts nothing; `start_world` does, once. Communicators and windows are not freed at interpreter exit: that
+is collective, and a rank that leaves early, with an exception, would wait there for the others before the job could be
+ended. A rank that ends well waits for the others' ends first, and `ddp.watchdog` watches that.
 """
 
+import ctypes
 import fcntl
 import logging
 import os
@@ -16,7 +17,7 @@ import traceback
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -91,7 +92,7 @@ def start_world() -> World:
         return _world
     prepare_environment(os.environ)
     try:
-        from mpi4py import MPI
+        MPI = _load_mpi()
     except (ImportError, RuntimeError) as error:  # not installed, or it cannot load an MPI library
         if launch is not None and launch.size > 1:
             raise RuntimeError(
@@ -104,8 +105,8 @@ def start_world() -> World:
         return _world
     if MPI.Is_finalized():
         raise RuntimeError("MPI was already finalized in this process; init_process_group must come before")
-    if not MPI.Is_initialized():  # somebody set mpi4py.rc.initialize = False
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if not MPI.Is_initialized():
+        _start_mpi(MPI)
     check_size(launch, os.environ, MPI.COMM_WORLD.size)
     comm = MPI.COMM_WORLD.Dup()
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -116,8 +117,41 @@ def start_world() -> World:
     return _world
 
 
+def _load_mpi() -> Any:
+    """The module mpi4py.MPI, without starting MPI as its import does by default: that holds the interpreter lock.
+
+    MPI is ended at exit as if the import had started it, unless the user has set `mpi4py.rc`.
+    """
+    import mpi4py
+
+    rc = mpi4py.rc
+    before = rc.initialize, rc.finalize
+    if rc.initialize and rc.finalize is None:
+        rc.finalize = True
+    rc.initialize = False
+    try:
+        from mpi4py import MPI
+    finally:
+        rc.initialize, rc.finalize = before
+    return MPI
+
+
+def _start_mpi(MPI: Any) -> None:
+    """MPI_Init_thread, in which a rank waits for all others, with the interpreter lock free for `ddp.starting`."""
+    from mpi4py import rc
+
+    level = rc.thread_level if rc.threads else "single"
+    library = ctypes.CDLL(MPI.__file__)  # finds what the module is linked with
+    granted = ctypes.c_int()
+    code = library.MPI_Init_thread(None, None, getattr(MPI, f"THREAD_{level.upper()}"), ctypes.byref(granted))
+    if code:
+        raise RuntimeError(f"MPI cannot be started: MPI_Init_thread has returned {code}")
+    for comm in (MPI.COMM_SELF, MPI.COMM_WORLD):
+        comm.Set_errhandler(MPI.ERRORS_RETURN)  # as mpi4py does, which makes exceptions of them
+
+
 def stop_world() -> None:
-    """Collective: leave the world; MPI itself goes on until the process ends. `start_world` may be called again."""
+    """Leave the world; MPI itself goes on until the process ends. `start_world` may be called again."""
     global _world
     world, _world = default_world(), None
     if sys.excepthook is _end_job:
@@ -182,14 +216,15 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
     abort(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
 
 
-def abort(code: int) -> None:
+def abort(code: int) -> NoReturn:
     """Ends every rank, with this exit code, once what is in standard error was read."""
-    from mpi4py import MPI
-
     sys.stdout.flush()
     sys.stderr.flush()
     _wait_until_read()
-    MPI.COMM_WORLD.Abort(code)
+    MPI = sys.modules.get("mpi4py.MPI")
+    if MPI is not None and MPI.Is_initialized():
+        MPI.COMM_WORLD.Abort(code)
+    os._exit(code)  # in the middle of MPI's own start: its launcher ends the others
 
 
 def _wait_until_read() -> None:

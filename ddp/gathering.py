@@ -1,6 +1,7 @@
 """A bucket at work: a buffer of the transport, the gradients that lie in it, and which of them are still to come."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from enum import Enum, auto
 from itertools import compress
 from time import perf_counter
@@ -127,7 +128,12 @@ class Bucket:
 
     def separate_header(self) -> None:
         """Collective: from now on a hook reduces the gradients, and the header travels without them."""
-        self.header = self.transport.allocate(0, np.float32, header=_USED + len(self.members))
+        self.header = self.allocate(0, np.float32, _USED + len(self.members))
+
+    def allocate(self, count: int, dtype: Any, header: int) -> Buffer:
+        """Collective: further memory of the transport."""
+        with self.channel.beside("the making of memory for a hook") if self.channel is not None else nullcontext():
+            return self.transport.allocate(count, dtype, header=header)
 
     # --- filling ------------------------------------------------------------------------------------------------------
 

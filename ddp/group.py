@@ -10,6 +10,7 @@ from ddp import bootstrap, watchdog
 from ddp.backends import check_backend
 from ddp.group_methods import Methods
 from ddp.progress import DEFAULT_TIMEOUT, Channel, Meeting, channels
+from ddp.starting import limited
 from ddp.transport import CUDA_ONLY, TRANSPORTS, Transport, choose_transport
 from ddp.work import Lines
 from engine.absent import provide
@@ -54,6 +55,8 @@ class ProcessGroup(Methods):
     refused: list[str] = field(init=False, default_factory=list, repr=False)
     """Why transports of device memory that would come before the chosen one do not serve."""
     _meetings: dict[str, Meeting] = field(init=False, default_factory=dict, repr=False)
+    abandoned: bool = field(init=False, default=False, repr=False)
+    """Messages that nobody has received are on their way in its communicator, which is therefore never freed."""
     models: int = field(init=False, default=0, repr=False)
     """How many DistributedDataParallel there have been: their channels are named by it."""
 
@@ -132,7 +135,9 @@ class ProcessGroup(Methods):
         """
         key = name, where, count, np.dtype(dtype)
         if key not in self._rooms:
-            self._rooms[key] = self.transport_on(where).allocate(count, dtype, header)
+            transport = self.transport_on(where)
+            with self.meeting("the making of memory on a device"):
+                self._rooms[key] = transport.allocate(count, dtype, header)
         return self._rooms[key]
 
     def close(self) -> None:
@@ -173,6 +178,8 @@ def init_process_group(
     device_id: Any = None,
     *,
     transport: str | None = None,
+    host_timeout: datetime.timedelta | None = None,
+    lost_host: str = "end",
 ) -> None:
     """Enters the world of MPI ranks; a script that no launcher started is a world of one and needs no MPI.
 
@@ -182,7 +189,8 @@ def init_process_group(
     change nothing. timeout: a rank that has waited so long for the others ends the job,
     by default after 30 minutes; long before, it says who is late and where (`ddp.watchdog`). transport: how gradients
     are summed (`ddp.transport.TRANSPORTS`, and for device memory `ddp.transport.cuda.CUDA_TRANSPORTS`); chosen by
-    itself when not given.
+    itself when not given. host_timeout, lost_host: when nothing was heard of a host for so long, by default a minute,
+    while ranks wait for it, that is said, with its name, and the job is ended, or goes on where lost_host is "report".
 
     Raises: ValueError for an unknown backend or transport, contradicting numbers, or a second call; RuntimeError when
     MPI does not see the ranks that the launcher started (an mpirun of another MPI).
@@ -196,18 +204,24 @@ def init_process_group(
         )
     if store is not None or pg_options is not None:
         raise ValueError("init_process_group: store and pg_options have no meaning here: MPI connects the ranks")
+    if lost_host not in ("end", "report"):
+        raise ValueError(f"init_process_group: expected lost_host 'end' or 'report', got {lost_host!r}")
     seconds = seconds_of("init_process_group", timeout)
-    world = bootstrap.start_world()
-    for what, given, actual in (("world_size", world_size, world.size), ("rank", rank, world.rank)):
-        if given not in (-1, actual):
-            bootstrap.stop_world()
-            raise ValueError(f"init_process_group: {what}={given} was given, but MPI says {actual}; leave it out")
+    lost = watchdog.Lost(seconds_of("init_process_group", host_timeout, 60.0), lost_host == "end")
+    watchdog.come_back()
+    with limited(seconds):
+        world = bootstrap.start_world()
+        for what, given, actual in (("world_size", world_size, world.size), ("rank", rank, world.rank)):
+            if given not in (-1, actual):
+                bootstrap.stop_world()
+                watchdog.leave()
+                raise ValueError(f"init_process_group: {what}={given} was given, but MPI says {actual}; leave it out")
+        if world.comm is not None and world.size > 1:
+            watchdog.start(world.comm, seconds, lost)
     _default = ProcessGroup(
         world.rank, tuple(range(world.size)), world.comm, transport, timeout=seconds, name="the default group"
     )
     waiting.speak(world.rank == 0)
-    if world.comm is not None and world.size > 1:
-        watchdog.start(world.comm)
     provide("engine.data.worker.first", (_enter_worker, (world.rank, _default.ranks)))
 
 
@@ -253,14 +267,14 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
         leaving.forget_channels()
         if leaving in subgroups:
             subgroups.remove(leaving)
-            if leaving.comm is not None:
+            if leaving.comm is not None and not leaving.abandoned:
                 leaving.comm.Free()
         return
     for closing in (*subgroups, leaving):
         closing.close()
     _default = None
     provide("engine.data.worker.first", None)
-    watchdog.stop()  # with what this rank contributed, for those that are still at the end of the last calls
+    watchdog.leave()  # with what this rank contributed, for those that are still at the end of the last calls
     for closed in (*subgroups, leaving):
         closed.forget_channels()
     subgroups.clear()

@@ -211,16 +211,18 @@ class DistributedDataParallel(nn.Module):
         trainable = self._contents.trainable()
         name_parameters(trainable)
         self._contents.note()
-        reducer = Reducer(
-            trainable,
-            {device: self.process_group.transport_on(device).independent() for device in placement.devices(trainable)},
-            self.bucket_limits(),
-            self.gradient_as_bucket_view,
-            self.find_unused_parameters,
-            self.static_graph,
-            [parameter for name, parameter in trainable if name in self._delayed],
-            self.process_group.exchange if self.process_group.size() > 1 else None,
-        )
+        transports = {device: self.process_group.transport_on(device) for device in placement.devices(trainable)}
+        with self.process_group.meeting("the making of gradient buckets"):
+            reducer = Reducer(
+                trainable,
+                {device: transport.independent() for device, transport in transports.items()},
+                self.bucket_limits(),
+                self.gradient_as_bucket_view,
+                self.find_unused_parameters,
+                self.static_graph,
+                [parameter for name, parameter in trainable if name in self._delayed],
+                self.process_group.exchange if self.process_group.size() > 1 else None,
+            )
         reducer.synchronize = self.require_backward_grad_sync
         reducer.weight = self.gradient_weight
         self.process_group.models += 1

@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from ddp import hook_types, hooks, local_sgd, sampler
-from ddp.parallel import DistributedDataParallel
+from ddp.futures import Future
+from ddp.parallel import DistributedDataParallel, _BufferCommHookLocation
 from ddp.sampler import DistributedSampler
 from ddp.sync_batch_norm import SyncBatchNorm
 from ddp.zero import ZeroRedundancyOptimizer
@@ -19,6 +20,9 @@ provide("engine.nn.SyncBatchNorm", SyncBatchNorm)
 provide("engine.nn.parallel.DistributedDataParallel", DistributedDataParallel)
 provide("engine.data.distributed", sampler)
 provide("engine.data.DistributedSampler", DistributedSampler)
+_futures = sys.modules["engine.futures"] = ModuleType("engine.futures", "PyTorch's path to ddp.Future.")
+vars(_futures)["Future"] = Future
+provide("engine.futures", _futures)
 
 
 def _record(fn: Callable[..., Any], error_handler: Any = None) -> Callable[..., Any]:
@@ -38,6 +42,7 @@ def _picked(file: ModuleType, names: str) -> dict[str, Any]:
     return {name: getattr(file, name) for name in names.split()}
 
 
+_COMM_HOOKS = "ddp.algorithms.ddp_comm_hooks"
 _HOOKS = {
     "default_hooks": "allreduce_hook fp16_compress_hook bf16_compress_hook fp16_compress_wrapper bf16_compress_wrapper",
     "powerSGD_hook": "PowerSGDState powerSGD_hook batched_powerSGD_hook",
@@ -47,22 +52,30 @@ _HOOKS = {
 }
 
 sys.modules["ddp.distributed_c10d"] = sys.modules["ddp"]
-_module("ddp.distributed", DistributedDataParallel=DistributedDataParallel)  # torch.nn.parallel.distributed
+_module(  # torch.nn.parallel.distributed
+    "ddp.distributed",
+    DistributedDataParallel=DistributedDataParallel,
+    _BufferCommHookLocation=_BufferCommHookLocation,
+)
 _module(
     "ddp.optim",
     ZeroRedundancyOptimizer=ZeroRedundancyOptimizer,
     PostLocalSGDOptimizer=local_sgd.PostLocalSGDOptimizer,
 )
+_module("ddp.optim.post_localSGD_optimizer", PostLocalSGDOptimizer=local_sgd.PostLocalSGDOptimizer)
 _module("ddp.algorithms")
 _module(
-    "ddp.algorithms.ddp_comm_hooks",
+    _COMM_HOOKS,
     DDPCommHookType=hook_types.DDPCommHookType,
     register_ddp_comm_hook=hook_types.register_ddp_comm_hook,
 )
 for _name, _names in _HOOKS.items():
-    _module(f"ddp.algorithms.ddp_comm_hooks.{_name}", **_picked(hooks, _names))
+    _module(f"{_COMM_HOOKS}.{_name}", **_picked(hooks, _names))
+for _short in ("default", "quantization", "debugging"):
+    setattr(sys.modules[_COMM_HOOKS], _short, sys.modules[f"{_COMM_HOOKS}.{_short}_hooks"])
 _module("ddp.algorithms.model_averaging")
 _module("ddp.algorithms.model_averaging.averagers", **_picked(local_sgd, "PeriodicModelAverager"))
+_module("ddp.algorithms.model_averaging.utils", **_picked(local_sgd, "average_parameters"))
 _module("ddp.algorithms.model_averaging.hierarchical_model_averager", **_picked(local_sgd, "HierarchicalModelAverager"))
 _module("ddp.elastic")
 _module("ddp.elastic.multiprocessing")

@@ -50,6 +50,11 @@ class Channel:
         self.contributed = number = self.contributed + 1
         return number
 
+    def beside(self, label: str) -> "Meeting":
+        """Around blocking calls of the same ranks that are counted by themselves."""
+        name = f"{label} of {self.name}"
+        return Meeting(channels.get(name) or Channel(name, self.ranks, self.timeout), label)
+
 
 channels: dict[str, Channel] = {}
 """All channels of this process by name. The watchdog reads it."""

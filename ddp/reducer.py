@@ -16,6 +16,7 @@ the first backward that is synchronised shows the true order, in which they are 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -80,8 +81,8 @@ class Reducer:
         self._limits = limits
         self._delayed = {id(parameter) for parameter in delayed}
         self._layouts = self._plan(list(reversed(range(len(self.parameters)))))
-        self._buckets = self._make_buckets()
         self._channel: Channel | None = None  # of the watchdog
+        self._buckets = self._make_buckets()
         self._order = None if exchange is None or self._find_unused else GradientOrder(exchange)
         self.rebuilt = False  # buckets follow the order of a backward
         self.same_use = True  # every backward so far led to the same parameters; watched with find_unused only
@@ -103,10 +104,11 @@ class Reducer:
     def _make_buckets(self) -> list[Bucket]:
         """Collective: allocates what is planned."""
         devices = [self.parameters[layout.slots[0].index].device for layout in self._layouts]
-        return [
-            Bucket(self._transports[device], layout, self.parameters, self._names, self._as_view)
-            for device, layout in zip(devices, self._layouts, strict=True)
-        ]
+        with self._channel.beside("the making of gradient buckets") if self._channel is not None else nullcontext():
+            return [
+                Bucket(self._transports[device], layout, self.parameters, self._names, self._as_view)
+                for device, layout in zip(devices, self._layouts, strict=True)
+            ]
 
     def _attach(self) -> None:
         """Has the engine tell this Reducer of every gradient, and write it into its bucket."""

@@ -94,20 +94,34 @@ def describe_gone(waiting: Waiting, gone: Sequence[int], records: Records) -> st
     )
 
 
+def describe_lost(hosts: Mapping[str, Sequence[int]], own_host: str, seconds: float, addresses: Sequence[str]) -> str:
+    """That nothing is heard of hosts, given with their ranks. addresses: of those that acknowledge nothing."""
+    names = ", ".join(f"{host} ({name_ranks(ranks)})" for host, ranks in hosts.items())
+    one = len(hosts) == 1
+    silent = f"; {', '.join(addresses)} acknowledge{'s' if len(addresses) == 1 else ''} nothing" if addresses else ""
+    return (
+        f"host{'' if one else 's'} {names} {'has' if one else 'have'} not been heard of for {seconds:.0f} s on "
+        f"{own_host}: {'it is' if one else 'they are'} dead, or the network between them is cut{silent}"
+    )
+
+
 def describe_wait(waiting: Waiting, now: float) -> str:
     """What is waited for, in words."""
     return f"{waiting.label} (number {waiting.number} of {waiting.channel}) for {now - waiting.since:.0f} s"
 
 
-def describe_ranks(ranks: Iterable[int], records: Records, now: float, own_code: str) -> str:
-    """What each of these ranks does, and where; a paragraph for those that do the same. own_code: folder of the
-    package, whose frames are left out.
+def describe_ranks(ranks: Iterable[int], records: Records, now: float, own_code: str, hosts: Sequence[str] = ()) -> str:
+    """What each of these ranks does, and where; a paragraph for those that do the same on one host. own_code: folder of
+    the package, whose frames are left out. hosts: of all ranks; named where there are several.
     """
-    paragraphs: dict[str, list[int]] = {}
+    several = len(set(hosts)) > 1
+    paragraphs: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(ranks):
-        paragraphs.setdefault(_describe_rank(records.get(rank), now, own_code), []).append(rank)
+        where = f" on {hosts[rank]}" if several else ""
+        paragraphs.setdefault((_describe_rank(records.get(rank), now, own_code), where), []).append(rank)
     return "\n".join(
-        f"{name_ranks(found)} {text if len(found) == 1 else _plural(text)}" for text, found in paragraphs.items()
+        f"{name_ranks(found)}{where} {text if len(found) == 1 else _plural(text)}"
+        for (text, where), found in paragraphs.items()
     )
 
 

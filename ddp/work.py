@@ -92,6 +92,10 @@ class Work:
         """Of a message that was received: the sender's number in the world."""
         raise RuntimeError(f"{self._label}: source_rank is for messages that were received")
 
+    def _source_rank(self) -> int:
+        """The same, in the name that PyTorch's tests and old scripts use."""
+        return self.source_rank()
+
     def get_future(self) -> "Future[list[engine.Tensor]]":
         """The future of the result, a list of tensors."""
 
@@ -221,7 +225,8 @@ class Collective(Work):
 
     def _find_difference(self) -> Exception:
         """Collective: what is different between the ranks' calls."""
-        accounts = self._lines.words.allgather(Account(self._call, self._place or calls.calling_line()))
+        with self._lines.group.meeting("the comparison of calls that do not fit together"):
+            accounts = self._lines.words.allgather(Account(self._call, self._place or calls.calling_line()))
         error = calls.explain(accounts)
         ranks = self._lines.group.ranks
         if ranks != tuple(range(len(ranks))):

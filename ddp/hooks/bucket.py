@@ -103,7 +103,7 @@ class GradBucket:
         """Memory of the transport, made once a bucket and use."""
         rooms, key = self._bucket.rooms, (name, count, dtype)
         if key not in rooms:
-            rooms[key] = self._bucket.transport.allocate(count, dtype.numpy, header=1)
+            rooms[key] = self._bucket.allocate(count, dtype.numpy, header=1)
         return rooms[key]
 
 

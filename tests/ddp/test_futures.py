@@ -1,8 +1,14 @@
 """Futures: values that are waited for."""
 
+import importlib
+
 import pytest
 
-from ddp import Future
+import ddp
+import engine
+from ddp import Future, local_sgd
+
+HOOKS = "ddp.algorithms.ddp_comm_hooks"
 
 
 def test_a_value_is_computed_once_by_the_first_wait() -> None:
@@ -58,3 +64,15 @@ def test_callbacks_come_when_it_is_done_or_at_once() -> None:
     future.set_result(3)
     future.add_done_callback(lambda done: seen.append(("after", done.value())))
     assert seen == [("before", 3), ("after", 3)]
+
+
+def test_names_are_where_pytorchs_scripts_look_for_them() -> None:
+    for path, name, expected in [
+        ("engine.futures", "Future", ddp.Future),
+        ("ddp.optim.post_localSGD_optimizer", "PostLocalSGDOptimizer", ddp.PostLocalSGDOptimizer),
+        ("ddp.algorithms.model_averaging.utils", "average_parameters", local_sgd.average_parameters),
+        (HOOKS, "default", importlib.import_module(f"{HOOKS}.default_hooks")),
+        (HOOKS, "quantization", importlib.import_module(f"{HOOKS}.quantization_hooks")),
+    ]:
+        assert getattr(importlib.import_module(path), name) is expected
+    assert engine.futures.Future is ddp.Future

@@ -1,11 +1,15 @@
 """From what ranks report of themselves to who keeps whom waiting."""
 
+import socket
+
 import pytest
 
+from ddp.sockets import unacknowledged
 from ddp.verdict import (
     Place,
     Record,
     Waiting,
+    describe_lost,
     describe_ranks,
     describe_wait,
     format_stack,
@@ -13,6 +17,7 @@ from ddp.verdict import (
     late_ranks,
     stuck_ranks,
 )
+from ddp.watchdog import Watchdog
 
 OWN = "/lib/ddp/"
 HERE = (Place("/home/train.py", 12, "main"), Place("/lib/ddp/collectives.py", 3, "all_reduce"))
@@ -84,3 +89,41 @@ def test_a_stack_ends_where_the_package_was_called_and_shows_the_lines(tmp_path)
     assert format_stack(stack, OWN) == f'  File "{script}", line 2, in <module>\n    ddp.all_reduce(x)'
     inside = (Place("/lib/ddp/bench.py", 1, "main"),)
     assert format_stack(inside, OWN) == '  File "/lib/ddp/bench.py", line 1, in main'
+
+
+def test_hosts_are_named_where_there_are_several() -> None:
+    records = {0: waits("a", 3), 1: waits("a", 3), 2: works("has ended")}
+    text = describe_ranks([0, 1, 2], records, 21.0, OWN, ["left", "right", "right"])
+    assert [line for line in text.splitlines() if line.startswith("rank")] == [
+        "rank 0 on left waits in meeting of a (number 3 of a), at",
+        "rank 1 on right waits in meeting of a (number 3 of a), at",
+        "rank 2 on right has ended",
+    ]
+    assert " on " not in describe_ranks([2], records, 21.0, OWN, ["one", "one", "one"])
+
+
+def test_lost_hosts_in_words() -> None:
+    assert describe_lost({"b": [2, 3]}, "a", 61.2, ["10.0.0.2"]) == (
+        "host b (ranks 2, 3) has not been heard of for 61 s on a: it is dead, or the network between them is cut; "
+        "10.0.0.2 acknowledges nothing"
+    )
+    assert describe_lost({"b": [2], "c": [3]}, "a", 61.2, []) == (
+        "hosts b (rank 2), c (rank 3) have not been heard of for 61 s on a: they are dead, or the network between them "
+        "is cut"
+    )
+
+
+def test_a_report_comes_again_only_when_the_time_has_doubled() -> None:
+    watchdog = object.__new__(Watchdog)
+    said: list[str] = []
+    watchdog._reported = None
+    watchdog._say = lambda headline, *_: said.append(headline)  # type: ignore[method-assign]
+    for wait in ("a wait", "another"):
+        for seconds in range(1800):
+            watchdog._report(wait, float(seconds), 1800.0, f"{wait}: {seconds}", (), {})
+    assert said == [f"{wait}: {seconds}" for wait in ("a wait", "another") for seconds in (61, 121, 241, 481, 961)]
+
+
+def test_connections_to_this_host_itself_say_nothing_of_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        assert unacknowledged(0.0) is None

@@ -46,6 +46,15 @@ class Hosts:
     folder: Path
     cable: str
 
+    def set_cable(self, state: str) -> None:
+        """Plugs it in, "up", or out, "down"."""
+        _must("ip", "-netns", self.names[1], "link", "set", "e0", state)
+
+    def processes(self) -> list[str]:
+        """What still runs on them."""
+        listed = [subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True) for name in self.names]
+        return [pid for one in listed for pid in one.stdout.split()]
+
     def run(self, arguments: Sequence[str], ranks: int, timeout: float) -> subprocess.CompletedProcess[str]:
         """Run Python with these arguments on `ranks` ranks, the first half of them on the first host."""
         hostfile, agent = self.folder / "hosts", self.folder / "agent"
