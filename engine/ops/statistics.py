@@ -93,7 +93,8 @@ def cov(
         centered = rows - (rows * weights).sum(1, True) / total
         products = (centered * weights) @ adjoint(centered)
         spread = total if aweights is None else (weights * aweights.to(rows.dtype)).sum() / total * correction
-        divisor = (total - correction if aweights is None else total - spread).clamp(min=0)
+        divisor = total - correction if aweights is None else total - spread
+        divisor = (divisor.real if divisor.is_complex() else divisor).clamp(min=0)
     return (products / divisor).squeeze()
 
 

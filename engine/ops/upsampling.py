@@ -124,7 +124,7 @@ def upsample(
     for axis in reversed(range(len(maps))):
         steps = [_axis_map("nearest", now, now, None, False, False) for now in values.shape[2:]]  # as they are
         steps[axis] = maps[axis]
-        values = resample(values, tuple(steps), wanted).round().clamp(0, 255)
+        values = (resample(values, tuple(steps), wanted) + 0.5).floor().clamp(0, 255)  # halves go up
     return values.to(uint8)
 
 

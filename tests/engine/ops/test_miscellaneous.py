@@ -184,3 +184,11 @@ def test_images_of_bytes_are_rounded_not_cut(mode: str) -> None:
     assert (made.double() - exact).abs().max() <= 1.5  # each axis is rounded once
     with pytest.raises(NotImplementedError, match=f'"{mode}" not implemented for engine.int64'):
         engine.nn.functional.interpolate(image.long(), size=(5, 9), mode=mode)
+
+
+def test_cov_of_complex_numbers_with_weights() -> None:
+    random = np.random.RandomState(5)
+    x = random.standard_normal((2, 4)) + 1j * random.standard_normal((2, 4))
+    counts, weights = np.array([1, 2, 1, 3]), np.array([0.5, 1.0, 2.0, 0.25])
+    got = engine.cov(engine.from_numpy(x), fweights=engine.from_numpy(counts), aweights=engine.from_numpy(weights))
+    np.testing.assert_allclose(got.numpy(), np.cov(x, fweights=counts, aweights=weights), rtol=1e-10)
