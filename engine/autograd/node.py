@@ -128,7 +128,9 @@ class ForwardCall:
     __slots__ = ("parent", "stack")
 
     def __init__(self) -> None:
-        frames = [frame for frame in traceback.extract_stack() if not frame.filename.startswith(_PACKAGE)]
+        # "<record of sqrt>" is code that the engine wrote itself (`engine.recording`), without lines to show
+        own = (_PACKAGE, "<record of ")
+        frames = [frame for frame in traceback.extract_stack() if not frame.filename.startswith(own)]
         self.stack = "".join(traceback.format_list(frames))
         self.parent: Node | None = state.tasks[-1].node if state.tasks else None
 

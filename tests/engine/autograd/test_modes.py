@@ -136,3 +136,11 @@ def test_one_decorated_function_on_two_threads():
 def test_the_switches_have_the_name_of_their_module():
     assert grad_mode.no_grad is engine.no_grad
     assert engine.autograd.grad_mode.set_grad_enabled is engine.set_grad_enabled
+
+
+def test_anomaly_mode_shows_lines_of_the_user_alone():
+    x = engine.tensor([-1.0], requires_grad=True)
+    with engine.autograd.set_detect_anomaly(True):
+        call = x.sqrt().grad_fn.extras.forward_call
+    assert call.report().splitlines()[-1].strip().startswith("call = x.sqrt()")
+    assert "<record of" not in call.report()
