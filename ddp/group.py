@@ -226,7 +226,7 @@ def init_process_group(
 
 
 class _NoRank:
-    """In the place of a communicator in a DataLoader's worker."""
+    """In the place of communicators in a DataLoader's worker."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(
@@ -240,6 +240,7 @@ def _enter_worker(rank: int, ranks: tuple[int, ...]) -> None:
     global _default
     _default = ProcessGroup(rank, ranks, None, name="the default group")
     _default.comm = cast("MPI.Intracomm", _NoRank())
+    _default.lines = cast("Lines", _NoRank())
 
 
 def seconds_of(name: str, timeout: datetime.timedelta | None, default: float = DEFAULT_TIMEOUT) -> float:
