@@ -57,6 +57,7 @@ class Points:
             number = len(self.names)
             self.names.append(name)
         if number == self._strike:
+            (self._folder / "job").write_text(os.environ["DDPRUN_JOB"])
             (self._folder / "struck").write_text(name)
             _FAULTS[os.environ["FAULT_KIND"]]()
 

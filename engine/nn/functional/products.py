@@ -13,5 +13,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     outputs, size1, size2 = weight.shape
     # (..., I) @ (I, O J) -> (..., O, J), then the product with x2 over J
     left = input1 @ weight.permute(1, 0, 2).reshape(size1, outputs * size2)
-    out = (left.reshape(*input1.shape[:-1], outputs, size2) * input2.unsqueeze(-2)).sum(-1, dtype=left.dtype)
+    terms = left.reshape(*input1.shape[:-1], outputs, size2) * input2.unsqueeze(-2)
+    # A sum of integers would be int64; that of others has autocast's word on its dtype.
+    out = terms.sum(-1) if left.is_floating_point() or left.is_complex() else terms.sum(-1, dtype=left.dtype)
     return out if bias is None else out + bias
