@@ -81,6 +81,9 @@ from ddp.timeline import timeline as timeline
 from ddp.uneven_batches import uneven as uneven
 from ddp.work import Work as Work
 from ddp.zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
+from engine.tracebacks import hide_frames_of as _hide_frames_of
+
+_hide_frames_of(__file__)
 
 _MODULES = frozenset({"algorithms", "distributed", "elastic", "hooks", "nn", "optim"})
 

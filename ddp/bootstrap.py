@@ -13,11 +13,12 @@ import signal
 import sys
 import termios
 import time
-import traceback
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+
+from engine import tracebacks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -209,7 +210,7 @@ def check_size(launch: Launch | None, environment: Mapping[str, str], size: int)
 def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An exception nobody caught: print it, then end every rank; the others would wait for this one forever."""
     world = default_world()
-    text = "".join(traceback.format_exception(kind, error, trace))
+    text = "".join(tracebacks.format_exception(error))
     sys.stdout.flush()
     # One write, so that the tracebacks of two ranks do not mix.
     sys.stderr.write(f"rank {world.rank} of {world.size} raised:\n{text}")

@@ -2,7 +2,8 @@
 
 Importing it switches NumPy's floating point warnings off on this thread (dividing by zero gives inf here, as in
 PyTorch, and says nothing), tells glibc to keep freed memory for the next step (`engine.allocator`), and, where NumPy is
-not imported yet, OpenBLAS's threads to sleep after a product (OPENBLAS_THREAD_TIMEOUT, unless it is set).
+not imported yet, OpenBLAS's threads to sleep after a product (OPENBLAS_THREAD_TIMEOUT, unless it is set). Tracebacks
+that end the program are printed without the engine's own frames (`engine.tracebacks`; ALLSTRIDE_TRACEBACK=full).
 """
 
 # ruff: noqa: F401, F403, I001 - the public face: `as` says to type checkers that a name is exported, and what engine.ops
@@ -156,6 +157,7 @@ from engine.threads import (
     set_num_threads as set_num_threads,
 )
 from engine.trace import trace as trace
+from engine.tracebacks import install as _shorten_tracebacks
 
 
 def _assert(condition: _Any, message: str) -> None:
@@ -165,6 +167,7 @@ def _assert(condition: _Any, message: str) -> None:
 
 
 _keep_freed_memory()
+_shorten_tracebacks()
 _np.seterr(divide="ignore", over="ignore", under="ignore", invalid="ignore")
 
 # The star above also brought the modules in which operators are defined, one of them named as a module here.

@@ -14,6 +14,7 @@ from engine.autograd.node import Edge, ForwardCall, Node, NodeExtras, next_seque
 from engine.autograd.places import current_place
 from engine.autograd.saved import FREED, SavedInput, SavedOutput, refuse_detached, saved_attribute
 from engine.autograd.versions import VersionCounter
+from engine.callers import GENERATED
 from engine.namespaces import tensor_namespace
 
 if TYPE_CHECKING:
@@ -330,5 +331,5 @@ def list_recorder(operator: "Operator") -> Record:
 
 
 def _compiled(name: str, lines: list[str], namespace: dict[str, Any], operator: str) -> Any:
-    exec(compile("\n".join(lines), f"<{name} of {operator}>", "exec"), namespace)
+    exec(compile("\n".join(lines), f"{GENERATED}{name} of {operator}>", "exec"), namespace)
     return namespace[name]

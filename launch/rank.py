@@ -153,7 +153,9 @@ def _report(error: BaseException) -> None:
     import traceback  # takes a rank 7 ms, and most never need it
 
     error = error.with_traceback(_user_part(error.__traceback__))
-    lines = "".join(traceback.format_exception(error)).splitlines()
+    # Where the script has imported engine, as that shows it.
+    form = sys.modules.get("engine.tracebacks", traceback).format_exception
+    lines = "".join(form(error)).splitlines()
     prefix = _prefix()
     # The line break first: a progress bar may have left the cursor in the middle of a line.
     block = "\n" + "".join(f"{prefix}{line}\n" for line in lines)

@@ -5,7 +5,6 @@ A Node is made by `engine.dispatch` for operators, by `engine.autograd.function`
 `engine.autograd.graph`.
 """
 
-import os
 import traceback
 import weakref
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from engine.autograd.modes import state
+from engine.callers import INTERNAL
 
 if TYPE_CHECKING:
     from engine.autograd.places import Place
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Edge = tuple["Node", int]  # (node that receives the gradient, which of its gradient slots)
 
 next_sequence = count().__next__  # numbers nodes in the order in which they are recorded
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 class Node:
@@ -128,9 +127,8 @@ class ForwardCall:
     __slots__ = ("parent", "stack")
 
     def __init__(self) -> None:
-        # "<record of sqrt>" is code that the engine wrote itself (`engine.recording`), without lines to show
-        own = (_PACKAGE, "<record of ")
-        frames = [frame for frame in traceback.extract_stack() if not frame.filename.startswith(own)]
+        internal = tuple(INTERNAL)
+        frames = [frame for frame in traceback.extract_stack() if not frame.filename.startswith(internal)]
         self.stack = "".join(traceback.format_list(frames))
         self.parent: Node | None = state.tasks[-1].node if state.tasks else None
 

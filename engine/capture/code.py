@@ -12,6 +12,7 @@ import numpy as np
 
 from engine import backend
 from engine.autograd.modes import state
+from engine.callers import GENERATED
 from engine.capture.lowering import lower
 from engine.capture.memory import Buffers, slots_in
 from engine.capture.recorder import Constant, Event, External, Group, Known, Layout, Offer, Shell, Slot, Wrapped
@@ -61,7 +62,7 @@ class Writer:
         self.line(f"return {self._written_result(result)}")
         parameters = ", ".join(f"p{slot}" for slot in range(self._arguments))
         source = "\n".join([f"def replay({parameters}):", *self._lines])
-        exec(compile(source, "<captured step>", "exec"), self._namespace)
+        exec(compile(source, f"{GENERATED}captured step>", "exec"), self._namespace)
         replay: Callable[..., Any] = self._namespace["replay"]
         setattr(replay, "source", source)  # noqa: B010 - functions have no such attribute for mypy
         return replay

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
+from engine.callers import GENERATED
 from engine.capture.comparison import same_value
 from engine.capture.intercepts import has_hooks
 from engine.capture.recorder import Event, External, Group
@@ -151,7 +152,8 @@ class Guard:
     def compile(self) -> Callable[[], bool]:
         """A function that says whether everything holds."""
         condition = " and ".join(condition for condition, _ in self._conditions) or "True"
-        exec(compile(f"def holds():\n    return {condition}", "<guard of a captured step>", "exec"), self._namespace)
+        code = compile(f"def holds():\n    return {condition}", f"{GENERATED}guard of a captured step>", "exec")
+        exec(code, self._namespace)
         checked = self._namespace["holds"]
 
         def holds() -> bool:

@@ -7,7 +7,6 @@ thread of its own sends, so that the next batch is fetched while the last one wa
 import queue
 import random
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import engine
+from engine import tracebacks
 from engine.data import wire
 from engine.data.fetch import Fetcher
 
@@ -61,7 +61,7 @@ class _Text(str):
 
 def failure_of(error: BaseException, worker: int) -> Failure:
     """The failure that stands for `error` of a worker, with its traceback as text."""
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(tracebacks.format_exception(error))
     kind = type(error) if isinstance(error, Exception) else RuntimeError
     return Failure(kind, f"Caught {type(error).__name__} in DataLoader worker process {worker}.\nOriginal {trace}")
 
