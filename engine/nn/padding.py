@@ -22,6 +22,8 @@ class _Pad(Module):
         self.padding = (padding,) * (2 * self.dims) if isinstance(padding, int) else tuple(padding)
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.mode == "circular" and input.dim() not in (self.dims + 1, self.dims + 2):
+            raise ValueError(f"expected {self.dims + 1}D or {self.dims + 2}D input (got {input.dim()}D input)")
         return F.pad(input, self.padding, self.mode, self.value)
 
     def extra_repr(self) -> str:

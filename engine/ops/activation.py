@@ -198,7 +198,10 @@ ELU = _activation(
         input > 0, input * scale, xp.expm1(xp.minimum(input, 0) * input_scale) * (alpha * scale)
     ),
     lambda g, nd, input, alpha, scale, input_scale: (
-        g * nd.where(input <= 0, nd.exp(nd.minimum(input, 0) * input_scale) * (alpha * scale * input_scale), scale)
+        g
+        * nd.where(
+            input <= 0, nd.exp(nd.where(input <= 0, input, 0) * input_scale) * (alpha * scale * input_scale), scale
+        )
     ),
     "alpha scale input_scale",
 )

@@ -85,7 +85,7 @@ def _tensor_list(name: str, tensors: Any) -> tuple[Tensor, ...]:
         raise TypeError(f"{name}(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor; use [tensor]")
     given = tuple(tensors)
     if not given:
-        error = RuntimeError if name == "stack" else ValueError
+        error = ValueError if name == "cat" else RuntimeError
         raise error(f"{name}(): expected a non-empty list of Tensors")
     for position, tensor in enumerate(given):
         if not isinstance(tensor, Tensor):

@@ -60,6 +60,15 @@ def require_floating(name: str, spec: Spec) -> None:
         )
 
 
+def require_tensors(name: str, **arguments: Any) -> None:
+    """Raises TypeError for the first argument that is no Tensor."""
+    for position, (argument, value) in enumerate(arguments.items(), 1):
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"{name}(): argument '{argument}' (position {position}) must be Tensor, not {type(value).__name__}"
+            )
+
+
 _CATEGORIES = ("bool", "integer", "float", "complex")
 _PLAIN_ERRORS = frozenset(
     {"neg", "sub", "positive", "maximum", "minimum", "fmax", "fmin", "heaviside"}

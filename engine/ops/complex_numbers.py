@@ -12,6 +12,7 @@ import numpy as np
 from engine import backend, dtypes
 from engine.dispatch import Operator, apply, define
 from engine.layout import contiguous_format
+from engine.ops.common import require_tensors
 from engine.ops.row import FUNCTIONS, floating, pointwise, result_spec
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -197,6 +198,7 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
 
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
     """abs (cos(angle) + i sin(angle))."""
+    require_tensors("polar", abs=abs, angle=angle)
     return complex(abs * angle.cos(), abs * angle.sin())
 
 

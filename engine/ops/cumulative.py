@@ -151,6 +151,8 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
         raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
     axes = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     axes = [wrap_dim(axis, input.ndim, "gradient") for axis in axes]
+    if len(set(axes)) < len(axes):
+        raise RuntimeError(f"gradient: a dim appears multiple times in the list of dims {axes}")
     spacing = 1 if spacing is None else spacing
     spaces = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(axes)
     if len(spaces) != len(axes):

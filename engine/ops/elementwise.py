@@ -14,6 +14,7 @@ from engine.ops.common import (
     operand,
     refuse_complex,
     require_real,
+    require_tensors,
     undifferentiable,
     zeros_like,
 )
@@ -192,7 +193,8 @@ def square(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 def heaviside(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
     """0 below 0, 1 above, `other` at 0. Raises: RuntimeError for tensors of different dtypes."""
-    if isinstance(input, Tensor) and isinstance(other, Tensor) and input.dtype is not other.dtype:
+    require_tensors("heaviside", input=input, values=other)
+    if input.dtype is not other.dtype:
         raise RuntimeError(
             f"heaviside is not yet implemented for tensors with different dtypes: got {input.dtype} and {other.dtype}"
         )
@@ -229,7 +231,14 @@ def positive(input: Tensor) -> Tensor:
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
-    """Where |input - other| <= atol + rtol * |other|; equal infinities are close, NaN only with `equal_nan`."""
+    """Where |input - other| <= atol + rtol * |other|; equal infinities are close, NaN only with `equal_nan`.
+
+    Raises: RuntimeError for two dtypes and tolerances below 0.
+    """
+    require_tensors("isclose", input=input, other=other)
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if tolerance < 0:
+            raise RuntimeError(f"{name} must be greater than or equal to zero, but got {tolerance}")
     if input.dtype is not other.dtype:
         raise RuntimeError(f"isclose: {input.dtype} did not match {other.dtype}; convert one with .to()")
     input, other = input.detach(), other.detach()
@@ -254,11 +263,13 @@ def rad2deg(input: Tensor) -> Tensor:
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
     """Values of at least `min`."""
+    require_tensors("clamp_min", input=input)
     return clamp(input, min, None)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
     """Values of at most `max`."""
+    require_tensors("clamp_max", input=input)
     return clamp(input, None, max)
 
 
@@ -282,6 +293,7 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """input * 2 ** other."""
+    require_tensors("ldexp", input=input, other=other)
     return input * FUNCTIONS["pow"](2.0, other)
 
 
@@ -302,6 +314,7 @@ def isreal(input: Tensor) -> Tensor:
 
 def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     """other - alpha * input."""
+    require_tensors("rsub", input=input)
     return FUNCTIONS["sub"](other, input if alpha == 1 else scaled("rsub", other, input, alpha))
 
 

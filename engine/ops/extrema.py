@@ -9,7 +9,7 @@ import numpy as np
 from engine.dims import wrap_dim, wrap_dims
 from engine.dispatch import apply, define
 from engine.dtypes import dtype, int64
-from engine.ops.common import in_host_memory, in_single_precision, kept, refuse_complex
+from engine.ops.common import in_host_memory, in_single_precision, kept, refuse_complex, require_tensors
 from engine.ops.out import deliver
 from engine.ops.reduce import Dims, reduced, spread
 from engine.ops.row import FUNCTIONS
@@ -195,6 +195,8 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Any = Non
 def _extremum_call(
     input: Tensor, dim: Any, keepdim: bool, binary: str, whole: Callable[..., Any], along: Callable[..., Any]
 ) -> Any:
+    if input.__class__ is not Tensor:
+        require_tensors(binary[:3], input=input)
     if isinstance(dim, Tensor):
         return FUNCTIONS[binary](input, dim)
     return whole(input) if dim is None else along(input, dim, keepdim)

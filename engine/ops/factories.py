@@ -43,6 +43,8 @@ def shape_from(size: tuple[Any, ...], name: str) -> tuple[int, ...]:
         shape = tuple(n.__index__() for n in size)
     except AttributeError:
         raise TypeError(f"{name}(): sizes must be integers, got {size!r}") from None
+    if len(shape) > 64:  # NumPy's limit, and PyTorch's
+        raise RuntimeError(f"{name}: only tensors with up to 64 dims are supported, got {len(shape)} sizes")
     if any(n < 0 for n in shape):
         raise RuntimeError(f"{name}: Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     return shape
@@ -240,6 +242,8 @@ def arange(
         raise NotImplementedError('"arange" not implemented for engine.bool')
     whole = dtype is not None and require_dtype(dtype).category < FLOATING_CATEGORY
     if dtype is int64:
+        if step and not int(step):
+            raise ValueError(f"arange: step must be nonzero, got {step}, which int64 holds as 0")
         start, end, step = int(start), int(end), int(step)
     if step == 0:
         raise RuntimeError("arange: step must be nonzero")
@@ -272,6 +276,8 @@ def linspace(
         return _into(out, linspace, start, end, steps, dtype=dtype)
     start, end = _end("linspace", start), _end("linspace", end)
     kind = get_default_dtype() if dtype is None else require_dtype(dtype)
+    if isinstance(steps, float):
+        raise TypeError(f"linspace(): argument 'steps' (position 3) must be int, not {steps}")
     if steps < 0:
         raise RuntimeError(f"linspace: number of steps must be non-negative, got {steps}")
     return _built(lambda xp: _evenly_spaced(xp, start, end, steps, kind), device, requires_grad)

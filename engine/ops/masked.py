@@ -56,6 +56,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
                 "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
                 f"{value.ndim} dimension(s); where(mask, value, input) takes any"
             )
+        if value.is_complex() and not input.is_complex():
+            raise RuntimeError(f"masked_fill: a value of {value.dtype} cannot be converted to {input.dtype}")
         if value.dtype is not input.dtype:
             value = value.to(input.dtype)
     else:

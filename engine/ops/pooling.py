@@ -96,7 +96,11 @@ def _adaptive_average(size: int, out: int) -> AxisMap:
 
 
 def _target(name: str, input: Tensor, output_size: Any, dims: int) -> Axes:
-    """The output size with None replaced by the input's. Raises: RuntimeError, TypeError naming the operator."""
+    """The output size with None replaced by the input's. Raises: ValueError, RuntimeError, TypeError naming the
+    operator.
+    """
+    if isinstance(output_size, list | tuple) and isinstance(input, Tensor) and input.ndim <= len(output_size):
+        raise ValueError(f"{name}: Input dimension should be at least {len(output_size) + 1}, got {list(input.shape)}")
     _check(name, input, dims)
     given = tuple(output_size) if isinstance(output_size, list | tuple) else (output_size,) * dims
     if len(given) != dims:

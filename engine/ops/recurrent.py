@@ -452,7 +452,7 @@ def _rule(mode: str, input: Spec, hidden: Spec, *others: Any) -> Any:
     specs = [spec for spec in (hidden, *others[:-1]) if spec is not None]
     if any(spec.dtype is not input.dtype for spec in specs):
         listed = ", ".join(str(spec.dtype) for spec in (input, *specs))
-        raise RuntimeError(f"{mode}: expected input, states and parameters of one dtype, but got {listed}")
+        raise ValueError(f"{mode}: expected input, states and parameters of one dtype, but got {listed}")
     if not input.shape[0]:
         raise RuntimeError(f"{mode}: Expected sequence length to be larger than 0 in RNN")
     outputs = input.like(shape=(input.shape[0], *hidden.shape))

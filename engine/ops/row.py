@@ -18,6 +18,7 @@ import numpy as np
 from engine import backend, iterator, layout
 from engine.dispatch import Operator, apply, apply_binary, apply_unary, define
 from engine.dtypes import INTEGER_CATEGORY, bfloat16, bool_, complex32, dtype, int64
+from engine.operands import Scalar
 from engine.ops.common import (
     common_dtype,
     floating_dtype,
@@ -243,6 +244,23 @@ def pointwise(
     return operator
 
 
+_TENSORS_ONLY = {
+    *("atan2", "fmax", "fmin", "gcd", "hypot", "igamma", "igammac", "lcm", "logaddexp", "logaddexp2"),
+    *("logical_and", "logical_or", "logical_xor", "maximum", "minimum", "nextafter"),
+}
+_TENSOR_FIRST = _TENSORS_ONLY | {"copysign", "eq", "fmod", "ge", "gt", "le", "lt", "ne"}
+_NUMBERS_ONLY = frozenset({"add", "div", "floor_divide", "mul", "sub"})  # take two numbers as well
+
+
+def refuse_numbers(name: str, input: Any, other: Any) -> None:
+    """Raises TypeError for numbers where PyTorch's functions take Tensors; Python's operators do not ask."""
+    numbers = [isinstance(value, Scalar) for value in (input, other)]
+    if (numbers[0] and name in _TENSOR_FIRST) or (all(numbers) and name not in _NUMBERS_ONLY):
+        raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input._array).__name__}")
+    if numbers[1] and name in _TENSORS_ONLY:
+        raise TypeError(f"{name}(): argument 'other' (position 2) must be Tensor, not {type(other._array).__name__}")
+
+
 def _public(operator: Operator, arity: int) -> Callable[..., Tensor]:
     name = operator.name
     if arity == 1:
@@ -256,8 +274,10 @@ def _public(operator: Operator, arity: int) -> Callable[..., Tensor]:
         def function(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:  # type: ignore[misc]
             if type(input) is not Tensor:
                 input = operand(input, name)
+                refuse_numbers(name, input, other)
             if type(other) is not Tensor:
                 other = operand(other, name)
+                refuse_numbers(name, input, other)
             return apply_binary(operator, input, other) if out is None else write_into(out, operator, (input, other))
     else:
 

@@ -59,6 +59,8 @@ def ravel(input: Tensor) -> Tensor:
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joins along the third axis."""
+    if not len(tensors):
+        raise RuntimeError("dstack expects a non-empty TensorList")
     return cat(atleast_3d(list(tensors)), 2)
 
 

@@ -129,6 +129,8 @@ def corrcoef(input: Tensor) -> Tensor:
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """`input` with each slice along `dim` scaled down to the p-norm `maxnorm` where it exceeds it."""
+    if input.ndim < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.ndim} dimensions")
     dim = wrap_dim(dim, input.ndim, "renorm")
     axes = tuple(axis for axis in range(input.ndim) if axis != dim)
     lengths = input.norm(p, axes, keepdim=True)

@@ -80,6 +80,8 @@ def rrelu(
     input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """Leaky ReLU whose slope is drawn from U(lower, upper) for each element in training, their mean otherwise."""
+    if lower > upper:
+        raise RuntimeError(f"rrelu: Lower bound should be less than or equal to the upper bound, got {lower} > {upper}")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slopes = engine.empty_like(input).uniform_(lower, upper)

@@ -6,6 +6,7 @@ import engine
 from engine import ops
 from engine.nn.functional.distance import pairwise_distance
 from engine.nn.functional.loss import reduced, reduction_name
+from engine.ops.loss import check_reduction
 from engine.tensor import Tensor
 
 
@@ -82,6 +83,8 @@ def multi_margin_loss(
 
     Raises: ValueError for another p than 1 and 2 or a weight that is not one a class.
     """
+    reduction = reduction_name(size_average, reduce, reduction)
+    check_reduction(reduction)
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.dim() != 1:
@@ -96,7 +99,6 @@ def multi_margin_loss(
         terms = terms * weight[indices]
     others = engine.ones_like(terms).scatter_(1, indices, 0.0)
     loss = (terms * others).sum(1) / rows.shape[1]
-    reduction = reduction_name(size_average, reduce, reduction)
     return reduced(loss[0] if single else loss, reduction)
 
 
@@ -112,6 +114,8 @@ def multilabel_margin_loss(
     Shapes: input and target (N, C) or (C); the targets of a row are its entries before the first -1. Raises:
     RuntimeError if the shapes differ.
     """
+    reduction = reduction_name(size_average, reduce, reduction)
+    check_reduction(reduction)
     if input.shape != target.shape:
         raise RuntimeError(
             f"multilabel_margin_loss: inconsistent target size: {target.size()} for input of size: {input.size()}"
@@ -124,7 +128,6 @@ def multilabel_margin_loss(
     of_targets = rows.gather(1, indices)
     terms = (1 - of_targets.unsqueeze(2) + rows.unsqueeze(1)).clamp(min=0)
     loss = (terms * listed.unsqueeze(2) * (1 - is_target).unsqueeze(1)).sum((1, 2)) / rows.shape[1]
-    reduction = reduction_name(size_average, reduce, reduction)
     return reduced(loss[0] if single else loss, reduction)
 
 
