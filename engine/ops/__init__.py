@@ -150,6 +150,7 @@ from engine.ops.elementwise import (
     logit as logit,
     masked_scatter as masked_scatter,
     nan_to_num as nan_to_num,
+    logaddexp as logaddexp,
     positive as positive,
     rad2deg as rad2deg,
     round as round,

@@ -23,6 +23,7 @@ from engine.ops.common import in_single_precision, kept, require_real
 from engine.ops.gpu import alike, on_arrays, served
 from engine.ops.inplace import inplace
 from engine.ops.out import deliver
+from engine.ops.row import FUNCTIONS
 from engine.ops.selection import clamp, where
 from engine.ops.special_functions import erf_array
 from engine.spec import Spec
@@ -181,6 +182,8 @@ _flat_kernel(SILU, "silu_forward")
 
 def silu(input: Tensor) -> Tensor:
     """x σ(x)."""
+    if input._spec.dtype.is_complex:
+        return input * FUNCTIONS["sigmoid"](input)
     return apply(SILU, (input,))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.layout import MemoryFormat, contiguous_format
+from engine.ops.complex_numbers import complex as make_complex
+from engine.ops.complex_numbers import imag, real
 from engine.ops.conv import conv, conv_transposed
 from engine.ops.padding import constant_pad_nd
 from engine.ops.windows import ConvWindow, Sizes, sizes, suggested_format
@@ -53,6 +55,26 @@ def _same_padding(
     return input, tuple(total // 2 for total in totals)
 
 
+def _by_parts(
+    convolve: Callable[..., Tensor], input: Tensor, weight: Tensor, bias: Tensor | None, *window: Any
+) -> Tensor:
+    """A complex convolution as three real ones, as in PyTorch (aten complex_convolution).
+
+    Raises: RuntimeError where the weight or the bias has another dtype.
+    """
+    for role, operand in (("weight", weight), ("bias", bias)):
+        if operand is not None and operand.dtype is not input.dtype:
+            raise RuntimeError(
+                f"{convolve.__name__}: expected input and {role} to have the same dtype, but got {input.dtype} and "
+                f"{operand.dtype}; convert one with .to()"
+            )
+    (a, b), (c, d) = ((real(each), imag(each)) for each in (input, weight))
+    e, f = (None, None) if bias is None else (real(bias), imag(bias))
+    first, second = convolve(a, c, e, *window), convolve(b, d, None, *window)
+    both = convolve(a + b, c + d, None if e is None or f is None else e + f, *window)
+    return make_complex(first - second, both - first - second)
+
+
 def _convolution(dims: int) -> Callable[..., Tensor]:
     name = f"conv{dims}d"
 
@@ -66,6 +88,8 @@ def _convolution(dims: int) -> Callable[..., Tensor]:
         groups: int = 1,
     ) -> Tensor:
         image = _batched(name, input, weight, dims)
+        if image._spec.dtype.is_complex:
+            return _by_parts(convolution, input, weight, bias, stride, padding, dilation, groups)
         steps, spread = sizes(name, "stride", stride, dims), sizes(name, "dilation", dilation, dims)
         if isinstance(padding, str):
             if padding == "same":
@@ -105,6 +129,8 @@ def _transposed(dims: int) -> Callable[..., Tensor]:
         dilation: Sizes = 1,
     ) -> Tensor:
         image = _batched(name, input, weight, dims)
+        if image._spec.dtype.is_complex:
+            return _by_parts(convolution, input, weight, bias, stride, padding, output_padding, groups, dilation)
         steps, spread = sizes(name, "stride", stride, dims), sizes(name, "dilation", dilation, dims)
         margin, extra = sizes(name, "padding", padding, dims), sizes(name, "output_padding", output_padding, dims)
         if any(more < 0 for more in extra):

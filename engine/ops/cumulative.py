@@ -8,6 +8,7 @@ from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
 from engine.ops.combine import cat
 from engine.ops.common import in_single_precision, refuse_complex, require_real, running
+from engine.ops.elementwise import logaddexp
 from engine.ops.extrema import values_indices
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -89,7 +90,19 @@ LOGCUMSUMEXP = define(
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """log of the running sum of exp(input) along an axis."""
     dim = wrap_dim(dim, input.ndim, "logcumsumexp")
+    if input.is_complex() and input.ndim:
+        return _complex_logcumsumexp(input, dim)
     return apply(LOGCUMSUMEXP, (input,), (dim,)) if input.ndim else input.clone()
+
+
+def _complex_logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """Each element is combined with ever farther ones: as many passes as the axis' size has bits."""
+    distance, size = 1, input.shape[dim]
+    while distance < size:
+        sums = logaddexp(input.narrow(dim, distance, size - distance), input.narrow(dim, 0, size - distance))
+        input = cat([input.narrow(dim, 0, distance), sums], dim)
+        distance *= 2
+    return input if distance > 1 else input.clone()
 
 
 def diff(

@@ -223,6 +223,21 @@ def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Ten
     return FUNCTIONS["round"](input, out=out)
 
 
+def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """log(exp(input) + exp(other)), without overflow."""
+    complex_numbers = isinstance(input, Tensor) and isinstance(other, Tensor) and input.is_complex()
+    if not complex_numbers:
+        return FUNCTIONS["logaddexp"](input, other, out=out)
+    if out is not None:
+        return deliver(out, logaddexp, input, other)
+    if input.dtype is not other.dtype:
+        other = other.to(input.dtype)
+    first = input.detach().real >= other.detach().real
+    high, low = where(first, input, other), where(first, other, input)
+    empty = high.detach().real == -math.inf  # the sum of nothing and nothing is nothing
+    return high + FUNCTIONS["log1p"](FUNCTIONS["exp"](where(empty, 0, low - high))) * where(empty, 0, 1)
+
+
 def positive(input: Tensor) -> Tensor:
     """The tensor itself. Raises: RuntimeError for bools."""
     if input.dtype is bool_:

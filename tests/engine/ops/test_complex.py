@@ -1,5 +1,6 @@
 """Complex tensors: views of their parts, constructors, errors; operators without an order or a rule refuse them."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -70,3 +71,52 @@ def test_steepest_ascent_is_along_the_gradient() -> None:
 def test_errors(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def waves(*shape: int) -> engine.Tensor:
+    """Complex numbers in no pattern, double precision."""
+    count = math.prod(shape)
+    steps = engine.arange(float(count), dtype=engine.float64).reshape(shape)
+    return engine.complex((steps * 0.7).sin(), (steps * 1.3).cos()).requires_grad_()
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_complex_convolutions_are_those_of_their_parts(dims: int, transposed: bool) -> None:
+    function = getattr(engine.nn.functional, f"conv{'_transpose' if transposed else ''}{dims}d")
+    x, weight, bias = waves(2, 2, *(3,) * dims), waves(2, 2, *(2,) * dims), waves(2)
+    out = function(x, weight, bias, stride=1, padding=1)
+    parts = [function(a, b, None, stride=1, padding=1) for a in (x.real, x.imag) for b in (weight.real, weight.imag)]
+    expected = engine.complex(parts[0] - parts[3], parts[1] + parts[2]) + bias.reshape(1, -1, *(1,) * dims)
+    np.testing.assert_allclose(out.detach().numpy(), expected.detach().numpy(), atol=1e-12)
+    for found, wanted in zip(
+        engine.autograd.grad(out.abs().sum(), (x, weight, bias)),
+        engine.autograd.grad(expected.abs().sum(), (x, weight, bias)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), atol=1e-12)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        function(x, weight.real)
+
+
+def test_complex_layers_convolve() -> None:
+    layer = engine.nn.Conv2d(2, 4, 2, dtype=engine.complex64)
+    assert layer(engine.ones(1, 2, 4, 4, dtype=engine.complex64)).shape == (1, 4, 3, 3)
+
+
+def test_complex_log_sums() -> None:
+    x, y = waves(5, 2), waves(5, 2)
+    sums, running = engine.logaddexp(x, y * 1j), engine.logcumsumexp(x, 0)
+    with engine.no_grad():
+        np.testing.assert_allclose(sums.exp().numpy(), (x.exp() + (y * 1j).exp()).numpy(), rtol=1e-12)
+        np.testing.assert_allclose(running.exp().numpy(), x.exp().cumsum(0).numpy(), rtol=1e-12)
+    assert engine.autograd.gradcheck(lambda z: engine.logcumsumexp(z, 0), (x,), fast_mode=True)
+    large = engine.tensor([800 + 1j, -math.inf + 0j])
+    assert engine.logaddexp(large, large.flip(0)).tolist() == [800 + 1j, 800 + 1j]
+    nothing = engine.tensor([-math.inf + 0j])
+    assert engine.logaddexp(nothing, nothing).real.item() == -math.inf
+
+
+def test_silu_of_complex_numbers() -> None:
+    z = waves(4).detach()
+    np.testing.assert_allclose(engine.nn.functional.silu(z).numpy(), (z * engine.sigmoid(z)).numpy(), rtol=1e-14)
