@@ -255,10 +255,9 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor) -> LU:
     """P, L, U from what `lu_factor` gives."""
     rows, columns = LU_data.shape[-2:]
     inner = min(rows, columns)
-    order = wrap_device_array(
-        permutation(backend.array_module(LU_pivots.device), LU_pivots.detach()._array, rows), LU_pivots
-    )
-    permuted = _eye(LU_data, rows)[order].transpose(-1, -2)
+    xp = backend.array_module(LU_pivots.device)
+    places = permutation(xp, LU_pivots.detach()._array, rows).argsort(-1)
+    permuted = _eye(LU_data, rows)[wrap_device_array(places, LU_pivots)]
     lower = tril(LU_data[..., :, :inner], -1) + _eye(LU_data, rows, inner)
     return LU(permuted, lower, triu(LU_data[..., :inner, :]))
 

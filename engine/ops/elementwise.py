@@ -8,6 +8,7 @@ import numpy as np
 from engine import iterator, layout
 from engine.dispatch import apply, define
 from engine.dtypes import FLOATING_CATEGORY, bfloat16, bool_, complex128, finfo, float64, get_default_dtype, int64
+from engine.layout import contiguous_format
 from engine.ops.common import (
     in_single_precision,
     kept,
@@ -365,9 +366,9 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
             f"{count} elements are asked for, source has {source.numel()}"
         )
     if not count:
-        return input.clone()
+        return input.clone(memory_format=contiguous_format)
     order = (mask.reshape(-1).cumsum(0) - 1).clamp(0, source.numel() - 1).reshape(input.shape)
-    return where(mask, source.reshape(-1)[order], input)
+    return where(mask, source.reshape(-1)[order], input).contiguous()
 
 
 ALIASES = {

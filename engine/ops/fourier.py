@@ -28,13 +28,14 @@ def _complex_of(spec: Spec) -> dtypes.dtype:
     return dtypes.complex64 if spec.dtype in (dtypes.float32, dtypes.complex64) else dtypes.complex128
 
 
-def _result(input: Spec, shape: tuple[int, ...], dims: Dims, kind: dtypes.dtype) -> Spec:
-    """Row-major; of a transform along one axis with that axis fastest, as PyTorch's is."""
-    if len(dims) > 1 or len(shape) < 2:
-        return input.like(shape=shape, dtype=kind)
-    others = [axis for axis in range(len(shape)) if axis != dims[0]]
-    others.sort(key=lambda axis: (input.stride[axis], -axis))
-    return input.like(shape=shape, stride=layout.strides_in_order(shape, (dims[0], *others)), dtype=kind)
+def _result(input: Spec, shape: tuple[int, ...], steps: tuple[Dims, ...], kind: dtypes.dtype) -> Spec:
+    """The layout of transforms over sets of axes, one after another: those axes fastest, then the rest, both in the
+    order in which they lay before, as PyTorch's have it (aten/src/ATen/native/mkl/SpectralOps.cpp, _exec_fft).
+    """
+    order = sorted(range(len(shape)), key=lambda axis: (input.stride[axis], -axis))
+    for dims in steps:
+        order = [*(axis for axis in order if axis in dims), *(axis for axis in order if axis not in dims)]
+    return input.like(shape=shape, stride=layout.strides_in_order(shape, tuple(order)), dtype=kind)
 
 
 # --- complex to complex -----------------------------------------------------------------------------------------------
@@ -42,7 +43,7 @@ def _result(input: Spec, shape: tuple[int, ...], dims: Dims, kind: dtypes.dtype)
 
 def _c2c_rule(input: Spec, dims: Dims, norm: str, forward: bool) -> Spec:
     _refuse("fft", input, True)
-    return _result(input, tuple(input.shape), dims, input.dtype)
+    return _result(input, tuple(input.shape), (dims,), input.dtype)
 
 
 def _c2c(xp: ModuleType, input: Any, dims: Dims, norm: str, forward: bool) -> Any:
@@ -70,7 +71,7 @@ def _r2c_rule(input: Spec, dims: Dims, norm: str) -> Spec:
     _refuse("rfft", input, False)
     last = dims[-1]
     shape = (*input.shape[:last], input.shape[last] // 2 + 1, *input.shape[last + 1 :])
-    return _result(input, shape, dims, _complex_of(input))
+    return _result(input, shape, (dims, dims[-1:]), _complex_of(input))
 
 
 def _r2c(xp: ModuleType, input: Any, dims: Dims, norm: str) -> Any:
@@ -99,7 +100,8 @@ def fft_r2c(input: Tensor, dims: Dims, norm: str) -> Tensor:
 def _c2r_rule(input: Spec, dims: Dims, norm: str, size: int) -> Spec:
     _refuse("irfft", input, True)
     last = dims[-1]
-    return _result(input, (*input.shape[:last], size, *input.shape[last + 1 :]), dims, input.dtype.to_real())
+    shape = (*input.shape[:last], size, *input.shape[last + 1 :])
+    return _result(input, shape, (dims[:-1], dims[-1:]), input.dtype.to_real())
 
 
 def _c2r(xp: ModuleType, input: Any, dims: Dims, norm: str, size: int) -> Any:

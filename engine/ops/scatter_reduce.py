@@ -11,8 +11,10 @@ from typing import Any
 from engine.dims import wrap_dim
 from engine.dispatch import apply, define
 from engine.dtypes import FLOATING_CATEGORY, bool_, iinfo
+from engine.layout import preserve_strides
 from engine.ops.along_axis import check_along_axis, places_along, scatter, scatter_add
 from engine.ops.common import kept
+from engine.ops.copy import lay_out
 from engine.ops.factories import ones_like
 from engine.ops.index import index_put_
 from engine.ops.pointwise import div
@@ -150,4 +152,6 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     if not index.numel():
         return flat.reshape(input.shape)
     index_put_(flat, (0,), (index.reshape(-1),), source.reshape(-1), accumulate)
-    return flat.reshape(input.shape)
+    stride = preserve_strides(input.shape, input.stride())
+    written = flat.reshape(input.shape)
+    return written if stride == written.stride() else lay_out(written, stride)

@@ -258,14 +258,16 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     for size in reversed(sizes):
         result.append(rest % size)
         rest = rest // size
-    return tuple(reversed(result))
+    return stack(result[::-1], -1).unbind(-1) if result else ()
 
 
 # --- out-of-place forms of writes -------------------------------------------------------------------------------------
 
 
 def _written(input: Tensor, place: Any, src: Tensor, name: str) -> Tensor:
-    copy = input.clone()
+    spec = input._spec  # gaps stay gaps, as in PyTorch
+    spread = not spec.dense and layout.internal_overlap(spec.shape, spec.stride) != "yes"
+    copy = input.new_empty_strided(spec.shape, spec.stride).copy_(input) if spread else input.clone()
     view = place(copy)
     if view.shape != src.shape:
         raise RuntimeError(
@@ -308,7 +310,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with the slices of `source` written at `index` along an axis."""
-    return input.clone().index_copy_(dim, index, source)
+    return input.clone(memory_format=layout.contiguous_format).index_copy_(dim, index, source)
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:

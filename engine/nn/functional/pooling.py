@@ -6,6 +6,7 @@ from typing import Any
 
 import engine
 from engine import ops
+from engine.ops.windows import suggested_format
 from engine.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -108,7 +109,8 @@ def _max_unpool(dims: int) -> Callable[..., Tensor]:
             raise RuntimeError(f"Expected shape of indices to be: {list(input.shape)} but got: {list(indices.shape)}")
         outer = tuple(input.shape[:-dims])
         flat = engine.zeros(*outer, prod(size), dtype=input.dtype, device=input.device)
-        return flat.scatter(-1, indices.reshape(*outer, -1), input.reshape(*outer, -1)).reshape(*outer, *size)
+        back = flat.scatter(-1, indices.reshape(*outer, -1), input.reshape(*outer, -1)).reshape(*outer, *size)
+        return back.contiguous(memory_format=suggested_format(input._spec)) if dims == 2 else back
 
     max_unpool.__name__ = max_unpool.__qualname__ = f"max_unpool{dims}d"
     max_unpool.__doc__ = f"Puts values back where `max_pool{dims}d` found them, zeros elsewhere."
