@@ -5,7 +5,6 @@ from typing import Any, NoReturn
 
 from engine import backend, transfer
 from engine.autograd.modes import no_grad
-from engine.dtypes import FLOATING_CATEGORY
 from engine.layout import contiguous_strides
 from engine.methods import method
 from engine.ops import factories
@@ -169,17 +168,6 @@ def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tenso
             "a new tensor"
         )
     return self.copy_(quotient)
-
-
-_round_ = vars(Tensor)["round_"]
-
-
-@method
-def round_(self: Tensor, *, decimals: int = 0) -> Tensor:
-    """In-place round."""
-    if decimals or self.dtype.category < FLOATING_CATEGORY:
-        return self.copy_(self.round(decimals=decimals))
-    return _round_(self)
 
 
 for _alias, _name in {"swapdims_": "swapaxes_", "divide_": "div_", "true_divide_": "div_"}.items():

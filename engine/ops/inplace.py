@@ -269,6 +269,12 @@ def zero_(self: Tensor) -> Tensor:
     return overwrite(self, 0, "zero_")
 
 
+TENSORS_ONLY = {  # whose other operand PyTorch does not take as a number
+    *("atan2", "fmax", "fmin", "gcd", "hypot", "igamma", "igammac", "lcm", "logaddexp", "logaddexp2"),
+    *("logical_and", "logical_or", "logical_xor", "maximum", "minimum", "nextafter"),
+}
+
+
 def functional_inplace(name: str) -> Any:
     """The method `x.<name>_(...)` of a pointwise operator."""
     operator = OPERATORS[name]
@@ -278,7 +284,10 @@ def functional_inplace(name: str) -> Any:
             from engine.ops.pointwise import scaled
 
             others = (scaled(f"{name}_", self, others[0], alpha), *others[1:])
-        return inplace(operator, self, tuple(operand(other, f"{name}_") for other in others))
+        operands = tuple(operand(other, f"{name}_") for other in others)
+        if len(operands) == 1 and name in TENSORS_ONLY and isinstance(operands[0], Scalar):
+            raise TypeError(f"{name}_(): argument 'other' (position 1) must be Tensor, not {type(others[0]).__name__}")
+        return inplace(operator, self, operands)
 
     method.__name__ = method.__qualname__ = f"{name}_"
     method.__doc__ = f"In-place {name}: `self` becomes {name}(self, ...)."

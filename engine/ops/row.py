@@ -17,7 +17,7 @@ import numpy as np
 
 from engine import backend, iterator, layout
 from engine.dispatch import Operator, apply, apply_binary, apply_unary, define
-from engine.dtypes import INTEGER_CATEGORY, bfloat16, bool_, complex32, dtype, int64
+from engine.dtypes import INTEGER_CATEGORY, bfloat16, bool_, complex32, dtype
 from engine.operands import Scalar
 from engine.ops.common import (
     common_dtype,
@@ -25,6 +25,7 @@ from engine.ops.common import (
     operand,
     refuse_dtypes,
 )
+from engine.ops.inplace import TENSORS_ONLY
 from engine.ops.out import write_into
 from engine.ops.scalars import bounds, wrapped
 from engine.plan import Plan
@@ -59,8 +60,6 @@ def result_spec(name: str, flavour: str, refused: str, *specs: Spec) -> Spec:
         raise NotImplementedError(
             f"{name}: engine.float16 with complex operands gives complex32, which no tensor can have; use x.float()"
         )
-    if name == "square" and kind is bool_:  # PyTorch's is a power, and one of bools is an integer
-        kind = int64
     planned = iterator.plan(
         tuple(spec.operand if meet is None or spec.dtype is meet else converted_operand(spec) for spec in specs)
     )
@@ -244,11 +243,7 @@ def pointwise(
     return operator
 
 
-_TENSORS_ONLY = {
-    *("atan2", "fmax", "fmin", "gcd", "hypot", "igamma", "igammac", "lcm", "logaddexp", "logaddexp2"),
-    *("logical_and", "logical_or", "logical_xor", "maximum", "minimum", "nextafter"),
-}
-_TENSOR_FIRST = _TENSORS_ONLY | {"copysign", "eq", "fmod", "ge", "gt", "le", "lt", "ne"}
+_TENSOR_FIRST = TENSORS_ONLY | {"copysign", "eq", "fmod", "ge", "gt", "le", "lt", "ne"}
 _NUMBERS_ONLY = frozenset({"add", "div", "floor_divide", "mul", "sub"})  # take two numbers as well
 
 
@@ -257,7 +252,7 @@ def refuse_numbers(name: str, input: Any, other: Any) -> None:
     numbers = [isinstance(value, Scalar) for value in (input, other)]
     if (numbers[0] and name in _TENSOR_FIRST) or (all(numbers) and name not in _NUMBERS_ONLY):
         raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input._array).__name__}")
-    if numbers[1] and name in _TENSORS_ONLY:
+    if numbers[1] and name in TENSORS_ONLY:
         raise TypeError(f"{name}(): argument 'other' (position 2) must be Tensor, not {type(other._array).__name__}")
 
 

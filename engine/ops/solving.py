@@ -257,7 +257,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
 FACTOR = define(
     "linalg_factor",
-    rule=lambda input, upper: input.like(shape=input.shape),
+    rule=lambda input, upper: input.like(stride=layout.preserve_strides(input.shape, input.stride)),
     forward=lambda xp, input, upper: (xp.triu if upper else xp.tril)(input),
     backward=(lambda g: g,),
     attributes="upper",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 import engine
-from engine import ops
+from engine.operands import Scalar
 from tests.op_samples.table import Array, add, draw, fixed, random, raw, whole
 
 _SHAPES = [(3, 4), (), (0, 3), (2, 3, 2, 2)]
@@ -151,7 +151,7 @@ for _name, _reference in _BINARY.items():
         add(_name, raw(_name), _b, _a, reference=_reference)
     add(
         _name,
-        lambda x, name=_name: getattr(ops, name)(x, 0.75),
+        lambda x, name=_name: raw(name)(x, Scalar(0.75)),
         draw(3, 4),
         reference=lambda x, f=_reference: f(x, 0.75),
     )

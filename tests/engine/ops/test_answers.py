@@ -162,7 +162,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         RuntimeError,
         "can't be cast",
     ),
-    "square_ of bools": (lambda: (M > 0).square_(), RuntimeError, "can't be cast"),
+    "square_ of bools": (lambda: (M > 0).square_(), RuntimeError, "square"),
     "heaviside_ of two dtypes": (lambda: M.clone().heaviside_(M.double()), RuntimeError, "different dtypes"),
     "narrow from a vector": (lambda: engine.narrow(M, 0, PLACES, 1), RuntimeError, "0-dim integral"),
     "istft of another number of frequencies": (
