@@ -25,7 +25,7 @@ avg_pool_gradient conv_weight_gradient cummax cummin cumprod cumsum layer_norm l
 masked_fill pixel_shuffle pixel_unshuffle pool_scatter scaled_dot_product_attention softmax topk
 """,
     PERMUTED: """
-batch_norm_inference batch_norm_training cat conv cummax cummin cumprod cumsum fft_c2c gather group_norm index_select
+batch_norm_inference batch_norm_training cat conv cummax cummin cumprod cumsum gather group_norm index_select
 lay_out layer_norm linalg_cholesky linalg_factor linalg_inv linalg_lu_factor linalg_solve log_softmax logcumsumexp
 logsigmoid masked_fill pool_gather pow rms_norm scaled_dot_product_attention scatter scatter_reduce softmax tril triu
 """,
