@@ -39,7 +39,7 @@ scaled_dot_product_attention softmax sort stack std topk var vector_norm view_ba
     PERMUTED: """
 adaptive_max_pool amax amin as_strided_backward as_strided_gather avg_pool avg_pool_gradient batch_norm_inference
 batch_norm_training cat col2im complex constant_pad_nd conv conv_transposed conv_weight_gradient cross_entropy cummax
-cummin cumprod cumsum diagonal embedding embedding_backward fft_c2c fft_c2r fft_r2c flip gather group_norm gru im2col
+cummin cumprod cumsum diagonal embedding embedding_backward fft_c2r fft_r2c flip gather group_norm gru im2col
 index_backward index_get index_select kthvalue lay_out layer_norm linalg_cholesky linalg_det linalg_eigh linalg_factor
 linalg_inv linalg_lu_factor linalg_pinv linalg_slogdet linalg_solve linalg_svd linear log_softmax logcumsumexp
 logsigmoid lstm masked_fill matmul max_dim max_pool max_pool_with_indices mean median median_dim min_dim mode nll_loss
