@@ -249,10 +249,10 @@ _NUMBERS_ONLY = frozenset({"add", "div", "floor_divide", "mul", "sub"})  # take 
 
 def refuse_numbers(name: str, input: Any, other: Any) -> None:
     """Raises TypeError for numbers where PyTorch's functions take Tensors; Python's operators do not ask."""
-    numbers = [isinstance(value, Scalar) for value in (input, other)]
-    if (numbers[0] and name in _TENSOR_FIRST) or (all(numbers) and name not in _NUMBERS_ONLY):
+    first, second = isinstance(input, Scalar), isinstance(other, Scalar)
+    if first and (second or name in _TENSOR_FIRST):
         raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input._array).__name__}")
-    if numbers[1] and name in TENSORS_ONLY:
+    if second and name in TENSORS_ONLY:
         raise TypeError(f"{name}(): argument 'other' (position 2) must be Tensor, not {type(other._array).__name__}")
 
 
@@ -265,14 +265,17 @@ def _public(operator: Operator, arity: int) -> Callable[..., Tensor]:
                 raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
             return apply_unary(operator, input) if out is None else write_into(out, operator, (input,))
     elif arity == 2:
+        particular = name not in _NUMBERS_ONLY
 
         def function(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:  # type: ignore[misc]
             if type(input) is not Tensor:
                 input = operand(input, name)
-                refuse_numbers(name, input, other)
+                if particular:
+                    refuse_numbers(name, input, other)
             if type(other) is not Tensor:
                 other = operand(other, name)
-                refuse_numbers(name, input, other)
+                if particular:
+                    refuse_numbers(name, input, other)
             return apply_binary(operator, input, other) if out is None else write_into(out, operator, (input, other))
     else:
 
