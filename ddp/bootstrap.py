@@ -153,12 +153,18 @@ def _start_mpi(MPI: Any) -> None:
 
 def stop_world() -> None:
     """Leave the world; MPI itself goes on until the process ends. `start_world` may be called again."""
+    world = forget_world()
+    if world.comm is not None:
+        world.comm.Free()
+
+
+def forget_world() -> World:
+    """The same for a world whose communicator somebody else frees."""
     global _world
     world, _world = default_world(), None
     if sys.excepthook is _end_job:
         sys.excepthook = _other_excepthook
-    if world.comm is not None:
-        world.comm.Free()
+    return world
 
 
 def default_world() -> World:

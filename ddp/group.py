@@ -55,8 +55,8 @@ class ProcessGroup(Methods):
     refused: list[str] = field(init=False, default_factory=list, repr=False)
     """Why transports of device memory that would come before the chosen one do not serve."""
     _meetings: dict[str, Meeting] = field(init=False, default_factory=dict, repr=False)
-    abandoned: bool = field(init=False, default=False, repr=False)
-    """Messages that nobody has received are on their way in its communicator, which is therefore never freed."""
+    unsettled: int = field(init=False, default=0, repr=False)
+    """Messages that this rank has sent over its communicator, less those that it has received."""
     models: int = field(init=False, default=0, repr=False)
     """How many DistributedDataParallel there have been: their channels are named by it."""
 
@@ -141,7 +141,7 @@ class ProcessGroup(Methods):
         return self._rooms[key]
 
     def close(self) -> None:
-        """Collective: gives back what it has taken. The communicator itself belongs to whoever made it."""
+        """Collective: gives back what it has taken, its communicator too (`ddp.leaving`)."""
         with self.meeting("destroy_process_group"):
             if self._transport is not None:
                 self._transport.close()
@@ -151,8 +151,11 @@ class ProcessGroup(Methods):
             self._on_devices.clear()
             self._rooms.clear()
             if self.lines is not None:
-                self.lines.free()
+                self.lines.leave()
                 self.lines = None
+            elif self.comm is not None and self.size() == 1:
+                self.comm.Free()
+                self.comm = None
 
     def forget_channels(self) -> None:
         """What this rank contributed counts no more: a later group may have the same name."""
@@ -268,8 +271,6 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
         leaving.forget_channels()
         if leaving in subgroups:
             subgroups.remove(leaving)
-            if leaving.comm is not None and not leaving.abandoned:
-                leaving.comm.Free()
         return
     for closing in (*subgroups, leaving):
         closing.close()
@@ -279,7 +280,7 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
     for closed in (*subgroups, leaving):
         closed.forget_channels()
     subgroups.clear()
-    bootstrap.stop_world()
+    bootstrap.forget_world()
 
 
 subgroups: list[ProcessGroup] = []

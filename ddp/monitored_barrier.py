@@ -43,7 +43,7 @@ def monitored_barrier(
     tag = _TAGS[number % len(_TAGS)]
     missing = (_take_attendance if members.rank == 0 else _attend)(members.comm, tag, seconds)
     if missing:
-        members.abandoned = True
+        members.unsettled += 1  # what was sent to those that are missing
         names = name_ranks([members.ranks[rank] for rank in missing])
         raise RuntimeError(
             f"[Rank {members.ranks[members.rank]}]: {names} failed to pass monitored_barrier in {seconds:g} s "

@@ -143,6 +143,7 @@ class _Sending(Work):
         self._label_bytes = _label(tensor, members.rank)
         self._values = elements(tensor).view(np.uint8)
         self._requests = [comm.Isend(part, to, tag) for part in (self._label_bytes, *pieces(self._values))]
+        members.unsettled += 1
         self._channel = _channel(members, members.rank, to, tag)
         self._number = self._channel.contribute()
 
@@ -197,6 +198,7 @@ class _Receiving(Work):
                 self._receive(sender)
         if all(request.Test() for request in self._requests):
             store(self._tensor, in_shape(self._values, self._tensor))
+            self._members.unsettled -= 1
             self._end()
 
     def _difference(self, source: int) -> ValueError:

@@ -24,6 +24,7 @@ from ddp import calls
 from ddp.agreement import name_ranks
 from ddp.calls import Account, Call
 from ddp.futures import Future
+from ddp.leaving import free_settled, leave
 from ddp.messages import Messages
 from ddp.progress import Channel, begin_wait, end_wait
 from engine.capture.effects import unreplayable
@@ -137,6 +138,7 @@ class Lines:
 
     def __init__(self, group: "ProcessGroup") -> None:
         assert group.comm is not None
+        free_settled()
         self.group = group
         self.checks = group.comm.Dup()
         self.bytes = group.comm.Dup()
@@ -159,11 +161,11 @@ class Lines:
         found = [request for work in self.moving for request in work._requests]
         return [self.checking[0].check, *found] if self.checking else found
 
-    def free(self) -> None:
-        """Collective. What is under way keeps its communicators, to the end of MPI."""
-        if not self.checking and not self.moving:
-            for comm in (self.checks, self.bytes, self.words):
-                comm.Free()
+    def leave(self) -> None:
+        """Collective, but waits for nobody: the group's communicators are not used any more."""
+        assert self.group.comm is not None
+        comms = self.words, self.checks, self.bytes, self.group.comm
+        leave(comms, len(self.checking) + len(self.moving), self.group.unsettled)
 
 
 _busy: dict[int, Lines] = {}  # by id, those with something under way

@@ -19,7 +19,7 @@ from ddp.doctor.trials import TRIALS
 from ddp.group import resolve
 
 _TIMEOUT = 120.0  # seconds that a rank waits for the others; the watchdog ends the job then
-_LIMIT = 240.0  # seconds for all of it, MPI's own start included, which no watchdog sees
+_LIMIT = 240.0  # seconds for all of it; where a call of MPI holds the interpreter lock, no watchdog of ours sees it
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ddp import backward, bootstrap, group, progress, subgroups, work
+from ddp import backward, bootstrap, group, leaving, progress, subgroups, work
 from ddp.agreement import name_ranks
 from ddp.calls import calling_line
 from engine.random import default_generator
@@ -28,7 +28,7 @@ _DICTIONARIES: list[dict[Any, Any]] = [
     _monitored._barriers,
     vars(default_generator),
 ]
-_LISTS: list[list[Any]] = [group.subgroups, backward._running, _monitored._on_their_way]
+_LISTS: list[list[Any]] = [group.subgroups, backward._running, _monitored._on_their_way, leaving._left]
 
 
 class Ended(BaseException):

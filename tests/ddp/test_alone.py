@@ -138,6 +138,18 @@ def messages_are_posted() -> Iterator[Callable[[], Any]]:
         work.wait()
 
 
+@case
+def a_message_that_nobody_receives() -> Iterator[Callable[[], Any]]:
+    """It is there when the group is destroyed, and comes to none of those that get numbers of its communicators."""
+    me, size = ddp.get_rank(), ddp.get_world_size()
+    group = ddp.new_group()
+    yield lambda: [ddp.isend(engine.ones(2), other, group) for other in range(size) if other != me]
+    ddp.destroy_process_group(group)
+    for own in [ddp.new_group([me], use_local_synchronization=True) for _ in range(8)]:
+        ddp.barrier(own)
+        ddp.destroy_process_group(own)
+
+
 # Groups --------------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import ddp
 import engine
-from ddp import GroupMember
+from ddp import GroupMember, leaving
 from engine.kernels import waiting
 from tests.ddp.test_bootstrap import run_alone
 
@@ -408,6 +408,20 @@ def test_everything_works_alone_without_mpi() -> None:
     result = run_alone(ALONE, MPI4PY_LIBMPI="missing-libmpi.so")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "isend: rank 0 is this process itself; a message needs another one\n"
+
+
+@SEVERAL
+def test_communicators_are_freed_when_all_ranks_have_left_their_group(group, ranks: int) -> None:
+    made = ddp.new_group()
+    comms = made.comm, made.lines.words, made.lines.checks, made.lines.bytes
+    ddp.all_reduce(engine.ones(2), group=made)
+    if made.rank == 0:
+        ddp.send(engine.ones(2), 1, made)
+    elif made.rank == 1:
+        ddp.recv(engine.ones(2), 0, made)
+    ddp.destroy_process_group(made)
+    while any(comms):  # false when freed
+        leaving.free_settled()
 
 
 @SEVERAL
