@@ -123,10 +123,12 @@ def _reflected(operator: Operator, ordered: bool, in_numpy: Callable[[Any, Any],
 
 
 def _matmul(self: Tensor, other: Any) -> Any:
+    """`self @ other`: see `engine.matmul`."""
     return ops.matmul(self, other) if isinstance(other, Tensor) else NotImplemented
 
 
 def _reflected_matmul(self: Tensor, other: Any) -> Any:
+    """`array @ self`: NumPy computes, and the result is a Tensor."""
     return self.__array_wrap__(other @ self.__array__()) if isinstance(other, np.ndarray) else NotImplemented
 
 
@@ -137,13 +139,35 @@ def _inplace_operator(operator: Operator) -> Callable[[Tensor, Any], Tensor]:
     return method
 
 
+def _negative(self: Tensor) -> Tensor:
+    """`-self`: see `engine.neg`."""
+    return apply_unary(OPERATORS["neg"], self)
+
+
+def _positive(self: Tensor) -> Tensor:
+    """`+self`: the tensor itself."""
+    return self
+
+
 def _invert(self: Tensor) -> Tensor:
+    """`~self`: see `engine.bitwise_not`. Raises: TypeError for floating point and complex tensors."""
     if self.dtype.category > INTEGER_CATEGORY:
         raise TypeError(
             f"~ (operator.invert) is only implemented on integer and Boolean-type tensors, got {self.dtype}; compare "
             "first, as in ~(x > 0)"
         )
     return ops.bitwise_not(self)
+
+
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
+_BITS = {"and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_SIGNS = _ARITHMETIC | _BITS | _COMPARISONS
+
+
+def _attach(name: str, method: Any, text: str) -> None:
+    method.__name__, method.__qualname__, method.__doc__ = name, f"Tensor.{name}", text
+    setattr(Tensor, name, method)
 
 
 def _attach_operators() -> None:
@@ -159,16 +183,18 @@ def _attach_operators() -> None:
     }
     for symbol, name in (symmetric | ordered).items():
         operator = OPERATORS[name]
-        setattr(Tensor, f"__{symbol}__", _binary(operator))
+        sign, see = _SIGNS[symbol], f"see `engine.{name}`"
+        _attach(f"__{symbol}__", _binary(operator), f"`self {sign} other`: {see}.")
         in_numpy = getattr(builtin_operators, f"__{symbol}__")
-        setattr(Tensor, f"__r{symbol}__", _reflected(operator, symbol in ordered, in_numpy))
-        setattr(Tensor, f"__i{symbol}__", _inplace_operator(operator))
-    for symbol, name in {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}.items():
-        setattr(Tensor, f"__{symbol}__", _binary(OPERATORS[name]))
+        reflected = _reflected(operator, symbol in ordered, in_numpy)
+        _attach(f"__r{symbol}__", reflected, f"`other {sign} self`, where `other` is no Tensor: {see}.")
+        _attach(f"__i{symbol}__", _inplace_operator(operator), f"`self {sign}= other`, in this memory: {see}.")
+    for symbol in _COMPARISONS:
+        _attach(f"__{symbol}__", _binary(OPERATORS[symbol]), f"`self {_SIGNS[symbol]} other`: see `engine.{symbol}`.")
     Tensor.__matmul__ = _matmul  # type: ignore[method-assign]
     Tensor.__rmatmul__ = _reflected_matmul  # type: ignore[method-assign]
-    Tensor.__neg__ = lambda self: apply_unary(OPERATORS["neg"], self)  # type: ignore[method-assign]
-    for symbol, function in {"pos": lambda self: self, "abs": ops.abs, "invert": _invert}.items():
+    Tensor.__neg__ = _negative  # type: ignore[method-assign]
+    for symbol, function in {"pos": _positive, "abs": ops.abs, "invert": _invert}.items():
         setattr(Tensor, f"__{symbol}__", function)
     Tensor.__getitem__ = index.getitem  # type: ignore[method-assign]
     Tensor.__setitem__ = index.setitem  # type: ignore[method-assign]
@@ -195,10 +221,12 @@ def _attach_methods() -> None:
 
 
 def _reversed_axes(self: Tensor) -> Tensor:
+    """A view with the axes in reverse order."""
     return ops.permute(self, tuple(range(self.ndim))[::-1])
 
 
 def _transposed(self: Tensor) -> Tensor:
+    """A view with the last two axes exchanged. Raises: RuntimeError for a 1-d tensor."""
     if self.ndim == 1:
         raise RuntimeError(
             "tensor.mT and tensor.H are only supported on matrices or batches of matrices. Got 1-D tensor; "
@@ -209,6 +237,7 @@ def _transposed(self: Tensor) -> Tensor:
 
 
 def _hermitian(self: Tensor) -> Tensor:
+    """The conjugate transpose of a matrix. Raises: RuntimeError for tensors that are not 0-d or 2-d."""
     if self.ndim not in (0, 2):
         raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
     return ops.adjoint(self)

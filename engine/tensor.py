@@ -101,6 +101,7 @@ class Tensor:
     _view_version: int  # set where there is a _base (`engine.autograd.versions`)
 
     def __init__(self, array: Any = None, spec: Any = None, *sizes: int) -> None:
+        """See the class."""
         if spec.__class__ is not Spec:  # 15 ns of about 200
             from engine.legacy import construct
 
@@ -153,7 +154,9 @@ class Tensor:
         """Bytes of one element."""
         return self._spec.dtype.itemsize
 
-    element_size = lambda self: self._spec.dtype.itemsize  # noqa: E731
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self._spec.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -537,22 +540,27 @@ class Tensor:
         return array.astype(np.float32).tolist() if self._spec.dtype.name == "bfloat16" else array.tolist()
 
     def __bool__(self) -> bool:
+        """Whether the one element is not zero. Raises: RuntimeError for several elements."""
         if self._spec.numel != 1:
             raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous; use .any() or .all()")
         return bool(self.item())
 
     def __float__(self) -> float:
+        """The one element as a Python float."""
         return float(self._single())
 
     def __int__(self) -> int:
+        """The one element as a Python int."""
         return int(self._single())
 
     def __index__(self) -> int:
+        """The one element of an integer tensor, where Python wants an index."""
         if self._spec.dtype.category > 1:
             raise TypeError(f"only integer tensors of a single element can be converted to an index, got {self.dtype}")
         return int(self._single())
 
     def __complex__(self) -> complex:
+        """The one element as a Python complex."""
         return complex(self._single())
 
     def _single(self) -> Any:
@@ -563,24 +571,29 @@ class Tensor:
         return self.item()
 
     def __len__(self) -> int:
+        """Size of the first axis. Raises: TypeError for a 0-d tensor."""
         if not self._spec.ndim:
             raise TypeError("len() of a 0-d tensor")
         return self._spec.shape[0]
 
     def __hash__(self) -> int:
+        """By identity: `==` compares elements."""
         return id(self)
 
     def __format__(self, specification: str) -> str:
+        """A 0-d tensor is formatted as its number."""
         if self._spec.ndim or self.is_meta or not (specification or type(self) is Tensor):
             return object.__format__(self, specification)
         return format(self.item(), specification)
 
     def __repr__(self) -> str:
+        """The elements, abridged as `engine.set_printoptions` says, with dtype, device and gradient history."""
         from engine.printing import tensor_repr
 
         return tensor_repr(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The memory as a NumPy array, copied where the dtype asks for it."""
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
@@ -608,14 +621,17 @@ class Tensor:
         return self._array.__dlpack__(**keywords)
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """Type and number of the device, as DLPack counts them."""
         return self._array.__dlpack_device__()
 
     def __iter__(self) -> Any:
+        """The slices along the first axis. Raises: TypeError for a 0-d tensor."""
         if not self._spec.ndim:
             raise TypeError("iteration over a 0-d tensor")
         return iter(self.unbind(0))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        """For pickle. Raises: RuntimeError for a tensor with a history."""
         if self.grad_fn is not None:
             raise RuntimeError("only leaf Tensors can be pickled; call .detach() first")
         return (
@@ -633,6 +649,7 @@ class Tensor:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Tensor":
+        """A leaf with memory of its own. Raises: RuntimeError for a tensor with a history."""
         if id(self) in memo:
             return memo[id(self)]
         if self.grad_fn is not None:
