@@ -10,7 +10,6 @@ and they go away, with whatever still runs in them, when the block ends.
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,14 @@ _AGENT = """#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 host=$1; shift
 exec ip netns exec "$host" unshare --uts bash -c "hostname $host; $*"
+"""
+
+_REMOVE = """
+read -r
+for name; do
+    ip netns pids "$name" | xargs -r kill -9
+    ip netns delete "$name"
+done
 """
 
 
@@ -105,12 +112,18 @@ def two_hosts() -> Iterator[Hosts]:
     if missing := [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]:
         raise NotPossibleError(f"there is no {' and no '.join(missing)} (packages iproute2, util-linux)")
     names = tuple(f"allstride{os.getpid()}{letter}" for letter in "ab")
-    made: list[str] = []
+    # It holds the other end of a pipe of ours, so it also acts when this process is killed.
+    remover = subprocess.Popen(
+        ["bash", "-c", _REMOVE, "bash", *names],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     with tempfile.TemporaryDirectory(prefix="allstride-hosts-") as folder:
         try:
             for name in names:
                 _must("ip", "netns", "add", name)
-                made.append(name)
             _must(*f"ip link add e0 netns {names[0]} type veth peer name e0 netns {names[1]}".split())
             for number, name in enumerate(names, 1):
                 inside = ["ip", "-netns", name]
@@ -120,8 +133,7 @@ def two_hosts() -> Iterator[Hosts]:
                 cable = _shape(name)
             yield Hosts((names[0], names[1]), Path(folder), cable)
         finally:
-            for name in made:
-                _remove(name)
+            remover.communicate()
 
 
 def _shape(name: str) -> str:
@@ -138,14 +150,6 @@ def _must(*command: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
         raise NotPossibleError(f"{' '.join(command)}: {ended.stderr.strip()}")
-
-
-def _remove(name: str) -> None:
-    running = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout
-    for pid in running.split():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGKILL)
-    subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
 def main() -> None:
