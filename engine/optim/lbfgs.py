@@ -16,9 +16,9 @@ class LBFGS(Optimizer):
 
     One parameter group. `step(closure)` runs up to `max_iter` iterations; the closure clears the gradients, computes
     the loss, calls backward and returns the loss. A complex number counts as two real ones. State, of the first
-    parameter: func_evals, n_iter, d, t, old_dirs, old_stps, ro, H_diag, prev_flat_grad, prev_loss. Nocedal (1980),
-    torch.optim.LBFGS. Raises: ValueError for a negative lr or several groups; RuntimeError for another line search
-    than "strong_wolfe".
+    parameter: func_evals, n_iter, d, t, old_dirs, old_stps, ro, H_diag, al, prev_flat_grad, prev_loss. Nocedal
+    (1980), torch.optim.LBFGS. Raises: ValueError for a negative lr or several groups; RuntimeError for another line
+    search than "strong_wolfe".
     """
 
     def __init__(
@@ -126,23 +126,23 @@ class LBFGS(Optimizer):
         changes, steps, ro = state["old_dirs"], state["old_stps"], state["ro"]
         change = gradient - state["prev_flat_grad"]
         moved = state["d"] * float(state["t"])
-        product = float(change.dot(moved))
-        if product > 1e-10:
+        product = change.dot(moved)
+        if float(product) > 1e-10:
             if len(changes) == history_size:
                 for history in (changes, steps, ro):
                     history.pop(0)
             changes.append(change)
             steps.append(moved)
             ro.append(1.0 / product)
-            state["H_diag"] = product / float(change.dot(change))
-        factors = [0.0] * len(changes)
+            state["H_diag"] = product / change.dot(change)
+        factors = state.setdefault("al", [None] * history_size)
         direction = -gradient
         for at in reversed(range(len(changes))):
-            factors[at] = float(steps[at].dot(direction)) * float(ro[at])
-            direction.add_(changes[at], alpha=-factors[at])
-        direction.mul_(float(state["H_diag"]))
+            factors[at] = steps[at].dot(direction) * ro[at]
+            direction.add_(changes[at], alpha=-float(factors[at]))
+        direction.mul_(state["H_diag"])
         for at in range(len(changes)):
-            direction.add_(steps[at], alpha=factors[at] - float(changes[at].dot(direction)) * float(ro[at]))
+            direction.add_(steps[at], alpha=float(factors[at] - changes[at].dot(direction) * ro[at]))
         state["d"] = direction
 
     def _search(

@@ -37,6 +37,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.min_lrs = one_per_group("min_lr", optimizer, min_lr)
         self.default_min_lr = None if isinstance(min_lr, list | tuple) else min_lr
         self.mode = mode
+        self.mode_worse = math.inf if mode == "min" else -math.inf
         self.patience = patience
         self.threshold = threshold
         self.threshold_mode = threshold_mode
@@ -48,7 +49,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     def _reset(self) -> None:
         """Forgets the best value."""
-        self.best = math.inf if self.mode == "min" else -math.inf
+        self.best = self.mode_worse
         self.cooldown_counter = 0
         self.num_bad_epochs = 0
 

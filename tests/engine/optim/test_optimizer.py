@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import math
 import pickle
 import pkgutil
 from typing import Any
@@ -361,6 +362,37 @@ def test_scheduler_errors() -> None:
         schedulers.CyclicLR(optim.Adagrad([ones(2)]), 0.1, 0.2)
     with pytest.raises(ValueError, match="Factor"):
         schedulers.ReduceLROnPlateau(optimizer, factor=1.0)
+
+
+def test_lbfgs_keeps_the_state_of_pytorchs() -> None:
+    """Names and kinds, as a checkpoint holds them: products are Tensors, places of the history not in use are None."""
+    parameter = engine.tensor([1.0, -2.0], requires_grad=True)
+    optimizer = optim.LBFGS([parameter], lr=0.1, max_iter=4, history_size=5)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (parameter**4).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    kept = optimizer.state_dict()["state"][0]
+    names = "func_evals n_iter d t old_dirs old_stps ro H_diag al prev_flat_grad prev_loss"
+    assert set(kept) == set(names.split())
+    assert [isinstance(each, engine.Tensor) for each in kept["al"]] == [True, True, True, False, False]
+    assert kept["al"][3:] == [None, None]
+    assert all(isinstance(each, engine.Tensor) and each.dim() == 0 for each in [*kept["ro"], kept["H_diag"]])
+    again = optim.LBFGS([parameter], lr=0.1, max_iter=4, history_size=5)
+    again.load_state_dict(optimizer.state_dict())
+    again.step(closure)
+    assert again.state_dict()["state"][0]["n_iter"] == 8
+
+
+@pytest.mark.parametrize(("mode", "worst"), [("min", math.inf), ("max", -math.inf)])
+def test_plateau_keeps_the_worst_value_of_its_mode(mode: str, worst: float) -> None:
+    scheduler = optim.lr_scheduler.ReduceLROnPlateau(optim.SGD([ones(2)]), mode=mode)
+    assert scheduler.state_dict()["mode_worse"] == worst
+    assert scheduler.best == worst
 
 
 def test_lbfgs_minimises_over_complex_parameters_as_over_their_parts() -> None:
