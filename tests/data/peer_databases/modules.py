@@ -67,6 +67,8 @@ class Module:
         theirs = self.info.module_cls(*given.args, **given.kwargs).to(self.dtype).train(self.training)
         call, keywords = list(case.forward_input.args), dict(case.forward_input.kwargs)
         if self.layout is torch.channels_last:
+            if self.info.is_lazy or any(each.dim() == 5 for each in theirs.parameters()):
+                return  # neither library converts these
             if not any(isinstance(each, torch.Tensor) and each.dim() == 4 for each in (*call, *keywords.values())):
                 return
             theirs = theirs.to(memory_format=torch.channels_last)

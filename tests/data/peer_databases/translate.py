@@ -98,11 +98,30 @@ def counterpart(value: Any) -> Any:
         )
     if isinstance(value, types.FunctionType) and value.__module__.startswith("torch.testing"):
         return _rewritten(value)
+    if isinstance(value, torch.nn.TransformerEncoderLayer):
+        return _encoder_layer(value)
     if isinstance(value, torch.nn.Module) or getattr(type(value), "__module__", "").startswith("torch._ops"):
         raise Missing(str(value))
     if isinstance(value, types.FunctionType) and value.__module__.startswith("torch."):
         raise Missing(f"{value.__module__.removeprefix('torch.')}.{value.__name__}")
     return value
+
+
+def _encoder_layer(theirs: torch.nn.TransformerEncoderLayer) -> engine.nn.TransformerEncoderLayer:
+    """One of the same shape, which TransformerEncoder copies; its numbers do not matter."""
+    attention = theirs.self_attn
+    return engine.nn.TransformerEncoderLayer(
+        attention.embed_dim,
+        attention.num_heads,
+        dim_feedforward=theirs.linear1.out_features,
+        dropout=theirs.dropout.p,
+        activation=counterpart(theirs.activation),
+        layer_norm_eps=theirs.norm1.eps,
+        batch_first=attention.batch_first,
+        norm_first=theirs.norm_first,
+        bias=theirs.linear1.bias is not None,
+        dtype=counterpart(theirs.linear1.weight.dtype),
+    )
 
 
 def _rewritten(function: types.FunctionType) -> Callable[..., Any]:
