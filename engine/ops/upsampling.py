@@ -13,7 +13,7 @@ import numpy as np
 
 from engine import layout
 from engine.dispatch import apply, define
-from engine.dtypes import FLOATING_CATEGORY, float32, uint8
+from engine.dtypes import FLOATING_CATEGORY, float64, uint8
 from engine.layout import MemoryFormat
 from engine.ops.resample import AxisMap, resample
 from engine.ops.windows import formatted, suggested_format
@@ -83,6 +83,17 @@ def _antialiased(old: int, new: int, scale: float | None, align_corners: bool, c
 
 
 @lru_cache(1024)
+def _byte_map(mode: str, old: int, new: int, scale: float | None, align_corners: bool, antialias: bool) -> AxisMap:
+    """The weights as multiples of 2^-p that fit into 16 bits, halves away from 0 (PyTorch's kernel of bytes)."""
+    exact = _axis_map(mode, old, new, scale, align_corners, antialias)
+    largest, bits = exact.weights.max(), 0
+    while bits < 22 and int(0.5 + largest * 2 ** (bits + 1)) < 1 << 15:
+        bits += 1
+    whole = np.trunc(exact.weights * 2**bits + np.copysign(0.5, exact.weights))
+    return AxisMap(old, exact.indices, whole / 2**bits)
+
+
+@lru_cache(1024)
 def _axis_map(mode: str, old: int, new: int, scale: float | None, align_corners: bool, antialias: bool) -> AxisMap:
     if mode.startswith("nearest"):
         return _nearest(old, new, scale, align_corners, exact=mode == "nearest-exact")
@@ -111,8 +122,9 @@ def upsample(
             "output size "
             f"{list(size)}"
         )
+    plan = _byte_map if input.dtype is uint8 and len(size) == 2 and not mode.startswith("nearest") else _axis_map
     maps = tuple(
-        _axis_map(mode, old, new, scale, align_corners, antialias)
+        plan(mode, old, new, scale, align_corners, antialias)
         for old, new, scale in zip(input.shape[2:], size, scales, strict=True)
     )
     wanted = suggested_format(input._spec)
@@ -120,7 +132,7 @@ def upsample(
         return resample(input, maps, wanted)
     if input.dtype is not uint8:
         raise NotImplementedError(f'"{mode}" not implemented for {input.dtype}; convert with .float()')
-    values = input.to(float32)
+    values = input.to(float64)  # in which the weights' multiples are summed exactly
     for axis in reversed(range(len(maps))):
         steps = [_axis_map("nearest", now, now, None, False, False) for now in values.shape[2:]]  # as they are
         steps[axis] = maps[axis]
