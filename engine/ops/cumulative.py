@@ -3,6 +3,7 @@
 from types import ModuleType
 from typing import Any
 
+from engine import dtypes
 from engine.dims import wrap_dim
 from engine.dispatch import Operator, apply, define
 from engine.dtypes import FLOATING_CATEGORY, int64
@@ -10,6 +11,7 @@ from engine.ops.combine import cat
 from engine.ops.common import in_single_precision, refuse_complex, require_real, running
 from engine.ops.elementwise import logaddexp
 from engine.ops.extrema import values_indices
+from engine.ops.selection import where
 from engine.spec import Spec
 from engine.tensor import Tensor
 
@@ -66,14 +68,21 @@ def _logcumsumexp_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
     if nd.records:
         if not out.numel():
             return g
-        top = out.detach().max()
-        sums = (g * (top - out).exp()).flip(dim).cumsum(dim).flip(dim)
-        return sums * (input - top).exp()
+        return _logcumsumexp_gains(g, input, out, dim) - _logcumsumexp_gains(-g, input, out, dim)
     # Positive and negative parts by their logarithms: the exponentials of `out` itself may not be representable.
     xp = nd.xp
     g, input, out = map(in_single_precision, (g, input, out))
     gains = xp.exp(input + _backward_sums(xp, xp.log(xp.maximum(g, 0)) - out, dim))
     return gains - xp.exp(input + _backward_sums(xp, xp.log(xp.maximum(-g, 0)) - out, dim))
+
+
+def _logcumsumexp_gains(g: Tensor, input: Tensor, out: Tensor, dim: int) -> Tensor:
+    """What the positive elements of g contribute, by their logarithms; the rest is as good as log 0, but finite, so
+    that its own derivative is 0 and not NaN.
+    """
+    positive = g.detach() > 0
+    logarithms = where(positive, where(positive, g, 1.0).log(), dtypes.finfo(g.dtype).min / 4)
+    return (input + logcumsumexp((logarithms - out).flip(dim), dim).flip(dim)).exp()
 
 
 LOGCUMSUMEXP = define(
