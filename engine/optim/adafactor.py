@@ -62,13 +62,13 @@ class Adafactor(Optimizer):
         with no_grad():
             for group in self.param_groups:
                 for parameter in group["params"]:
+                    if parameter.is_complex():
+                        raise RuntimeError("Adafactor does not support complex parameters")
                     if parameter.grad is not None:
                         self._update_one(group, parameter, parameter.grad)
         return loss
 
     def _update_one(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> None:
-        if gradient.is_complex():
-            raise RuntimeError("Adafactor does not support complex parameters")
         state = self.state[parameter]
         if not state:
             self._start_one(state, parameter)

@@ -395,6 +395,12 @@ def test_plateau_keeps_the_worst_value_of_its_mode(mode: str, worst: float) -> N
     assert scheduler.best == worst
 
 
+def test_adafactor_refuses_complex_parameters_before_they_have_a_gradient() -> None:
+    optimizer = optim.Adafactor([engine.ones(2, 3, dtype=engine.complex64)])
+    with pytest.raises(RuntimeError, match="Adafactor does not support complex parameters"):
+        optimizer.step()
+
+
 def test_lbfgs_minimises_over_complex_parameters_as_over_their_parts() -> None:
     start = engine.tensor([[1.0, -2.0], [0.5, 3.0]])
     target = engine.tensor([[0.25, 1.0], [-1.0, 2.0]])
