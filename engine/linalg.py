@@ -212,8 +212,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     """X that minimises the Frobenius norm of A X - B, the residuals, the rank and the singular values.
 
     The solution is the pseudo-inverse's, whatever the LAPACK driver; that says what comes with it, and what does not
-    is empty: "gelsy" (the default) gives ranks; "gels" residuals; "gelsd" and "gelss" both, and singular values.
-    Residuals are those of full-rank A with more rows than columns. Raises: RuntimeError for other drivers.
+    is empty: "gelsy" (the default) gives ranks; "gels" residuals; "gelsd" and "gelss" both, and singular values. The
+    first two results have derivatives. Residuals are those of full-rank A with more rows than columns. Raises:
+    RuntimeError for other drivers.
     """
     driver = driver or "gelsy"
     if driver not in ("gels", "gelsy", "gelsd", "gelss"):
@@ -226,11 +227,13 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     solution = lay_out(solution, solving.column_major(solution._spec, tuple(solution.shape)).stride)
     ranks = matrix_rank(A.detach(), rtol=rcond)
     rows, columns = A.shape[-2:]
-    residuals = values = A.new_empty(0, dtype=A.dtype.to_real())
+    values = A.new_empty(0, dtype=A.dtype.to_real())
     if driver != "gelsy" and rows > columns and bool((ranks == columns).all()):
         residuals = (matmul(A, solution) - right).abs().square().sum(-2)
+    else:  # differentiable as the solution is
+        residuals = solution.reshape(-1)[:0].real.clone()
     if driver in ("gelsd", "gelss"):
-        values = svdvals(A)
+        values = svdvals(A.detach())
     if driver == "gels":
         ranks = A.new_empty(0, dtype=dtypes.int64)
     return LeastSquares(solution.squeeze(-1) if vector else solution, residuals, ranks, values)

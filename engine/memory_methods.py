@@ -138,7 +138,9 @@ def subtract_(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
 
 @method
 def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: Any = None) -> Tensor:
-    """Fills with exp of draws from N(mean, std²)."""
+    """Fills with exp of draws from N(mean, std²). Raises: RuntimeError for a std that is not above 0."""
+    if not std > 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     return self.normal_(mean, std, generator=generator).exp_()
 
 

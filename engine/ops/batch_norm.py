@@ -291,6 +291,8 @@ def batch_norm(
     (unbiased variance) in place; otherwise by the running ones. Raises: RuntimeError for vectors that do not have C
     elements, or missing running statistics outside training.
     """
+    if input.ndim == 1 and not input.numel():
+        return input.clone()  # no channels and nothing to normalise
     if not training:
         if running_mean is None or running_var is None:
             raise RuntimeError(

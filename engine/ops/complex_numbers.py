@@ -13,6 +13,7 @@ from engine import backend, dtypes
 from engine.dispatch import Operator, apply, define
 from engine.layout import contiguous_format
 from engine.ops.common import require_tensors
+from engine.ops.out import deliver
 from engine.ops.row import FUNCTIONS, floating, pointwise, result_spec
 from engine.spec import Spec
 from engine.tensor import Tensor
@@ -144,9 +145,9 @@ def conj(input: Tensor) -> Tensor:
 
 def conj_physical(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The complex conjugate in new memory; a real tensor as it is."""
-    if out is None and not input.is_complex():
-        return input
-    return FUNCTIONS["conj"](input, out=out)
+    if out is not None:
+        return deliver(out, conj_physical, input)
+    return FUNCTIONS["conj"](input) if input.is_complex() else input
 
 
 def resolve_conj(input: Tensor) -> Tensor:

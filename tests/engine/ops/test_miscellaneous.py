@@ -192,3 +192,58 @@ def test_cov_of_complex_numbers_with_weights() -> None:
     counts, weights = np.array([1, 2, 1, 3]), np.array([0.5, 1.0, 2.0, 0.25])
     got = engine.cov(engine.from_numpy(x), fweights=engine.from_numpy(counts), aweights=engine.from_numpy(weights))
     np.testing.assert_allclose(got.numpy(), np.cov(x, fweights=counts, aweights=weights), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("mode", "answer"),
+    [
+        ("bilinear", [[31, 81, 94], [100, 150, 92], [169, 113, 55]]),
+        ("bicubic", [[28, 83, 94], [99, 176, 94], [173, 111, 52]]),
+    ],
+)
+def test_images_of_bytes_have_weights_of_sixteen_bits(mode: str, answer: list[list[int]]) -> None:
+    """Which decide sums that lie near a half: PyTorch 2.13's own numbers."""
+    image = engine.arange(16).mul(37).remainder(256).to(engine.uint8).reshape(1, 1, 4, 4)
+    image = image.expand(1, 3, 4, 4)
+    assert engine.nn.functional.interpolate(image, size=(3, 3), mode=mode)[0, 2].tolist() == answer
+
+
+def test_gradient_of_logcumsumexp_over_a_wide_range_is_recorded_without_nan() -> None:
+    input = engine.tensor([-800.0, 1.0, -500.0, 1e4], dtype=engine.float64, requires_grad=True)
+    weights = engine.tensor([1.0, -2.0, 3.0, -4.0], dtype=engine.float64, requires_grad=True)
+    (gradient,) = engine.autograd.grad(engine.logcumsumexp(input, 0), input, weights, create_graph=True)
+    np.testing.assert_allclose(gradient.detach().numpy(), [1, 1, 0, -4], atol=1e-12)
+    scales = engine.tensor([1.0, 2.0, 3.0, 4.0], dtype=engine.float64)
+    second = engine.autograd.grad((gradient * scales).sum(), [input, weights])
+    np.testing.assert_allclose(second[0].numpy(), [0, 0, 0, 0], atol=1e-10)
+    np.testing.assert_allclose(second[1].numpy(), [1, 2, 2, 4], rtol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [2, 5])
+def test_of_lstsq_the_solution_and_the_residuals_have_derivatives(rows: int) -> None:
+    A = engine.randn(rows, 3, dtype=engine.float64, requires_grad=True)
+    found = linalg.lstsq(A, engine.randn(rows, 2, dtype=engine.float64), driver="gelsd")
+    assert [each.requires_grad for each in found] == [True, True, False, False]
+    (gradient,) = engine.autograd.grad([found.solution, found.residuals], A, [engine.ones(3, 2), found.residuals])
+    assert gradient.shape == A.shape
+    assert gradient.isfinite().all()
+
+
+def test_conj_physical_writes_bools() -> None:
+    out = engine.zeros(2, dtype=engine.bool)
+    assert engine.conj_physical(engine.tensor([True, False]), out=out) is out
+    assert out.tolist() == [True, False]
+
+
+def test_log_normal_needs_a_deviation() -> None:
+    with pytest.raises(RuntimeError, match=r"expects std > 0\.0, but found std=0"):
+        engine.ones(3).log_normal_(0, 0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_a_row_of_nothing_is_empty(training: bool) -> None:
+    nothing = engine.zeros(0, requires_grad=True)
+    out = engine.nn.functional.batch_norm(nothing, engine.zeros(0), engine.zeros(0), training=training)
+    assert tuple(out.shape) == (0,)
+    out.sum().backward()
+    assert nothing.grad is not None
