@@ -130,8 +130,9 @@ def strike(case: Case, reference: dict[int, str]) -> Ending:
             ending.problems.append("time")
         if code is None or (code not in fault.codes if fault.codes else code == 0):
             ending.problems.append("code")
-        first = re.search(r"\brank (\d+)", text)
-        if first is None or int(first[1]) != case.victim:
+        # Who waits may be said in the same breath as for whom: "rank 0 has been waiting in ... for 5 s, for rank 1".
+        first = re.search(r"\brank \d+ has been waiting .*, for rank (\d+)|\brank (\d+)", text)
+        if first is None or int(first[1] or first[2]) != case.victim:
             ending.problems.append("culprit")
         if not re.search(fault.cause, text):
             ending.problems.append("cause")
