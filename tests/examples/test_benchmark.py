@@ -17,9 +17,8 @@ from tests.examples.running import ROOT, command, run
 PEER = {
     "__init__.py": """
         import sys, types, ddp, engine
-        from mpi4py import MPI
-        # What comes after its last barrier ends the process at once, which MPI would take for a failure.
-        distributed = types.SimpleNamespace(**vars(ddp) | {"barrier": MPI.Finalize})
+        # What comes after its last barrier ends the process at once, which ddprun takes for a failure.
+        distributed = types.SimpleNamespace(**vars(ddp) | {"barrier": sys.exit})
         parallel = types.ModuleType("torch.nn.parallel")
         parallel.DistributedDataParallel = ddp.DistributedDataParallel
         sys.modules |= {"torch.nn": engine.nn, "torch.nn.parallel": parallel}
