@@ -196,6 +196,9 @@ def prepare_environment(environment: MutableMapping[str, str]) -> None:
     """Settings of MPI libraries that must be there before MPI starts; what the user set stays."""
     for variable, value in _OPEN_MPI_SETTINGS.items():
         environment.setdefault(variable, value)
+    if environment.get("OMPI_COMM_WORLD_SIZE", "") == environment.get("OMPI_COMM_WORLD_LOCAL_SIZE"):
+        # One host: UCX would look for networks, and print into the output where there is no /sys to look in.
+        environment.setdefault("OMPI_MCA_pml", "^ucx")
 
 
 def check_size(launch: Launch | None, environment: Mapping[str, str], size: int) -> None:

@@ -45,7 +45,8 @@ OPEN_MPI = Mpi(
     as_root=("--allow-run-as-root",),
     # osc/ucx prints an error for each window where there is no such network; btl/ofi makes MPI_Init take 1.0 s longer.
     defaults={"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi"},
-    defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp"},  # each rank would listen on the network for nobody
+    # Each rank would listen on the network for nobody; UCX looks for networks, and prints where it finds none.
+    defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp", "OMPI_MCA_pml": "^ucx"},
     # A rank that waits gives its core to one that works.
     defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
 )

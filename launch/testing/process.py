@@ -49,6 +49,7 @@ def start_process(
         # What ddp/bootstrap.py sets, for programs that start MPI without it.
         "OMPI_MCA_osc": "^ucx",
         "OMPI_MCA_btl": "^ofi",
+        "OMPI_MCA_pml": "^ucx",
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
     }
     if os.geteuid() == 0:

@@ -115,6 +115,15 @@ def test_settings_of_the_user_stay() -> None:
     assert environment == {"OMPI_MCA_osc": "ucx", "OMPI_MCA_btl": "^ofi"}
 
 
+def test_ucx_is_for_jobs_on_several_hosts() -> None:
+    one = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    several = one | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    for environment in (one, several):
+        prepare_environment(environment)
+    assert one["OMPI_MCA_pml"] == "^ucx"
+    assert "OMPI_MCA_pml" not in several
+
+
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")], ids=["python", "python -m mpi4py"])
 def test_an_exception_on_one_rank_ends_all_with_its_traceback(runner) -> None:
     program = START + "if world.rank == 1:\n    raise KeyError('lost')\nworld.comm.Barrier()\n"

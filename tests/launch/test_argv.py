@@ -109,7 +109,12 @@ def test_every_mpi_has_a_case() -> None:
 
 def test_settings_of_the_user_win() -> None:
     variables = job_variables(OPEN_MPI, plan_of(), {"OMPI_MCA_osc": "rdma"})
-    assert variables == {"OMPI_MCA_osc": "rdma", "OMPI_MCA_btl": "^ofi,tcp", "OMP_NUM_THREADS": "2"}
+    assert variables == {
+        "OMPI_MCA_osc": "rdma",
+        "OMPI_MCA_btl": "^ofi,tcp",
+        "OMPI_MCA_pml": "^ucx",
+        "OMP_NUM_THREADS": "2",
+    }
 
 
 @pytest.mark.parametrize("mpi", [OPEN_MPI, OPEN_MPI_4])
