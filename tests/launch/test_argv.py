@@ -33,10 +33,11 @@ def plan_of(
     return plan._replace(variables={"OMP_NUM_THREADS": "2"})
 
 
-VARIABLES = "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMP_NUM_THREADS"
+VARIABLES = "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS"
+SEVERAL_HOSTS = VARIABLES.replace("-x OMPI_MCA_pml ", "")  # UCX may serve there
 CROWDED = (
     "--map-by slot:OVERSUBSCRIBE --bind-to none "
-    "-x OMPI_MCA_btl -x OMPI_MCA_mpi_yield_when_idle -x OMPI_MCA_osc -x OMP_NUM_THREADS"
+    "-x OMPI_MCA_btl -x OMPI_MCA_mpi_yield_when_idle -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS"
 )
 CASES = [
     (
@@ -57,12 +58,12 @@ CASES = [
     (
         OPEN_MPI,
         plan_of(hosts=(Host("a", 2, 4), Host("b", 3, 4)), nproc=5),
-        f"-n 5 --host a:2,b:3 --map-by slot:PE=1 --bind-to core {VARIABLES}",
+        f"-n 5 --host a:2,b:3 --map-by slot:PE=1 --bind-to core {SEVERAL_HOSTS}",
     ),
     (  # the nodes of a Slurm job are not named: mpirun asks Slurm
         OPEN_MPI,
         plan_of(hosts=(Host("", 2, 4), Host("", 2, 4)), nproc=4),
-        f"-n 4 --map-by slot:PE=2 --bind-to core {VARIABLES}",
+        f"-n 4 --map-by slot:PE=2 --bind-to core {SEVERAL_HOSTS}",
     ),
     (
         OPEN_MPI_4,
