@@ -10,7 +10,8 @@ def test_run_job_returns_what_the_program_did() -> None:
     program = """
 import sys
 from mpi4py import MPI
-print(MPI.COMM_WORLD.rank, sys.argv[1])
+print(MPI.COMM_WORLD.rank, sys.argv[1], flush=True)
+MPI.COMM_WORLD.Barrier()  # the first that ends with 1 may end the others
 raise SystemExit(MPI.COMM_WORLD.rank)
 """
     result = run_job(program, 2, timeout=60, args=("word",))
