@@ -71,7 +71,7 @@ def main() -> int:
 
 def missing_gpu(given: argparse.Namespace) -> str:
     """What a process of engine says is missing; empty where it finds a GPU."""
-    asked = "import engine.backend as b\ntry: b.require_cupy()\nexcept RuntimeError as error: print(error)"
+    asked = "import engine.memory.backend as b\ntry: b.require_cupy()\nexcept RuntimeError as error: print(error)"
     if given.runner:
         return ""
     done = subprocess.run([sys.executable, "-c", asked], env=environment(), capture_output=True, text=True, check=True)

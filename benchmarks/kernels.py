@@ -20,23 +20,21 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from engine.kernels import (
-    activation,
-    batch_norm,
-    conv,
-    embedding,
-    loss,
-    norm,
-    optimizer,
-    piecewise,
-    pool,
-    product,
-    reduce,
-    softmax,
-)
-from engine.layout import channels_last
-from engine.ops import conv_direct
-from engine.ops.windows import ConvWindow
+from engine.ops.activation.kernels import piecewise
+from engine.ops.activation.kernels import smooth as activation
+from engine.ops.conv import direct as conv_direct
+from engine.ops.conv.kernels import columns as conv
+from engine.ops.embedding import kernels as embedding
+from engine.ops.loss import kernels as loss
+from engine.ops.matmul.kernels import product
+from engine.ops.norm.kernels import batch_norm
+from engine.ops.norm.kernels import layer_norm as norm
+from engine.ops.pooling import kernels as pool
+from engine.ops.reduce import kernels as reduce
+from engine.ops.shared.windows import ConvWindow
+from engine.ops.softmax import kernels as softmax
+from engine.optim import kernels as optimizer
+from engine.rules.layout import channels_last
 
 Sides = dict[str, Callable[[], object]]
 Cases = Iterator[tuple[str, list[int], Sides]]

@@ -23,8 +23,9 @@ import numpy as np
 import ddp
 import engine
 import engine.nn.functional as F
-from engine import nn, report
-from engine.optim import flat
+from engine import nn
+from engine.optim import slabs as flat
+from engine.reports import layout_report as report
 
 CALLS = 200  # of a small operation in one round: so few that most rounds run without an interruption
 ROUNDS_OF_CALLS = 15  # as many rounds for small operations as for training steps

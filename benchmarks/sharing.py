@@ -20,7 +20,7 @@ import training
 import workloads
 
 import engine
-from engine import threads
+from engine.memory import threads
 
 WARMUP, STEPS = 4, 12
 

@@ -1,9 +1,10 @@
 """engine: tensors, automatic differentiation, neural network layers, optimizers and data loading, with PyTorch's names.
 
 Importing it switches NumPy's floating point warnings off on this thread (dividing by zero gives inf here, as in
-PyTorch, and says nothing), tells glibc to keep freed memory for the next step (`engine.allocator`), and, where NumPy is
-not imported yet, OpenBLAS's threads to sleep after a product (OPENBLAS_THREAD_TIMEOUT, unless it is set). Tracebacks
-that end the program are printed without the engine's own frames (`engine.tracebacks`; ALLSTRIDE_TRACEBACK=full).
+PyTorch, and says nothing), tells glibc to keep freed memory for the next step (`engine.memory.allocator`), and, where
+NumPy is not imported yet, OpenBLAS's threads to sleep after a product (OPENBLAS_THREAD_TIMEOUT, unless it is set).
+Tracebacks that end the program are printed without the engine's own frames (`engine.errors.tracebacks`;
+ALLSTRIDE_TRACEBACK=full).
 """
 
 # ruff: noqa: F401, F403, I001 - the public face: `as` says to type checkers that a name is exported, and what engine.ops
@@ -17,7 +18,7 @@ from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 # OpenBLAS reads it when NumPy is imported: 2^16 cycles instead of 2^26 that its threads spin after each product, on
-# cores that ours need (`engine.threads`).
+# cores that ours need (`engine.memory.threads`).
 _environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 import numpy as _np
@@ -25,16 +26,14 @@ import numpy as _np
 from engine import (
     autograd as autograd,
     linalg as linalg,
-    memory_methods as memory_methods,
     methods as methods,
-    more_methods as more_methods,
     ops as ops,
     random as random,
     special as special,
 )
-from engine import dtypes as _dtypes
-from engine.absent import found as _found
-from engine.allocator import keep_freed_memory as _keep_freed_memory
+from engine.rules import dtypes as _dtypes
+from engine.errors.absent import found as _found
+from engine.memory.allocator import keep_freed_memory as _keep_freed_memory
 from engine.autograd.modes import (
     enable_grad as enable_grad,
     inference_mode as inference_mode,
@@ -44,12 +43,12 @@ from engine.autograd.modes import (
     no_grad as no_grad,
     set_grad_enabled as set_grad_enabled,
 )
-from engine.device import (
+from engine.rules.device import (
     device as device,
     get_default_device as get_default_device,
     set_default_device as set_default_device,
 )
-from engine.dtypes import (
+from engine.rules.dtypes import (
     bfloat16 as bfloat16,
     cdouble as cdouble,
     cfloat as cfloat,
@@ -73,8 +72,8 @@ from engine.dtypes import (
     short as short,
     uint8 as uint8,
 )
-from engine.layout import MemoryFormat as _MemoryFormat
-from engine.layout import (
+from engine.rules.layout import MemoryFormat as _MemoryFormat
+from engine.rules.layout import (
     channels_last as channels_last,
     channels_last_3d as channels_last_3d,
     contiguous_format as contiguous_format,
@@ -109,17 +108,17 @@ from engine.older import (
     svd as svd,
 )
 from engine.ops import *
-from engine.ops.taking_out import wrapped as _wrapped
-from engine.printing import (
+from engine.ops.writing.taking_out import wrapped as _wrapped
+from engine.tensor.printing import (
     get_printoptions as get_printoptions,
     printoptions as printoptions,
     set_printoptions as set_printoptions,
 )
-from engine.promotion import (
+from engine.rules.promotion import (
     can_cast as can_cast,
     promote_types as promote_types,
 )
-from engine.queries import (
+from engine.ops.pointwise.queries import (
     allclose as allclose,
     equal as equal,
     is_complex as is_complex,
@@ -137,27 +136,27 @@ from engine.random import (
     seed as seed,
     set_rng_state as set_rng_state,
 )
-from engine.report import (
+from engine.reports.layout_report import (
     LayoutBreach as LayoutBreach,
     LayoutError as LayoutError,
     LayoutWarning as LayoutWarning,
     layout_report as layout_report,
     set_layout_report as set_layout_report,
 )
-from engine.settings import (
+from engine.rules.precision import (
     are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
     get_float32_matmul_precision as get_float32_matmul_precision,
     set_float32_matmul_precision as set_float32_matmul_precision,
     use_deterministic_algorithms as use_deterministic_algorithms,
 )
-from engine.spec import Size as Size
+from engine.rules.spec import Size as Size
 from engine.tensor import Tensor as Tensor
-from engine.threads import (
+from engine.memory.threads import (
     get_num_threads as get_num_threads,
     set_num_threads as set_num_threads,
 )
-from engine.trace import trace as trace
-from engine.tracebacks import install as _shorten_tracebacks
+from engine.reports.trace import trace as trace
+from engine.errors.tracebacks import install as _shorten_tracebacks
 
 
 def _assert(condition: _Any, message: str) -> None:
@@ -187,6 +186,7 @@ newaxis = None
 # Imported when first asked for: a program that only computes need not wait for them.
 _ON_DEMAND = (
     *("accelerator", "amp", "backends", "cuda", "data", "distributions", "fft", "func", "fx", "hub", "jit"),
+    "library",
     *("multiprocessing", "nn", "onnx", "optim", "serialization", "testing", "utils", "version"),
 )
 
@@ -219,7 +219,7 @@ def __getattr__(name: str) -> _Any:
     if name in _ON_DEMAND:
         return _importlib.import_module(f"engine.{name}")
     if name.endswith("Tensor"):
-        from engine.legacy import TYPES
+        from engine.ops.creation.constructors import TYPES
 
         if name in TYPES:
             return TYPES[name]

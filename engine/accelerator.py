@@ -16,7 +16,7 @@ from engine.cuda import reset_accumulated_memory_stats as reset_accumulated_memo
 from engine.cuda import reset_peak_memory_stats as reset_peak_memory_stats
 from engine.cuda import set_stream as set_stream
 from engine.cuda import synchronize as synchronize
-from engine.device import device
+from engine.rules.device import device
 
 current_device_index = current_device_idx = cuda.current_device
 set_device_index = set_device_idx = cuda.set_device

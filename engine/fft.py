@@ -11,9 +11,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from engine import dtypes, ops
-from engine.dims import wrap_dim
-from engine.ops.taking_out import wrapped as _wrapped
+from engine import ops
+from engine.calls.listening import heard
+from engine.ops.writing.taking_out import wrapped as _wrapped
+from engine.rules import dtypes
+from engine.rules.dims import wrap_dim
 from engine.tensor import Tensor
 
 Sizes = Sequence[int] | None
@@ -105,71 +107,85 @@ def _one(n: int | None) -> Sizes:
     return None if n is None else (n,)
 
 
+@heard
 def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The transform along one axis."""
     return _c2c("fft", input, _one(n), dim, norm, True)
 
 
+@heard
 def ifft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `fft`."""
     return _c2c("ifft", input, _one(n), dim, norm, False)
 
 
+@heard
 def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The first n // 2 + 1 frequencies of a real signal; the others are their conjugates."""
     return _r2c("rfft", input, _one(n), dim, norm)
 
 
+@heard
 def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `rfft`: a real signal of n samples (2 (frequencies - 1) of them by default)."""
     return _c2r("irfft", input, _one(n), dim, norm)
 
 
+@heard
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The real spectrum of a Hermitian signal, of which `input` is the first half."""
     return _c2r("hfft", ops.conj(input), _one(n), dim, _flipped(_norm("hfft", norm)))
 
 
+@heard
 def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `hfft`."""
-    return ops.conj(_r2c("ihfft", input, _one(n), dim, _flipped(_norm("ihfft", norm))))
+    return ops.conj_physical(_r2c("ihfft", input, _one(n), dim, _flipped(_norm("ihfft", norm))))
 
 
+@heard
 def fftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """The transform over several axes (all by default)."""
     return _c2c("fftn", input, s, dim, norm, True)
 
 
+@heard
 def ifftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """The inverse of `fftn`."""
     return _c2c("ifftn", input, s, dim, norm, False)
 
 
+@heard
 def rfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """`rfft` along the last of several axes, `fft` along the others."""
     return _r2c("rfftn", input, s, dim, norm)
 
 
+@heard
 def irfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """The inverse of `rfftn`."""
     return _c2r("irfftn", input, s, dim, norm)
 
 
+@heard
 def fft2(input: Tensor, s: Sizes = None, dim: Sequence[int] = (-2, -1), norm: str | None = None) -> Tensor:
     """`fftn` over two axes."""
     return _c2c("fft2", input, s, dim, norm, True)
 
 
+@heard
 def ifft2(input: Tensor, s: Sizes = None, dim: Sequence[int] = (-2, -1), norm: str | None = None) -> Tensor:
     """`ifftn` over two axes."""
     return _c2c("ifft2", input, s, dim, norm, False)
 
 
+@heard
 def rfft2(input: Tensor, s: Sizes = None, dim: Sequence[int] = (-2, -1), norm: str | None = None) -> Tensor:
     """`rfftn` over two axes."""
     return _r2c("rfft2", input, s, dim, norm)
 
 
+@heard
 def irfft2(input: Tensor, s: Sizes = None, dim: Sequence[int] = (-2, -1), norm: str | None = None) -> Tensor:
     """`irfftn` over two axes."""
     return _c2r("irfft2", input, s, dim, norm)

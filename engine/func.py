@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from engine.absent import absent
+from engine.errors.absent import absent
 from engine.nn.utils.stateless import functional_call as functional_call
 
 

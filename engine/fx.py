@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from engine.absent import absent
+from engine.errors.absent import absent
 
 
 def wrap(fn_or_name: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from engine.absent import absent
+from engine.errors.absent import absent
 
 
 def _refused(call: str) -> NoReturn:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
 
-from engine.absent import absent
+from engine.errors.absent import absent
 
 __all__ = [
     "Final",

@@ -1,5 +1,5 @@
 """`engine.linalg`: linear algebra with PyTorch's names (torch.linalg). Operators with derivatives are in
-`engine.ops.solving` and `engine.ops.decompositions`; the rest is composed here.
+`engine.ops.linalg.solving` and `engine.ops.linalg.decompositions`; the rest is composed here.
 
 Matrices in single and double precision, real or complex; leading axes are batches. A matrix that cannot be inverted or
 factorised raises `LinAlgError`, a RuntimeError.
@@ -9,29 +9,31 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from engine import backend, dtypes
-from engine.dims import wrap_dim
-from engine.dispatch import apply
-from engine.layout import contiguous_format
-from engine.ops import decompositions, solving
-from engine.ops.combine import cat, tril, triu
-from engine.ops.copy import lay_out
-from engine.ops.einsum import vector_product
-from engine.ops.factories import eye
-from engine.ops.index import wrap_device_array
-from engine.ops.lu import LU_FACTOR, permutation
-from engine.ops.lu import lu_factor as _lu_factor
-from engine.ops.matmul import matmul as matmul
-from engine.ops.norms import vector_norm as vector_norm
-from engine.ops.parts import diagonal as _diagonal
-from engine.ops.selection import constant_beside, where
-from engine.ops.shapes import diag_embed
-from engine.ops.solving import LinAlgError as LinAlgError
-from engine.ops.solving import cholesky as cholesky
-from engine.ops.solving import det as det
-from engine.ops.solving import inv as inv
-from engine.ops.solving import solve as solve
-from engine.ops.taking_out import wrapped as _wrapped
+from engine.calls.dispatch import apply
+from engine.calls.listening import heard
+from engine.memory import backend
+from engine.ops.copy.operator import lay_out
+from engine.ops.creation.factories import eye
+from engine.ops.index.operator import wrap_device_array
+from engine.ops.linalg import decompositions, solving
+from engine.ops.linalg.lu import LU_FACTOR, permutation
+from engine.ops.linalg.lu import lu_factor as _lu_factor
+from engine.ops.linalg.solving import LinAlgError as LinAlgError
+from engine.ops.linalg.solving import cholesky as cholesky
+from engine.ops.linalg.solving import det as det
+from engine.ops.linalg.solving import inv as inv
+from engine.ops.linalg.solving import solve as solve
+from engine.ops.matmul.einsum import vector_product
+from engine.ops.matmul.operator import matmul as matmul
+from engine.ops.pointwise.selection import constant_beside, where
+from engine.ops.reduce.norms import vector_norm as vector_norm
+from engine.ops.shape.combine import cat, tril, triu
+from engine.ops.shape.composed import diag_embed
+from engine.ops.views.parts import diagonal as _diagonal
+from engine.ops.writing.taking_out import wrapped as _wrapped
+from engine.rules import dtypes
+from engine.rules.dims import wrap_dim
+from engine.rules.layout import contiguous_format
 from engine.tensor import Tensor
 
 
@@ -110,11 +112,13 @@ def logdet(A: Tensor) -> Tensor:
     return sign.log() + logarithm if A.is_complex() else where(sign < 0, float("nan"), logarithm)
 
 
+@heard
 def qr(A: Tensor, mode: str = "reduced") -> QR:
     """Q with orthonormal columns and upper triangular R, A = Q R; `mode` "complete" gives a square Q, "r" only R."""
     return QR(*apply(decompositions.QR, (A,), (mode,)))
 
 
+@heard
 def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
     """Eigenvalues, ascending, and orthonormal eigenvectors of a symmetric matrix, of which one triangle is read."""
     if UPLO.upper() not in ("L", "U"):
@@ -122,11 +126,13 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
     return Eigh(*apply(decompositions.EIGH, (A,), (UPLO.upper(),)))
 
 
+@heard
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """The eigenvalues of a symmetric matrix, ascending."""
     return eigh(A, UPLO)[0]
 
 
+@heard
 def eig(A: Tensor) -> Eig:
     """Complex eigenvalues and eigenvectors of length 1 of a square matrix. The derivative needs distinct eigenvalues
     and a loss that does not depend on the phases of the vectors.
@@ -134,6 +140,7 @@ def eig(A: Tensor) -> Eig:
     return Eig(*apply(decompositions.EIG, (A,)))
 
 
+@heard
 def eigvals(A: Tensor) -> Tensor:
     """The complex eigenvalues of a square matrix."""
     return eig(A)[0]
@@ -174,6 +181,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     return cat([x.new_ones((*x.shape, 1)), x.unsqueeze(-1).expand((*x.shape, size - 1)).cumprod(-1)], -1)
 
 
+@heard
 def svd(A: Tensor, full_matrices: bool = True) -> SVD:
     """U, S, Vh with A = U diag(S) Vh, S descending. Derivatives of U and Vh need `full_matrices=False` or a square
     matrix.
@@ -181,11 +189,13 @@ def svd(A: Tensor, full_matrices: bool = True) -> SVD:
     return SVD(*apply(decompositions.SVD, (A,), (bool(full_matrices),)))
 
 
+@heard
 def svdvals(A: Tensor) -> Tensor:
     """The singular values, descending."""
     return svd(A, full_matrices=False)[1]
 
 
+@heard
 def pinv(
     A: Tensor,
     rcond: float | None = None,
@@ -208,6 +218,7 @@ def pinv(
     return apply(decompositions.PINV, (A,), (float(rtol), float(atol or 0.0)))
 
 
+@heard
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """X that minimises the Frobenius norm of A X - B, the residuals, the rank and the singular values.
 
@@ -272,16 +283,19 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
     return solve(A.mH if adjoint else A, B, left=left)
 
 
+@heard
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
     """(the inverse, 0 for each matrix). Raises: LinAlgError for a singular matrix, `check_errors` or not."""
     return inv(A), A.new_zeros(A.shape[:-2], dtype=dtypes.int32)
 
 
+@heard
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> tuple[Tensor, Tensor]:
     """(the factor, 0 for each matrix). Raises: LinAlgError where A is not positive-definite."""
     return cholesky(A, upper=upper), A.new_zeros(A.shape[:-2], dtype=dtypes.int32)
 
 
+@heard
 def matrix_rank(A: Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Tensor:
     """How many singular values exceed max(atol, rtol * the largest)."""
     values = svdvals(A.detach())
@@ -293,6 +307,7 @@ def matrix_rank(A: Tensor, *, atol: float | None = None, rtol: float | None = No
     return (values > limit).sum(-1)
 
 
+@heard
 def cond(A: Tensor, p: Any = None) -> Tensor:
     """The condition number with respect to a matrix norm (2 by default)."""
     if p in (None, 2, -2):
@@ -310,11 +325,13 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     return solve(kept, B, left=left)
 
 
+@heard
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """X with A X = B, given A's Cholesky factor."""
     return solve(_from_factor(L, upper), B)
 
 
+@heard
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of A, given its Cholesky factor."""
     return inv(_from_factor(L, upper))
@@ -341,6 +358,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     return matmul(square, A) if n & 1 else square
 
 
+@heard
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """The product of several matrices (the first and last may be vectors), in the cheapest order."""
     given = list(tensors)
@@ -381,11 +399,13 @@ def _in_cheapest_order(given: list[Tensor]) -> Tensor:
     return product(0, len(given) - 1)
 
 
+@heard
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The vector product along an axis of size 3; other axes broadcast."""
     return vector_product(input, other, dim)
 
 
+@heard
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Dot products along an axis; other axes broadcast."""
     return ((x.conj() if x.is_complex() else x) * y).sum(dim)
@@ -396,6 +416,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     return _diagonal(A, offset, dim1, dim2)
 
 
+@heard
 def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
@@ -425,6 +446,7 @@ def matrix_norm(
     raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
 
 
+@heard
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """A vector norm over `dim` (all axes without it and without an order), or a matrix norm over two axes."""
     axes = (dim,) if isinstance(dim, int) else dim
@@ -435,12 +457,14 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
     return matrix_norm(A, ord, (-2, -1) if axes is None else axes, keepdim, dtype=dtype)
 
 
+@heard
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """The inverse with respect to tensordot over the first `ind` axes."""
     rows, columns = tuple(A.shape[:ind]), tuple(A.shape[ind:])
     return inv(A.reshape(math.prod(rows), -1)).reshape(*columns, *rows)
 
 
+@heard
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     """X with tensordot(A, X, X.ndim) = B; `dims` are axes of A that are moved to its end first.
 

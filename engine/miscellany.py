@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from engine import layout
 from engine.autograd.modes import set_detect_anomaly
-from engine.dtypes import dtype, set_default_dtype
-from engine.ops import sampling
-from engine.ops.from_data import from_numpy
+from engine.ops.creation.from_data import from_numpy
+from engine.ops.random import sampling
 from engine.random import Generator
+from engine.rules import layout
+from engine.rules.dtypes import dtype, set_default_dtype
 from engine.tensor import Tensor
 
 
@@ -28,7 +28,7 @@ def set_default_tensor_type(t: Any) -> None:
 
     Raises: TypeError for unknown names and GPU classes, which set a device as well: use `set_default_device`.
     """
-    from engine.legacy import TYPES
+    from engine.ops.creation.constructors import TYPES
 
     if not isinstance(t, str):
         set_default_dtype(t.dtype)

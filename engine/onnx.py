@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from engine.absent import absent
+from engine.errors.absent import absent
 
 
 def export(*args: Any, **kwargs: Any) -> NoReturn:

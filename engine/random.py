@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from engine import backend
-from engine.device import CPU, device
-from engine.dtypes import uint8
-from engine.spec import spec_of
+from engine.calls.listening import heard
+from engine.memory import backend
+from engine.rules.device import CPU, device
+from engine.rules.dtypes import uint8
+from engine.rules.spec import spec_of
 from engine.tensor import Tensor
 
 _STATE_BYTES = 72  # magic, PCG64 state and increment (16 each), cached uint32 and its flag, seed
@@ -36,6 +37,7 @@ class Generator:
         self.device = CPU if device == "cpu" else _device(device)
         self.manual_seed(_DEFAULT_SEED)
 
+    @heard
     def manual_seed(self, seed: int) -> "Generator":
         """Restarts the stream from `seed`."""
         if not isinstance(seed, int):
@@ -65,6 +67,7 @@ class Generator:
         array = np.frombuffer(b"allPCG64" + words, np.uint8).copy()
         return Tensor(array, spec_of(array.shape, None, uint8))
 
+    @heard
     def set_state(self, new_state: Tensor) -> "Generator":
         """Restores what `get_state` returned.
 
@@ -189,8 +192,8 @@ class DeviceGenerator(Generator):
 
     def set_captured(self, captured: Any, calls: int) -> None:
         """Before a replay, on its stream: writes where its launches draw from, and takes their offsets."""
-        from engine.guard import on_gpu_of
-        from engine.kernels.cuda.random import set_state
+        from engine.memory.guard import on_gpu_of
+        from engine.ops.random.cuda.fills import set_state
 
         with on_gpu_of(captured):
             set_state(captured, *self.draw(calls)[1:])

@@ -51,7 +51,6 @@ from engine.ops import (
 from engine.ops import polygamma as polygamma
 from engine.ops import sigmoid as expit
 from engine.ops import sinc as sinc
-from engine.ops import softmax as softmax
 from engine.ops import (
     xlog1py as xlog1py,
 )
@@ -59,7 +58,8 @@ from engine.ops import xlogy as xlogy
 from engine.ops import (
     zeta as zeta,
 )
-from engine.ops.taking_out import wrapped as _wrapped
+from engine.ops.softmax import operator as softmax
+from engine.ops.writing.taking_out import wrapped as _wrapped
 
 __all__ = [
     "digamma",

@@ -5,14 +5,21 @@
     ddprun examples/digits.py --device cuda            # a rank for each GPU
     mpirun -n 4 python examples/digits.py --epochs 20  # any MPI launcher
 
-The batch size is the global one, so every world size sees the same batches and learns the same thing.
+    ddprun -n 3 examples/digits.py --shards 12 --steps 20  # the same bits on any number of ranks
+
+    ddprun -n 2 examples/digits.py --checkpoint out/states --resume auto  # stop it, and start it again
+
+The batch size is the global one, so every world size sees the same batches and learns the same thing; with the same
+--shards it learns it to the last bit, which `digest` in the last line tells.
 Rank 0 writes curves.png and digits.ckpt to --out; the last line of standard output is one JSON object.
 """
 
 import argparse
 import json
+import math
 import statistics
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import matplotlib
@@ -25,7 +32,7 @@ import ddp
 import engine
 import engine.nn as nn
 import engine.nn.functional as F
-from ddp import DistributedDataParallel, DistributedSampler
+from ddp import DistributedDataParallel, Job, ShardSampler, checkpoint
 from engine.data import DataLoader, TensorDataset
 from engine.optim import AdamW
 from engine.optim.lr_scheduler import CosineAnnealingLR
@@ -92,54 +99,73 @@ def plot(history: list[dict[str, float]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--steps", type=int, help="stop after so many steps, which may be in the middle of an epoch")
     parser.add_argument("--batch-size", type=int, default=48, help="samples in one step over all ranks")
+    parser.add_argument("--shards", type=int, help="into how many parts a step is cut; default: the number of ranks")
     parser.add_argument("--lr", type=float, default=1e-2, help="learning rate at the start; it falls to 0 as a cosine")
     parser.add_argument("--out", type=Path, default=Path("out/digits"), help="folder for the curves and the checkpoint")
+    parser.add_argument("--checkpoint", type=Path, help="directory for checkpoints that any number of ranks continues")
+    parser.add_argument("--checkpoint-every", type=int, default=100, help="steps from one to the next")
+    parser.add_argument("--resume", choices=["auto"], help="go on from the newest one there, if there is any")
     parser.add_argument("--device", default="cpu", help='"cuda" trains on GPUs')
     args = parser.parse_args()
 
     ddp.init_process_group()
     rank, world = ddp.get_rank(), ddp.get_world_size()
     device = engine.device(args.device)
-    if args.batch_size % world:
-        raise ValueError(
-            f"--batch-size {args.batch_size} does not divide over {world} ranks: give a multiple of {world}"
-        )
 
-    engine.manual_seed(0)
+    job = Job(args.shards, seed=0)
+    if args.batch_size % job.num_shards:
+        raise ValueError(
+            f"--batch-size {args.batch_size} does not divide over {job.num_shards} shards: give a multiple of "
+            f"{job.num_shards}"
+        )
     train_set, test_set = load_data()
-    # Sampler and loader drop what does not fill a global batch: that rest alone would differ between world sizes.
-    sampler = DistributedSampler(train_set, seed=0, drop_last=True)
-    loader = DataLoader(train_set, batch_size=args.batch_size // world, sampler=sampler, drop_last=True)
+    loader = DataLoader(train_set, batch_sampler=ShardSampler(train_set, args.batch_size, job))
 
     model = DigitsNet().to(device, memory_format=engine.channels_last)
-    net = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    net = DistributedDataParallel(model, gradient_as_bucket_view=True, job=job)
     optimizer = AdamW(net.parameters(), lr=args.lr, weight_decay=0.01)
     scheduler = CosineAnnealingLR(optimizer, T_max=args.epochs * len(loader))
 
-    history: list[dict[str, float]] = []
-    speeds = []
-    started = time.perf_counter()
-    for epoch in range(1, args.epochs + 1):
-        sampler.set_epoch(epoch)
-        loss_sum = engine.zeros((), device=device)
-        epoch_started = time.perf_counter()
-        for images, labels in tqdm(loader, desc=f"epoch {epoch}", leave=False, disable=rank != 0):
-            optimizer.zero_grad()
+    def train_step() -> list[engine.Tensor]:
+        """One step; the losses of this rank's shards."""
+        losses = []
+        for images, labels in job.shards(loader):
             logits = net(images.to(device, memory_format=engine.channels_last))
             # Without smoothing accuracy ends near 0.986.
             loss = F.cross_entropy(logits, labels.to(device), label_smoothing=0.1)
             loss.backward()
-            optimizer.step()
-            scheduler.step()
-            loss_sum += loss.detach()
-        speeds.append(len(loader) * args.batch_size / (time.perf_counter() - epoch_started))
+            losses.append(loss.detach())
+        optimizer.step()
+        scheduler.step()
+        return losses
 
-        ddp.all_reduce(loss_sum)
-        loss_mean, accuracy = loss_sum.item() / (world * len(loader)), evaluate(model, test_set)
-        history.append({"epoch": epoch, "loss": loss_mean, "accuracy": accuracy})
-        if rank == 0:
-            print(f"epoch {epoch:2d}   loss {loss_mean:.4f}   test accuracy {accuracy:.4f}", flush=True)
+    history: list[dict[str, float]] = []
+    speeds = []
+    started = time.perf_counter()
+    steps = args.epochs * len(loader) if args.steps is None else args.steps
+    states = {"job": job, "model": model, "optimizer": optimizer, "scheduler": scheduler, "history": history}
+    saving = checkpoint.Manager(args.checkpoint, states, every=args.checkpoint_every) if args.checkpoint else None
+    with saving or nullcontext():
+        if saving and args.resume:
+            saving.restore()
+            history = states["history"]
+        for epoch in range(len(history) + 1, math.ceil(steps / len(loader)) + 1):
+            losses: list[list[engine.Tensor]] = []
+            epoch_started = time.perf_counter()
+            left = range(job.step, min(epoch * len(loader), steps))  # of an epoch in which it was stopped, the rest
+            for _ in tqdm(left, desc=f"epoch {epoch}", leave=False, disable=rank != 0):
+                losses.append(job.run(train_step))
+                if saving:
+                    saving.step(job.step)
+            speeds.append(len(losses) * args.batch_size / (time.perf_counter() - epoch_started))
+
+            loss_mean = statistics.fmean(map(job.mean, losses)) if losses else math.nan
+            accuracy = evaluate(model, test_set)
+            history.append({"epoch": epoch, "loss": loss_mean, "accuracy": accuracy})
+            if rank == 0:
+                print(f"epoch {epoch:2d}   loss {loss_mean:.4f}   test accuracy {accuracy:.4f}", flush=True)
 
     if rank == 0:
         args.out.mkdir(parents=True, exist_ok=True)
@@ -149,9 +175,12 @@ def main() -> None:
             "test_accuracy": history[-1]["accuracy"],
             "train_loss": history[-1]["loss"],
             "world_size": world,
-            "samples_per_second": round(statistics.median(speeds), 1),
+            "samples_per_second": round(statistics.median(speeds), 1) if speeds else None,
             "seconds": round(time.perf_counter() - started, 2),
-            "epochs": args.epochs,
+            "epochs": len(history),
+            "steps": job.step,
+            "shards": job.num_shards,
+            "digest": ddp.digest(net, optimizer),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "curves": str(args.out / "curves.png"),
             "checkpoint": str(args.out / "digits.ckpt"),

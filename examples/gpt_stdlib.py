@@ -5,7 +5,13 @@
     ddprun examples/gpt_stdlib.py --device cuda      # a rank for each GPU
     ddprun -n 2 examples/gpt_stdlib.py --resume      # go on from --out/gpt.ckpt, bit for bit
 
-The batch size is the global one, so every world size trains on the same batches. Validation loss is in bits per
+    ddprun -n 2 examples/gpt_stdlib.py --checkpoint out/states --resume auto  # stop it, and start it again
+
+    ddprun -n 3 examples/gpt_stdlib.py --shards 12   # the same bits on any number of ranks
+    ddprun -n 3 --max-restarts 5 examples/gpt_stdlib.py --shards 12   # also where ranks are lost
+
+The batch size is the global one, so every world size trains on the same batches; with the same --shards it ends in the
+same bits, which `digest` in the last line tells. Validation loss is in bits per
 byte; the last line of standard output is one JSON object.
 """
 
@@ -13,6 +19,7 @@ import argparse
 import hashlib
 import json
 import math
+import os
 import statistics
 import sysconfig
 import time
@@ -26,7 +33,7 @@ import ddp
 import engine
 import engine.nn as nn
 import engine.nn.functional as F
-from ddp import DistributedDataParallel
+from ddp import DistributedDataParallel, Job, checkpoint
 from engine.optim import AdamW
 from engine.optim.lr_scheduler import LambdaLR
 
@@ -163,45 +170,58 @@ def learning_rate_factor(step: int, steps: int) -> float:
 
 def load_checkpoint(path: Path, run: dict[str, Any]) -> dict[str, Any]:
     """The checkpoint at `path`. Raises ValueError unless this example wrote it, with the settings in `run`."""
-    checkpoint = engine.load(path)
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("run"), dict):
+    saved = engine.load(path)
+    if not isinstance(saved, dict) or not isinstance(saved.get("run"), dict):
         raise ValueError(f"{path} is a checkpoint, but not one of examples/gpt_stdlib.py: choose another --out")
-    theirs = checkpoint["run"]
+    check_run(path, saved["run"], run)
+    return saved
+
+
+def check_run(path: Path, theirs: dict[str, Any], run: dict[str, Any]) -> None:
+    """Raises ValueError where the settings at `path` are other than those of this run."""
     for key, value in run.items():
         if theirs.get(key) != value:
             raise ValueError(f"{path} was written with {key} = {theirs.get(key)!r}, this run has {key} = {value!r}")
-    return checkpoint
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=800, help="optimizer steps; the learning rate's cosine ends there")
     parser.add_argument("--batch-size", type=int, default=24, help="sequences in one step over all ranks")
+    parser.add_argument("--shards", type=int, help="into how many parts a step is cut; default: the number of ranks")
     parser.add_argument("--accumulate", type=int, default=2, help="backward passes that share one step")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--context", type=int, default=64, help="bytes a sequence")
     parser.add_argument("--save-every", type=int, default=200, help="steps between evaluations and checkpoints")
     parser.add_argument("--sample", type=int, default=300, help="bytes to generate at the end")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    parser.add_argument("--checkpoint", type=Path, help="directory for checkpoints that any number of ranks continues")
+    parser.add_argument("--checkpoint-every", type=int, default=100, help="steps from one to the next")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="out",
+        choices=["auto", "out"],
+        help="auto: go on from the newest in --checkpoint, if there is any; out, or nothing: from the one in --out",
+    )
     parser.add_argument("--out", type=Path, default=Path("out/gpt_stdlib"), help="folder for the checkpoint")
     parser.add_argument("--device", default="cpu", help='"cuda" trains on GPUs')
     args = parser.parse_args()
 
     ddp.init_process_group()
     rank, world = ddp.get_rank(), ddp.get_world_size()
-    if args.batch_size % (world * args.accumulate):
+    job = Job(args.shards, seed=0)
+    if args.batch_size % (job.num_shards * args.accumulate):
         raise ValueError(
-            f"--batch-size {args.batch_size} does not divide over {world} ranks x {args.accumulate} backward passes: "
-            f"give a multiple of {world * args.accumulate}"
+            f"--batch-size {args.batch_size} does not divide over {job.num_shards} shards x {args.accumulate} backward "
+            f"passes: give a multiple of {job.num_shards * args.accumulate}"
         )
     if args.width % 32:
         raise ValueError(f"--width {args.width} does not divide into heads of 32: give a multiple of 32")
     train, validation = standard_library()
 
-    engine.manual_seed(0)
     model = GPT(args.layers, args.width, args.width // 32, args.context).to(args.device)
-    net = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    net = DistributedDataParallel(model, gradient_as_bucket_view=True, job=job)
     optimizer = AdamW(decay_groups(model), lr=LEARNING_RATE, betas=(0.9, 0.95), fused=True)
     scheduler = LambdaLR(optimizer, lambda step: learning_rate_factor(step, args.steps))
 
@@ -209,13 +229,18 @@ def main() -> None:
     shape = {key: getattr(args, key) for key in ("steps", "batch_size", "accumulate", "layers", "width", "context")}
     run = {**shape, "text": hashlib.sha256(train.tobytes() + validation.tobytes()).hexdigest()}
     path = args.out / "gpt.ckpt"
-    first_step = 0
-    if args.resume:
-        checkpoint = load_checkpoint(path, run)
-        model.load_state_dict(checkpoint["model"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        scheduler.load_state_dict(checkpoint["scheduler"])
-        first_step = checkpoint["step"]
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by ddprun --max-restarts
+    if args.resume == "out" or (restarted and args.resume is None and path.exists()):
+        saved = load_checkpoint(path, run)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        scheduler.load_state_dict(saved["scheduler"])
+        job.load_state_dict(saved["job"])
+    held = {"job": job, "model": model, "optimizer": optimizer, "scheduler": scheduler, "run": run}
+    saving = checkpoint.Manager(args.checkpoint, held, every=args.checkpoint_every) if args.checkpoint else None
+    if saving and args.resume == "auto" and saving.restore():
+        check_run(args.checkpoint, held["run"], run)
+    first_step = job.step
     if rank == 0:
         args.out.mkdir(parents=True, exist_ok=True)
         print(f"{len(train):,} bytes of training text, {len(validation):,} of validation text", flush=True)
@@ -226,34 +251,45 @@ def main() -> None:
         return round(args.batch_size * args.context / statistics.median(durations), 1)
 
     bpb = bits_per_byte(model, validation) if first_step >= args.steps else math.nan
-    for step in range(first_step, args.steps):
-        started = time.perf_counter()
+
+    def train_step() -> engine.Tensor:
+        """One step; the norm of its gradients."""
         # Randomness after initialisation is this draw alone, and it depends on nothing but (seed, step): the step in
         # the checkpoint is the position in the data, and a resumed run sees the batches of an uninterrupted one.
-        starts = np.random.default_rng((0, step)).integers(0, len(train) - args.context, args.batch_size)
+        starts = np.random.default_rng((0, job.step)).integers(0, len(train) - args.context, args.batch_size)
         micro_batches = np.split(starts, args.accumulate)
-        optimizer.zero_grad()
-        for micro_batch in micro_batches:
-            last = micro_batch is micro_batches[-1]
-            with nullcontext() if last else net.no_sync():
-                loss = loss_of(net, *windows(train, micro_batch[rank::world], args.context)) / args.accumulate
-                loss.backward()
+        for shard in job.shards():
+            for micro_batch in micro_batches:
+                last = micro_batch is micro_batches[-1]
+                own = micro_batch[shard :: job.num_shards]
+                with nullcontext() if last else net.no_sync():
+                    loss = loss_of(net, *windows(train, own, args.context)) / args.accumulate
+                    loss.backward()
         norm = nn.utils.clip_grad_norm_(net.parameters(), CLIP_NORM)
         optimizer.step()
         scheduler.step()
-        durations.append(time.perf_counter() - started)
+        return norm
 
-        done = step + 1
-        if done % args.save_every == 0 or done == args.steps:
-            bpb = bits_per_byte(model, validation)
-            if rank == 0:
-                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                engine.save({"run": run, "step": done, **states, "scheduler": scheduler.state_dict()}, path)
-                print(
-                    f"step {done:4d}/{args.steps}   validation {bpb:.4f} bits per byte   "
-                    f"gradient norm {norm.item():.3f}   {tokens_per_second():,.0f} tokens/s",
-                    flush=True,
-                )
+    with saving or nullcontext():
+        while job.step < args.steps:
+            started = time.perf_counter()
+            norm = job.run(train_step)
+            durations.append(time.perf_counter() - started)
+            if saving:
+                saving.step(job.step)
+
+            done = job.step
+            if done % args.save_every == 0 or done == args.steps:
+                bpb = bits_per_byte(model, validation)
+                if rank == 0:
+                    states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    states |= {"scheduler": scheduler.state_dict(), "job": job.state_dict()}
+                    engine.save({"run": run, "step": done, **states}, path)
+                    print(
+                        f"step {done:4d}/{args.steps}   validation {bpb:.4f} bits per byte   "
+                        f"gradient norm {norm.item():.3f}   {tokens_per_second():,.0f} tokens/s",
+                        flush=True,
+                    )
 
     if rank == 0:
         if args.sample:
@@ -263,6 +299,8 @@ def main() -> None:
             "world_size": world,
             "tokens_per_second": tokens_per_second() if durations else None,
             "steps": args.steps,
+            "shards": job.num_shards,
+            "digest": ddp.digest(net, optimizer),
             "first_step": first_step,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "checkpoint": str(path),

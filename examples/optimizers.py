@@ -2,7 +2,7 @@
 
     python examples/optimizers.py
 
-Names and arguments are PyTorch's. Prints the loss before and after 100 steps of each.
+Names and arguments are PyTorch's, where it has them. Prints the loss before and after 100 steps of each.
 """
 
 from collections.abc import Callable
@@ -56,6 +56,9 @@ OPTIMIZERS: list[tuple[Callable[..., optim.Optimizer], dict[str, float]]] = [
     (optim.Rprop, {"lr": 0.01}),
     (optim.ASGD, {"lr": 0.1}),
     (optim.LBFGS, {"lr": 0.1, "max_iter": 4}),
+    # Beyond PyTorch, for large batches
+    (optim.LARS, {"lr": 1.0, "trust_coefficient": 0.02}),
+    (optim.LAMB, {"lr": 0.01}),
 ]
 
 

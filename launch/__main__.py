@@ -2,84 +2,38 @@
 
 import argparse
 import importlib.util
-import math
+import itertools
 import os
 import pwd
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from launch import LaunchError, job
-from launch.argv import build_argv, job_variables, worker_command
-from launch.cluster import read_hostfile, slurm_hosts, this_machine
+from launch import LaunchError, job, restart
+from launch.argv import agent_variables, build_argv, job_variables, worker_command
+from launch.environment import describe_forwarded, held_back, read_given
 from launch.find import find_mpirun, identify
 from launch.gpus import find_gpus
+from launch.hosts import find_hosts
+from launch.machine import this_machine
+from launch.options import answer, build_parser, split_command
+from launch.output import output_variables
 from launch.plan import describe, expected_hosts, make_plan
 from launch.roll import Roll
-
-_WITH_VALUE = {"-n", "--nproc", "--hostfile", "--grace"}
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The options of ddprun; a test holds their number, settings of a training run belong to its script."""
-    parser = argparse.ArgumentParser(
-        prog="ddprun",
-        usage="ddprun [-n N] [--hostfile FILE] [--grace SECONDS] [--dry-run] SCRIPT [ARGUMENT ...]\n"
-        "       ddprun [-n N] [--hostfile FILE] [--grace SECONDS] [--dry-run] -m MODULE [ARGUMENT ...]\n"
-        "       ddprun --warm-cache",
-        allow_abbrev=False,
-        description="Starts a Python training script on N ranks under mpirun; what follows SCRIPT is passed on to it.",
-        epilog="The exit code is 0 if every rank was seen to finish, else that of the first rank to fail, 2 if nothing "
-        "was started, 128 + N after signal N (mpirun's own number for a rank that ends so: MPICH's is N, Intel MPI's "
-        "255). SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 reach the handlers of the ranks.",
-    )
-    parser.add_argument(
-        "-n",
-        "--nproc",
-        type=_positive,
-        metavar="N",
-        help="number of ranks in all (default: one a GPU, or one a core where there is none; or as many as the "
-        "hostfile or the Slurm job has room for)",
-    )
-    parser.add_argument("--hostfile", type=Path, metavar="FILE", help="hosts to use, a line each: 'name slots=N'")
-    parser.add_argument(
-        "--grace",
-        type=_seconds,
-        metavar="SECONDS",
-        default=30.0,
-        help="time that ranks with a handler for SIGTERM, SIGINT or SIGHUP have to end by themselves, to write a "
-        "checkpoint for example (default: 30); a second signal ends the job at once",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the mpirun command and start nothing")
-    parser.add_argument("-m", "--module", action="store_true", help="run a module by its name, as `python -m` does")
-    parser.add_argument(
-        "--warm-cache",
-        action="store_true",
-        help="start nothing: compile every kernel into NUMBA_CACHE_DIR (else XDG_CACHE_HOME, else ~/.cache), from "
-        "where jobs read them; for images, and for homes that jobs cannot write",
-    )
-    return parser
-
-
-def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words up to the script, and the script with its arguments.
-
-    Not by argparse.REMAINDER, which drops a `--` among the script's arguments.
-    """
-    end = 0
-    while end < len(words) and words[end].startswith("-") and words[end] != "--":
-        end += 2 if words[end] in _WITH_VALUE else 1
-    return list(words[:end]), list(words[end + 1 :] if words[end : end + 1] == ["--"] else words[end:])
+from launch.sizes import check_started_once, settle
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ddprun with these arguments (default: those of the process) and returns its exit code."""
     parser = build_parser()
     own, command = split_command(sys.argv[1:] if argv is None else argv)
+    if said := answer(own):
+        parser.error(said)
     given = parser.parse_args(own)
     if given.warm_cache:
         if len(own) > 1 or command:
@@ -88,58 +42,74 @@ def main(argv: Sequence[str] | None = None) -> int:
         return subprocess.run([sys.executable, "-P", "-m", "engine.kernels"], check=False).returncode
     if not command:
         parser.error("no script given")
-    script, *arguments = command
-    environ = _with_home(os.environ)
     try:
-        (_check_module if given.module else _check_script)(script)
-        machine = this_machine()
-        hosts = read_hostfile(given.hostfile, machine) if given.hostfile else slurm_hosts(os.environ, machine)
-        mpirun = find_mpirun(sys.executable, os.environ.get("PATH", os.defpath))
-        mpi, version = identify(mpirun, environ)
-        gpus = find_gpus(os.environ)
+        variables = read_given(given.x, os.environ)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        if not given.module:
+            _check_not_python(own, *command)
+        return _start(given, variables, *command)
     except LaunchError as error:
         print(f"ddprun: error: {error}", file=sys.stderr)
         return 2
-    plan = make_plan(
-        nproc=given.nproc,
-        hosts=hosts,
-        machine=machine,
-        environ=os.environ,
-        as_root=os.geteuid() == 0,
-        live=sys.stdout.isatty() or sys.stderr.isatty(),
-        gpus=gpus,
-    )
+
+
+def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str, *arguments: str) -> int:
+    """Decides, says what was decided, and runs the job. Raises LaunchError where nothing can be started."""
+    base = _with_home(os.environ) | own_variables
+    (_check_module if given.module else _check_script)(script)
+    check_started_once(os.environ)
+    machine = this_machine()
+    found = find_hosts(given.hostfile, given.host, os.environ, machine)
+    mpirun = find_mpirun(sys.executable, os.environ.get("PATH", os.defpath))
+    mpi, version = identify(mpirun, base)
+    gpus = find_gpus(os.environ)
+    nproc, found = settle(given.nproc, given.nproc_per_node, given.nnodes, found, machine, gpus)
     worker = worker_command(sys.executable, given.module, script, arguments)
-    variables = job_variables(mpi, plan, environ)
-    print(f"ddprun: {describe(plan, os.environ)}; {mpi.name} {version}, {mpirun}", file=sys.stderr, flush=True)
-    environ |= variables
-    if given.dry_run:
-        set_here = [f"{name}={value}" for name, value in sorted(environ.items()) if os.environ.get(name) != value]
-        print(shlex.join(["env", *set_here, *build_argv(mpi, mpirun, plan, variables, worker)]))
-        return 0
-    mpirun_argv = build_argv(mpi, mpirun, plan, [*variables, *(() if plan.one_host else job.VARIABLES)], worker)
-    roll = Roll(plan.nproc, expected_hosts(plan))
-    try:
+
+    def start(number: int, lost: Collection[str]) -> restart.Ended | None:
+        """One start of the job, the first one having the number 0; None where it is only shown."""
+        left, ranks = restart.without(found, nproc, lost)
+        plan = make_plan(
+            nproc=ranks,
+            found=left,
+            machine=machine,
+            environ=base,
+            as_root=os.geteuid() == 0,
+            live=sys.stdout.isatty() or sys.stderr.isatty(),
+            gpus=gpus,
+            given=own_variables,
+        )
+        variables = job_variables(mpi, plan, base) | output_variables(given.log_dir, given.tag)
+        if given.max_restarts:
+            variables |= {restart.COUNT: str(number), restart.MOST: str(given.max_restarts)}
+        print(f"ddprun: {describe(plan, base)}; {mpi.name} {version}, {mpirun}", file=sys.stderr, flush=True)
+        environ = base | variables | agent_variables(mpi, left.agent, base)
+        if given.dry_run:
+            if not plan.one_host:
+                withheld = held_back(environ, own_variables)
+                told = describe_forwarded(variables, withheld, everything=not mpi.variable("NAME"))
+                print(f"ddprun: {told}", file=sys.stderr, flush=True)
+            set_here = [f"{name}={value}" for name, value in sorted(environ.items()) if os.environ.get(name) != value]
+            print(shlex.join(["env", *set_here, *build_argv(mpi, mpirun, plan, variables, worker)]))
+            return None
+        mpirun_argv = build_argv(mpi, mpirun, plan, [*variables, *(() if plan.one_host else job.VARIABLES)], worker)
+        roll = Roll(plan.nproc, expected_hosts(plan))
         return job.run(mpirun_argv, _with_width(environ), roll, plan.one_host, given.grace)
-    except LaunchError as error:
-        print(f"ddprun: error: {error}", file=sys.stderr)
-        return 2
+
+    return restart.run(start, given.max_restarts, job.say)
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of ranks of 1 or more, got {text!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds of 0 or more, got {text!r}")
-    return seconds
+def _check_not_python(own: Sequence[str], script: str, *arguments: str) -> None:
+    """Raises LaunchError for `ddprun python train.py`, as one types it after mpirun."""
+    path = Path(script)
+    if not re.fullmatch(r"python[\d.]*", path.name) or path.is_dir():
+        return
+    if not path.exists() or os.access(path, os.X_OK):
+        rest = list(itertools.dropwhile(lambda word: word.startswith("-") and word != "-m", arguments))
+        typed = shlex.join(["ddprun", *own, *(rest or ["SCRIPT"])])
+        raise LaunchError(f"ddprun starts {sys.executable} on every rank; leave {script!r} out: {typed}")
 
 
 def _check_script(script: str) -> None:

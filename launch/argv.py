@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launch.cluster import Host
+from launch.hosts import Host
 from launch.plan import Plan
 
 
@@ -21,6 +21,7 @@ class Mpi(NamedTuple):
     unbound: tuple[str, ...]
     oversubscribed: tuple[str, ...]
     as_root: tuple[str, ...]
+    agent: str  # the variable that names the program by which it starts processes on other hosts, in place of ssh
     # Variables of its own that every rank gets, unless the user has set them.
     defaults: Mapping[str, str]
     defaults_one_host: Mapping[str, str]
@@ -43,15 +44,19 @@ OPEN_MPI = Mpi(
     unbound=("--map-by", "slot", "--bind-to", "none"),
     oversubscribed=("--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"),
     as_root=("--allow-run-as-root",),
+    agent="PRTE_MCA_plm_ssh_agent",
     # osc/ucx prints an error for each window where there is no such network; btl/ofi makes MPI_Init take 1.0 s longer.
-    defaults={"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi"},
+    # UCX takes SIGHUP for a wish to be debugged: ranks would outlive their terminal.
+    defaults={"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi", "UCX_DEBUG_SIGNO": "0"},
     # Each rank would listen on the network for nobody; UCX looks for networks, and prints where it finds none.
     defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp", "OMPI_MCA_pml": "^ucx"},
     # A rank that waits gives its core to one that works.
     defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
 )
 
-OPEN_MPI_4 = OPEN_MPI._replace(mark=r"\((?:Open MPI|OpenRTE)\) 4", live=())  # never waits for lines
+# It never waits for whole lines.
+OPEN_MPI_4 = OPEN_MPI._replace(mark=r"\((?:Open MPI|OpenRTE)\) 4", live=(), agent="OMPI_MCA_plm_rsh_agent")
+
 
 MPICH = Mpi(
     name="MPICH",
@@ -63,7 +68,8 @@ MPICH = Mpi(
     unbound=("-bind-to", "none"),
     oversubscribed=("-bind-to", "none"),
     as_root=(),
-    defaults={},
+    agent="",  # it knows the batch systems itself
+    defaults={"UCX_DEBUG_SIGNO": "0"},
     defaults_one_host={},
     defaults_oversubscribed={},
 )
@@ -97,6 +103,11 @@ def job_variables(mpi: Mpi, plan: Plan, environ: Mapping[str, str]) -> dict[str,
         **(mpi.defaults_oversubscribed if plan.oversubscribed else {}),
     }
     return {**plan.variables, **{name: environ.get(name, value) for name, value in defaults.items()}}
+
+
+def agent_variables(mpi: Mpi, agent: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variable of mpirun itself by which it takes this agent, unless the user has named one."""
+    return {mpi.agent: agent} if agent and mpi.agent and mpi.agent not in environ else {}
 
 
 def build_argv(mpi: Mpi, mpirun: Path, plan: Plan, variables: Iterable[str], command: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+_MEMORY = "/dev/shm"
 ASK = 5.0  # seconds between asking what is left of a job to end and killing it
 
 
@@ -87,8 +88,12 @@ def end(mark: str, others: "Callable[[], set[int]]", seconds: float, hurry: "Cal
             deadline = 0.0
 
 
-def sweep(folders: "Collection[str]") -> None:
-    """Removes the job's own folders: mpirun's files about the session, and what ranks share memory by."""
+def sweep(folders: "Collection[str]", began: float) -> None:
+    """Removes the job's own folders: mpirun's files about the session, and what ranks share memory by.
+
+    began: `time.time()` when the job did.
+    """
+    import contextlib
     import shutil
 
     for folder in folders:
@@ -98,6 +103,30 @@ def sweep(folders: "Collection[str]") -> None:
             if not os.path.exists(folder):
                 break
             time.sleep(0.05)
+    for path in _left_by_mpich(began):
+        with contextlib.suppress(FileNotFoundError):  # another job has ended, too
+            os.unlink(path)
+
+
+def _left_by_mpich(began: float) -> list[str]:
+    """Files by which ranks of MPICH shared memory, which it removes itself unless they are killed.
+
+    It alone chooses their names, and where they are. Those of a job that lives are mapped by it from the first moment.
+    """
+    found = []
+    for name in os.listdir(_MEMORY) if os.path.isdir(_MEMORY) else ():
+        if name.startswith("mpich_shm_"):
+            path = os.path.join(_MEMORY, name)
+            try:
+                about = os.stat(path)
+            except FileNotFoundError:
+                continue
+            if about.st_uid == os.geteuid() and about.st_mtime >= began:
+                found.append(path)
+    if found:
+        mapped = "".join(_read(f"/proc/{pid}/maps") for pid in os.listdir("/proc") if pid.isdigit())
+        found = [path for path in found if path not in mapped]
+    return found
 
 
 def main() -> None:
@@ -106,6 +135,7 @@ def main() -> None:
     for number in (SIGTERM, SIGINT, SIGHUP):
         signal(number, SIG_IGN)  # it leaves when the job has
     os.chdir("/")
+    began = time.time()
     born = _birth(int(parent))
 
     def agent() -> set[int]:
@@ -118,7 +148,7 @@ def main() -> None:
             if command == "leave":
                 return
             if command == "end":
-                _leave(mark, agent, float(words[0]), folders)
+                _leave(mark, agent, float(words[0]), folders, began)
                 return
             which, *pids = map(int, words)
             if command == "signal":
@@ -126,12 +156,14 @@ def main() -> None:
                 os.write(0, f"caught {answer}\n".encode())
             elif command == "send":
                 send(which, set(pids) & members(mark))
-    _leave(mark, agent, ASK, folders)
+    _leave(mark, agent, ASK, folders, began)
 
 
-def _leave(mark: str, others: "Callable[[], set[int]]", seconds: float, folders: "Collection[str]") -> None:
+def _leave(
+    mark: str, others: "Callable[[], set[int]]", seconds: float, folders: "Collection[str]", began: float
+) -> None:
     end(mark, others, seconds, _told_again)
-    sweep(folders)
+    sweep(folders, began)
 
 
 def _told_again() -> bool:
@@ -161,7 +193,7 @@ def _read(path: str) -> str:
     try:
         with open(path) as file:
             return file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
         return ""
 
 

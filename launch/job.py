@@ -16,6 +16,7 @@ from launch.events import Events, is_open, signals
 from launch.feed import Feed
 from launch.peers import Door, Peer
 from launch.report import ALIVE, STDIN, TOKEN, WHERE
+from launch.restart import Ended
 from launch.roll import FAILED, FINISHED, GONE, Roll, verdict
 from launch.stop import PASSED_ON, Stop
 
@@ -28,8 +29,8 @@ _LOST = 10.0  # seconds in which mpirun ends a job by itself that has lost a hos
 _PR_SET_PDEATHSIG = 1
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: bool, grace: float) -> int:
-    """Runs `argv`, an mpirun command, and returns the exit code of the job: see `launch.roll.verdict`.
+def run(argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: bool, grace: float) -> Ended:
+    """Runs `argv`, an mpirun command, and returns how the job ended; its exit code: see `launch.roll.verdict`.
 
     one_host: all ranks are on this host. Raises LaunchError if there is no room for the job's files.
     """
@@ -42,7 +43,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: b
         passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
         stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
         job.start(argv, environ)
-        return job.wait()
+        return Ended(job.wait(), job.stopped(), roll)
 
 
 @contextlib.contextmanager
@@ -53,11 +54,11 @@ def _folders(environ: Mapping[str, str], name: str) -> Iterator[list[str]]:
         os.mkdir(folder, 0o700)
     except OSError as error:
         raise LaunchError(f"no folder for the job's sockets can be made: {error}. TMPDIR says where") from error
-    folders = [folder, place.memory_folder(name)]
+    folders, began = [folder, place.memory_folder(name)], time.time()
     try:
         yield folders
     finally:
-        guard.sweep(folders)
+        guard.sweep(folders, began)
 
 
 class _Job:
@@ -67,7 +68,7 @@ class _Job:
         self.events = Events()
         self._name, self._folders, self._roll, self._one_host = name, folders, roll, one_host
         self._mark = f"{place.JOB_VARIABLE}={name}"
-        self._stop = Stop(roll, grace, self._deliver, self._end, _say)
+        self._stop = Stop(roll, grace, self._deliver, self._end, say)
         self._guards: dict[str, Peer] = {}
         self._guards_left = 3  # for this host; more would not stay either
         self._lost_at: float | None = None
@@ -138,8 +139,12 @@ class _Job:
             self._roll.end(rank, GONE)
         code, words = verdict(self._roll, None if hangs and not self._stop.at_once else code, self._stop.by)
         if words:
-            _say(f"error: {words}")
+            say(f"error: {words}")
         return code
+
+    def stopped(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self._stop.by is not None
 
     def signal(self, number: int) -> None:
         """Deals with a signal that came to this process."""
@@ -226,7 +231,7 @@ class _Job:
                     self._roll.end(rank, FINISHED)
                     self._stop.ended()
                 elif words[0] == "ends":
-                    self._roll.end(rank, FAILED, int(words[1]))
+                    self._roll.end(rank, FAILED, int(words[1]), *words[2:3])
                     self._stop.failed(rank)
 
     def _lost(self, peer: Peer) -> None:
@@ -259,7 +264,8 @@ class _Job:
             peer.say("send", number, *self._roll.processes(host))
 
 
-def _say(words: str) -> None:
+def say(words: str) -> None:
+    """Prints a line for the user."""
     with contextlib.suppress(OSError):  # the terminal was closed: there is nobody to tell
         print(f"ddprun: {words}", file=sys.stderr, flush=True)
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from launch.cluster import Host, Machine, one_host
+from launch.environment import forwarded
 from launch.gpus import Gpus, assignment
+from launch.hosts import Found, Host, one_host
+from launch.machine import Machine
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-# Open MPI hands a remote rank little of the environment: these prefixes are what a training script may depend on.
-FORWARDED = ("ALLSTRIDE_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_", "NUMBA_", "XDG_CACHE_HOME")
 
 
 class Plan(NamedTuple):
@@ -17,6 +17,7 @@ class Plan(NamedTuple):
     nproc: int
     chosen: str  # why so many, in words
     hosts: tuple[Host, ...]
+    source: str  # where the hosts were read, in words; empty for this machine alone, and where `chosen` has said it
     ranks: tuple[int, ...]  # on each host
     one_host: bool  # and that is this one
     cores_per_rank: int
@@ -32,45 +33,54 @@ class Plan(NamedTuple):
 def make_plan(
     *,
     nproc: int | None,
-    hosts: tuple[Host, ...],
+    found: Found,
     machine: Machine,
     environ: Mapping[str, str],
     as_root: bool,
     live: bool,
     gpus: Gpus | None = None,
+    given: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Ranks, threads and binding for `nproc` ranks (None: all that the hosts take) on `hosts` (none: this machine).
+    """Ranks, threads and binding for `nproc` ranks (None: all that the hosts take) on the hosts found (none: this one).
+
+    given: variables for all ranks by `-x`, which come before all others.
 
     On this machine alone, None is one rank a GPU where there are GPUs. A rank gets an equal share of the cores of its
     host and as many threads; variables that `environ` has are kept.
     """
     gpus = gpus or Gpus()
+    hosts = found.hosts
     places = hosts or (Host("", machine.cores, machine.cores),)
     slots = sum(host.slots for host in places)
     if not hosts and gpus.number and nproc is None:
         nproc, by_gpus = gpus.number, True
     else:
         by_gpus = False
-    source = "one a core" if not hosts else "the hostfile's slots" if hosts[0].name else "the job's tasks"
-    chosen = "one a GPU" if by_gpus else "as asked" if nproc else source
+    chosen = "one a GPU" if by_gpus else "as asked" if nproc else found.slots or "one a core"
     nproc = nproc or slots
     ranks = ranks_per_host(nproc, tuple(host.slots for host in places))
     used = [(host, count) for host, count in zip(places, ranks, strict=True) if count]
     oversubscribed = nproc > slots or any(count > host.cores for host, count in used)
     cores_per_rank = max(1, min(host.cores // count for host, count in used))
     variables = {name: environ.get(name, str(cores_per_rank)) for name in THREAD_VARIABLES}
-    given, words = assignment(gpus, max(ranks))
-    if given:
-        variables |= {"ALLSTRIDE_GPUS": given, "ALLSTRIDE_GPU_COUNT": str(gpus.number)}
+    shares, words = assignment(gpus, max(ranks))
+    if shares:
+        variables |= {"ALLSTRIDE_GPUS": shares, "ALLSTRIDE_GPU_COUNT": str(gpus.number)}
     variables["ALLSTRIDE_NPROC"] = str(nproc)  # ddp compares it with the world that MPI reports
-    if len(places) > 1 or places[0].name:
-        variables |= {k: v for k, v in environ.items() if k.startswith(FORWARDED) and k not in variables}
+    here = one_host(places, environ)
+    if not here:
+        first = next(host.name for host, count in used) or found.first
+        # What torchrun's scripts read; ranks of one host call it localhost.
+        variables |= {"MASTER_ADDR": environ.get("MASTER_ADDR", first)} if first else {}
+        variables |= {k: v for k, v in forwarded(environ).items() if k not in variables}
+    variables |= given or {}
     return Plan(
         nproc=nproc,
         chosen=chosen,
         hosts=places,
+        source=found.source,
         ranks=ranks,
-        one_host=one_host(places, environ),
+        one_host=here,
         cores_per_rank=cores_per_rank,
         limit=machine.limit,
         bound=machine.whole and not oversubscribed,
@@ -106,7 +116,8 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> str:
     elif plan.hosts[0].name:
         where = ", ".join(f"{host.name}: {count}" for host, count in zip(plan.hosts, plan.ranks, strict=True))
     else:
-        where = _count(len(plan.hosts), "Slurm node")
+        where = _count(len(plan.hosts), "node")
+    where += f" ({plan.source})" if plan.source else ""
     own = [f"{name}={environ[name]}" for name in THREAD_VARIABLES if name in environ]
     parts = [
         f"{_count(plan.nproc, 'rank')} ({plan.chosen}) on {where}",

@@ -17,10 +17,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from launch.output import Output
     from launch.report import Report
 
 # Set for each process by Open MPI, by the Hydra of MPICH and Intel MPI, and by Slurm's srun.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+_output: "Output | None" = None  # where this process prints
 
 # The names that torchrun gives these numbers, which scripts written for it read.
 _TORCHRUN = {
@@ -33,11 +36,16 @@ _TORCHRUN = {
 _RENDEZVOUS = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 
-def main(connect: "Callable[[MutableMapping[str, str], str], Report | None]", join: Callable[[], None]) -> None:
+def main(
+    connect: "Callable[[MutableMapping[str, str], str], Report | None]",
+    join: Callable[[], None],
+    open_output: "Callable[[MutableMapping[str, str], str], Output]",
+) -> None:
     """Runs `sys.argv[1:]` as the interpreter would its own arguments; a rank that fails ends here, and all with it.
 
-    connect: see `launch.report`. join: see `launch.place`.
+    connect: see `launch.report`. join: see `launch.place`. open_output: see `launch.output`.
     """
+    global _output
     faulthandler.enable()  # a crash in native code shows the Python lines that led to it
     # Lines appear as they are printed, each in one piece: with PYTHONUNBUFFERED, which images like to set, Python would
     # send a line and its end apart, and the lines of two ranks would mix.
@@ -56,6 +64,7 @@ def main(connect: "Callable[[MutableMapping[str, str], str], Report | None]", jo
         if known:
             os.environ[name] = known[0]
     try:
+        _output = open_output(os.environ, rank_number() or "0")
         join()
         report = connect(os.environ, rank_number() or "0")
     except OSError as error:
@@ -63,6 +72,7 @@ def main(connect: "Callable[[MutableMapping[str, str], str], Report | None]", jo
         _end(1, None)
     if report is not None:
         atexit.register(report.say, "finished")  # the first to be registered is the last to be called
+        _tell_of_exits(report)
     _take_gpu(os.environ)
     module = sys.argv[1] == "-m"
     sys.argv = [unescape(word) for word in sys.argv[2 if module else 1 :]]
@@ -77,7 +87,7 @@ def main(connect: "Callable[[MutableMapping[str, str], str], Report | None]", jo
     except SystemExit as request:
         code = _exit_code(request)
         if code != 0:
-            _end(code, report)
+            _end(code, report, f"{code:08x}")
         raise
     except BaseException as error:  # noqa: BLE001  nothing is swallowed: the rank reports it and ends
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -86,7 +96,23 @@ def main(connect: "Callable[[MutableMapping[str, str], str], Report | None]", jo
                 report.ask("interrupted")  # of all ranks that a Ctrl-C has reached, one shows where it was
             _report(error)
         finally:
-            _end(130 if interrupted else 1, report)
+            _end(130 if interrupted else 1, report, _in_short(error))
+
+
+def _tell_of_exits(report: "Report") -> None:
+    """Has `os._exit(0)` after the end of MPI, by which scripts leave threads behind, count as the end that it is.
+
+    Before it, nobody has seen this rank finish: the others may be waiting for it.
+    """
+    leave = os._exit
+
+    def _exit(status: int) -> NoReturn:
+        mpi = sys.modules.get("mpi4py.MPI")
+        if status == 0 and mpi is not None and mpi.Is_finalized():
+            report.say("finished")
+        leave(status)
+
+    os._exit = _exit
 
 
 def unescape(word: str) -> str:
@@ -119,7 +145,18 @@ def _exit_code(request: SystemExit) -> int:
     return 1
 
 
-def _end(code: int, report: "Report | None") -> NoReturn:
+def _in_short(error: BaseException) -> str:
+    """Eight digits that are the same where the same error comes again, at the same line."""
+    import zlib
+
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
+    return f"{zlib.crc32(f'{type(error)} {error} {where}'.encode(errors='replace')):08x}"
+
+
+def _end(code: int, report: "Report | None", error: str = "") -> NoReturn:
     """Ends this rank now, and with it the others, which may be waiting for it; where they were asked to end, when each
     has done so in its own way.
 
@@ -130,8 +167,9 @@ def _end(code: int, report: "Report | None") -> NoReturn:
     """
     mpi = sys.modules.get("mpi4py.MPI")
     try:
+        _to_terminal()
         if report is not None:
-            report.ask("ends", code)
+            report.ask("ends", code, *([error] if error else []))
         if mpi is None or not mpi.Is_initialized():
             if "PMI_FD" in os.environ:
                 os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={code}\n".encode())
@@ -154,7 +192,7 @@ def _report(error: BaseException) -> None:
 
     error = error.with_traceback(_user_part(error.__traceback__))
     # Where the script has imported engine, as that shows it.
-    form = sys.modules.get("engine.tracebacks", traceback).format_exception
+    form = sys.modules.get("engine.errors.tracebacks", traceback).format_exception
     lines = "".join(form(error)).splitlines()
     prefix = _prefix()
     # The line break first: a progress bar may have left the cursor in the middle of a line.
@@ -180,11 +218,23 @@ def _write(text: str) -> None:
     """
     sys.stderr.flush()
     data = text.encode(errors="backslashreplace")
+    if _output is not None:
+        _to_terminal()
+        _output.also_log(data)
     while data:
         data = data[os.write(2, data) :]
     deadline = time.monotonic() + 1.0
     while _unread() and time.monotonic() < deadline:
         time.sleep(0.001)
+
+
+def _to_terminal() -> None:
+    """What is printed from now on is seen, whatever ddprun was asked to do with a rank's output."""
+    if _output is not None:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+        _output.restore()
 
 
 def _unread() -> int:

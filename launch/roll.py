@@ -27,6 +27,8 @@ class Roll:
         self.ranks: dict[int, Rank] = {}
         self.lost: list[str] = []  # hosts that were there and no longer answer
         self.code = 0  # of the first rank that failed
+        self.error = ""  # of that rank, in short
+        self.first: Rank | None = None  # to end otherwise than well
 
     def arrive(self, number: int, pid: int, host: str, peer: Peer) -> None:
         """Notes that a rank is there."""
@@ -36,11 +38,14 @@ class Roll:
         """The rank at the other end of a connection."""
         return next((rank for rank in self.ranks.values() if rank.peer is peer), None)
 
-    def end(self, rank: Rank, how: str, code: int = 0) -> None:
+    def end(self, rank: Rank, how: str, code: int = 0, error: str = "") -> None:
         """Notes the end of a rank; the first word counts."""
         if not rank.ended:
             rank.ended = how
-            self.code = self.code or code
+            if how != FINISHED:
+                self.first = self.first or rank
+            if not self.code:
+                self.code, self.error = code, error
 
     def running(self) -> list[Rank]:
         """Ranks that have not ended, as far as is known."""

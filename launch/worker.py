@@ -24,4 +24,4 @@ def load(name: str) -> ModuleType:
 
 if __name__ == "__main__":
     report = load("report")
-    load("rank").main(report.connect, lambda: load("place").join(report.open_line))
+    load("rank").main(report.connect, lambda: load("place").join(report.open_line), load("output").open_output)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import engine
-from engine import backend
-from launch.cluster import cpu_quota
+from engine.memory import backend
+from launch.machine import cpu_quota
 from tests import cuda_simulator, tiers
 
 pytest_plugins = ["pytester", "launch.testing"]

@@ -2,6 +2,7 @@
 how an editable installation finds them.
 """
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -30,6 +31,7 @@ def test_an_editable_installation_is_a_path_that_type_checkers_follow(tmp_path: 
     pytest.importorskip("setuptools", minversion="77", reason="setuptools builds the distribution")
     for name in (
         "pyproject.toml",
+        "setup.py",
         "README.md",
         "LICENSE",
         "engine/__init__.py",
@@ -46,6 +48,11 @@ def test_an_editable_installation_is_a_path_that_type_checkers_follow(tmp_path: 
         files = [name for name in wheel.namelist() if ".dist-info/" not in name]
         assert [Path(name).suffix for name in files] == [".pth"]  # and no module with an import hook
         assert wheel.read(files[0]).decode().strip() == str(tmp_path)
+        metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith("/METADATA"))).decode()
+    page = metadata.partition("\n\n")[2]
+    assert page.startswith("# allstride\n")
+    assert "optimizers (`examples/optimizers.py`)" in page  # a link in README.md
+    assert not re.findall(r"\]\((?!https?:)", page)  # no link or picture that a package index has not
 
 
 def test_no_import_hook_stands_between_the_packages_and_their_users() -> None:

@@ -19,16 +19,16 @@ LEFT_OUT = {
         "engine/kernels/cuda",
     ),
     "two hosts (needs root and network namespaces)": (
-        *("ddp/test_faults_two_hosts.py", "ddp/test_two_hosts.py", "launch/test_hosts.py"),
+        *("ddp/watching/test_faults_two_hosts.py", "ddp/test_two_hosts.py", "launch/test_two_hosts.py"),
     ),
     "compiling into an empty cache": (
         *("engine/kernels/test_jit.py", "engine/kernels/test_command.py", "engine/kernels/test_store.py"),
     ),
     "kills in every order": ("launch/test_orphans.py", "launch/testing/test_faults.py"),
-    "stops at start and end": ("ddp/test_faults_start_and_end.py",),
+    "stops at start and end": ("ddp/watching/test_faults_start_and_end.py",),
     "the benchmark's script": ("examples/test_benchmark.py",),
     "every operator captured": ("engine/capture/test_operators.py",),
-    "random cases at length": ("ddp/test_reducer_random.py", "ddp/test_uneven_random.py"),
+    "random cases at length": ("ddp/gradients/test_reducer_random.py", "ddp/training/test_uneven_random.py"),
 }
 """Folders and files of tests/, by reason. They are not even imported."""
 

@@ -11,12 +11,12 @@ import time
 from collections import Counter
 
 import ddp
-from ddp import bootstrap
 from ddp.doctor import facts
 from ddp.doctor.findings import FAIL, OK, WARN, Finding, as_text, count
 from ddp.doctor.judgements import JUDGEMENTS
 from ddp.doctor.trials import TRIALS
-from ddp.group import resolve
+from ddp.groups.group import resolve
+from ddp.world import bootstrap
 
 _TIMEOUT = 120.0  # seconds that a rank waits for the others; the watchdog ends the job then
 _LIMIT = 240.0  # seconds for all of it; where a call of MPI holds the interpreter lock, no watchdog of ours sees it

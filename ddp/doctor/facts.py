@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ddp import bootstrap
 from ddp.doctor import machine
-from engine import cuda, threads
+from ddp.groups.group import resolve
+from ddp.world import bootstrap
+from engine import cuda
+from engine.memory import threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class Facts:
     """Of what should be the same on all ranks, by name."""
     launcher: str
     thread_level: int
-    """As `ddp.bootstrap.World`; -1 without MPI."""
+    """As `ddp.world.bootstrap.World`; -1 without MPI."""
     threads: int | None
     """Of matrix products; None where the BLAS does not say."""
     mask: frozenset[int]
@@ -64,13 +66,15 @@ def gather() -> Facts:
     if world.comm is not None:
         from mpi4py import MPI
 
-        neighbours = world.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        node = neighbours.bcast(world.rank)
-        neighbours.Free()
+        with resolve(None).meeting("the look at the hosts"):
+            neighbours = world.comm.Split_type(MPI.COMM_TYPE_SHARED)
+            node = neighbours.bcast(world.rank)
+            neighbours.Free()
     launch = bootstrap.read_launch(os.environ)
     usable, mask = machine.usable_cpus(), frozenset(os.sched_getaffinity(0))
     if world.comm is not None:
-        world.comm.Barrier()  # from here on all of them sleep
+        with resolve(None).meeting("the look at the hosts"):
+            world.comm.Barrier()  # from here on all of them sleep
     use = machine.use_of(mask)
     problems: dict[str, str] = {}
     cache, kernels = _kernel_cache(problems)

@@ -15,21 +15,36 @@ The names are those of torch.distributed.algorithms.ddp_comm_hooks. Read in this
 gathered, post_local_sgd.
 """
 
-from ddp.hooks.bucket import GradBucket as GradBucket
-from ddp.hooks.bucket import Hook as Hook
-from ddp.hooks.bucket import check_hook as check_hook
-from ddp.hooks.gathered import TopKState as TopKState
-from ddp.hooks.gathered import quantization_perchannel_hook as quantization_perchannel_hook
-from ddp.hooks.gathered import quantization_pertensor_hook as quantization_pertensor_hook
-from ddp.hooks.gathered import topk_hook as topk_hook
-from ddp.hooks.half import allreduce_hook as allreduce_hook
-from ddp.hooks.half import bf16_compress_hook as bf16_compress_hook
-from ddp.hooks.half import bf16_compress_wrapper as bf16_compress_wrapper
-from ddp.hooks.half import fp16_compress_hook as fp16_compress_hook
-from ddp.hooks.half import fp16_compress_wrapper as fp16_compress_wrapper
-from ddp.hooks.half import noop_hook as noop_hook
-from ddp.hooks.post_local_sgd import PostLocalSGDState as PostLocalSGDState
-from ddp.hooks.post_local_sgd import post_localSGD_hook as post_localSGD_hook
-from ddp.hooks.powersgd import PowerSGDState as PowerSGDState
-from ddp.hooks.powersgd import batched_powerSGD_hook as batched_powerSGD_hook
-from ddp.hooks.powersgd import powerSGD_hook as powerSGD_hook
+from ddp.gradients.grad_bucket import GradBucket, Hook, check_hook
+from ddp.hooks.gathered import TopKState, quantization_perchannel_hook, quantization_pertensor_hook, topk_hook
+from ddp.hooks.half import (
+    allreduce_hook,
+    bf16_compress_hook,
+    bf16_compress_wrapper,
+    fp16_compress_hook,
+    fp16_compress_wrapper,
+    noop_hook,
+)
+from ddp.hooks.post_local_sgd import PostLocalSGDState, post_localSGD_hook
+from ddp.hooks.powersgd import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
+
+__all__ = [
+    "GradBucket",
+    "Hook",
+    "PostLocalSGDState",
+    "PowerSGDState",
+    "TopKState",
+    "allreduce_hook",
+    "batched_powerSGD_hook",
+    "bf16_compress_hook",
+    "bf16_compress_wrapper",
+    "check_hook",
+    "fp16_compress_hook",
+    "fp16_compress_wrapper",
+    "noop_hook",
+    "post_localSGD_hook",
+    "powerSGD_hook",
+    "quantization_perchannel_hook",
+    "quantization_pertensor_hook",
+    "topk_hook",
+]

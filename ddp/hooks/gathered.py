@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 import engine
-from ddp import wire
-from ddp.futures import Future
-from ddp.group import ProcessGroup, resolve
-from ddp.hooks.bucket import GradBucket, host_array
-from engine.backend import spec_of_array
-from engine.guard import on_gpu_of
-from engine.kernels.cuda import buckets
+from ddp.collectives import wire
+from ddp.execution.futures import Future
+from ddp.gradients.grad_bucket import GradBucket, host_array
+from ddp.groups.group import ProcessGroup, resolve
+from engine.memory.backend import spec_of_array
+from engine.memory.guard import on_gpu_of
+from engine.ops.buckets import cuda as buckets
 
 _LARGEST = 127  # of int8; -128 is not used, so that -x is as exact as x
 

@@ -7,9 +7,9 @@ float32 and rounded once.
 from typing import Any
 
 import engine
-from ddp.futures import Future
-from ddp.group import ProcessGroup
-from ddp.hooks.bucket import GradBucket, Hook
+from ddp.execution.futures import Future
+from ddp.gradients.grad_bucket import GradBucket, Hook
+from ddp.groups.group import ProcessGroup
 
 
 def allreduce_hook(process_group: ProcessGroup | None, bucket: GradBucket) -> Future[engine.Tensor]:

@@ -1,16 +1,17 @@
 """Post-local SGD, the gradients' half: averaged over all ranks at first, later only within a node, or not at all.
 
-The other half, averaging parameters now and then, is `ddp.local_sgd`. Source: Lin, Stich, Patel and Jaggi (2020), Don't
-Use Large Mini-Batches, Use Local SGD; post_localSGD_hook.py of torch.distributed.algorithms.ddp_comm_hooks.
+The other half, averaging parameters now and then, is `ddp.training.local_sgd`. Source: Lin, Stich, Patel and Jaggi
+(2020), Don't Use Large Mini-Batches, Use Local SGD; post_localSGD_hook.py of
+torch.distributed.algorithms.ddp_comm_hooks.
 """
 
 import engine
 from ddp.collectives import all_reduce
-from ddp.futures import Future
-from ddp.group import ProcessGroup
-from ddp.hooks.bucket import GradBucket
-from ddp.reductions import ReduceOp
-from ddp.subgroups import new_subgroups
+from ddp.collectives.reductions import ReduceOp
+from ddp.execution.futures import Future
+from ddp.gradients.grad_bucket import GradBucket
+from ddp.groups.group import ProcessGroup
+from ddp.groups.subgroups import new_subgroups
 
 
 class PostLocalSGDState:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 import engine
-from ddp.futures import Future
-from ddp.group import ProcessGroup, resolve
-from ddp.hooks.bucket import GradBucket
-from engine.backend import Array, array_module, spec_of_array
+from ddp.execution.futures import Future
+from ddp.gradients.grad_bucket import GradBucket
+from ddp.groups.group import ProcessGroup, resolve
+from engine.memory.backend import Array, array_module, spec_of_array
 
 _logger = logging.getLogger(__name__)
 

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import engine
-from ddp import collectives, redistribution
-from ddp.group import ProcessGroup, get_group_rank, resolve
-from ddp.reductions import Op, PremulSum, ReduceOp
+from ddp import collectives
+from ddp.collectives import redistribution
+from ddp.collectives.reductions import Op, PremulSum, ReduceOp
+from ddp.groups.group import ProcessGroup, get_group_rank, resolve
 from engine.autograd import Function
 
 

@@ -5,11 +5,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from ddp import bootstrap, group
-from ddp.group import ProcessGroup
+from ddp.groups import group
+from ddp.groups.group import ProcessGroup
 from ddp.testing.communicator import Comm
 from ddp.testing.stand_in import provide_mpi
 from ddp.testing.turns import Turns
+from ddp.world import bootstrap
 
 P = ParamSpec("P")
 T = TypeVar("T")

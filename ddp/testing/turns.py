@@ -13,22 +13,26 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ddp import backward, bootstrap, group, leaving, progress, subgroups, work
-from ddp.agreement import name_ranks
-from ddp.calls import calling_line
+from ddp.collectives import attendance
+from ddp.execution import leaving, work
+from ddp.execution.calls import calling_line
+from ddp.gradients import backward
+from ddp.groups import group, subgroups
+from ddp.watching import progress
+from ddp.world import bootstrap
+from ddp.world.ranks import name_ranks
 from engine.random import default_generator
 
 # Of a rank: variables that are assigned, and dictionaries and lists that are changed in place.
 _VARIABLES: list[tuple[Any, str]] = [(bootstrap, "_world"), (group, "_default"), (group, "_last_without")]
-_monitored = sys.modules["ddp.monitored_barrier"]  # the name in the package is the function
 _DICTIONARIES: list[dict[Any, Any]] = [
     progress.channels,
     subgroups._made,
     work._busy,
-    _monitored._barriers,
+    attendance._barriers,
     vars(default_generator),
 ]
-_LISTS: list[list[Any]] = [group.subgroups, backward._running, _monitored._on_their_way, leaving._left]
+_LISTS: list[list[Any]] = [group.subgroups, backward._running, attendance._on_their_way, leaving._left]
 
 
 class Ended(BaseException):

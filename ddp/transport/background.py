@@ -45,15 +45,24 @@ class BackgroundTransport:
         self._wanted = threading.Event()  # something is in flight, or the thread is to end
         self._in_flight = 0
         self._ended = False
+        self._error: BaseException | None = None  # that ended the thread
         self._thread = threading.Thread(target=self._run, name=f"transport {inner.name}", daemon=True)
         self._thread.start()
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> Buffer:
+    def allocate(
+        self,
+        count: int,
+        dtype: DTypeLike,
+        header: int = 0,
+        out_of_place: bool = False,
+        shards: int | None = None,
+    ) -> Buffer:
         with self._lock:
-            return self.inner.allocate(count, dtype, header, out_of_place)
+            return self.inner.allocate(count, dtype, header, out_of_place, shards)
 
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         with self._lock:
+            self._tell()
             self.inner.start(buffer, divisor)
             self._in_flight += 1
         self._wanted.set()
@@ -63,6 +72,7 @@ class BackgroundTransport:
 
     def wait(self, buffer: Any) -> None:
         with self._lock:
+            self._tell()
             self.inner.wait(buffer)
             self._in_flight -= 1
             if not self._in_flight:
@@ -90,9 +100,19 @@ class BackgroundTransport:
             self._wanted.wait()
             if self._ended:
                 return
-            with self._lock:
-                self.inner.poll()
+            try:
+                with self._lock:
+                    self.inner.poll()
+            except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
+                self._error = error
+                return
             time.sleep(_PAUSE)
+
+    def _tell(self) -> None:
+        """Raises what ended the thread, once; `inner` refuses what comes after."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 def with_better_progress(transport: Transport, comm: MPI.Intracomm) -> Transport:
@@ -131,4 +151,4 @@ def _trial(transport: Transport, buffers: "Sequence[Buffer]", comm: MPI.Intracom
         transport.poll()
     for buffer in buffers:
         transport.wait(buffer)
-    return comm.allreduce(time.perf_counter() - began, MPI.MAX)
+    return max(comm.allgather(time.perf_counter() - began))

@@ -1,6 +1,6 @@
 """The seam between the Reducer and the ways to sum: what a transport is, and which dtypes it sums.
 
-The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cases over the whole registry):
+The rules every transport keeps (`tests/ddp/transport/test_transport.py` runs the same cases over the whole registry):
 
 * **Buffers.** `allocate` is collective and called in the same order, with the same count and dtype, on every rank. The
   buffer's `array` is a flat array that the caller fills in place; after `wait` its `result` holds the sum, bit for bit
@@ -9,7 +9,8 @@ The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cas
 * **Order of summation.** Element by element in rank order, `((x0 + x1) + x2) + ...`, then one true division by
   `divisor`, then one rounding to the dtype. So the bits depend neither on the bucket's size, nor on who summed which
   part, nor on arrival time, nor on the transport. float16 and bfloat16 are summed and divided in float32.
-  `ddp/transport/summing.py` is the only place that knows the order.
+  `ddp/transport/summing.py` is the only place that knows the order, and that of a buffer with `shards`: a tree, whose
+  bits do not depend on the number of ranks either.
 * **Header.** A few float64 that are summed with the buffer, in rank order, and never divided: exact for integers up to
   2**53. The ranks' headers are known before the first element is summed, so weights can travel in them.
 * **Rounds.** `start` says that this rank has filled the buffer; from then until `wait` returns nobody but the transport
@@ -21,7 +22,8 @@ The rules every transport keeps (`tests/ddp/test_transport.py` runs the same cas
   moved on by a thread (`ddp.transport.background`) does.
 * **Devices.** These are the rules for host memory; `ddp.transport.cuda.common` adds what holds for buckets on a GPU.
 * **Errors.** A misuse raises at once on the rank that commits it; a rank that dies is the launcher's business, which
-  ends the job.
+  ends the job. An exception in the midst of a sum (MPI's, no memory, Ctrl-C) has left out something that other ranks
+  wait for, and what comes next would be taken for it: from then on the transport raises, whatever it is asked.
 """
 
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +33,8 @@ from numpy.typing import DTypeLike, NDArray
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from ddp.transport.summing import Shards
 
 CACHE_LINE = 64  # bytes; slices, flags and buckets start on such a boundary so that two ranks never write one line
 
@@ -59,6 +63,8 @@ class Buffer(Protocol):
     """Shape (count,): the sum after `wait`. In place, `array` itself."""
     header: NDArray[np.float64]
     """Shape (header,): summed like the array, never divided."""
+    shards: "Shards | None"
+    """Where the sum is made of shards: takes what lies in `array` for each that this rank carries, before `start`."""
 
 
 class Transport(Protocol):
@@ -70,18 +76,27 @@ class Transport(Protocol):
     progress: str
     """What moves sums on between `start` and `wait`, with what was measured, for logs."""
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> Buffer:
+    def allocate(
+        self,
+        count: int,
+        dtype: DTypeLike,
+        header: int = 0,
+        out_of_place: bool = False,
+        shards: int | None = None,
+    ) -> Buffer:
         """Collective: a zeroed buffer of `count` elements and `header` float64; out of place, with another `count`
-        elements for the result. TypeError: `dtype` is not summed.
+        elements for the result; with room for the shards that this rank carries of so many. TypeError: `dtype` is not
+        summed.
         """
         ...
 
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         """This rank has filled `buffer`: sum it and divide by `divisor`. Returns at once.
 
-        divisor: alike on every rank; None for the mean weighted by the ranks' `header[0]` (if these are all equal, for
-        the plain mean, bit for bit).
-        RuntimeError if the buffer is in flight, or the transport closed; TypeError if integers are to be divided.
+        divisor: alike on every rank; None for the mean weighted by the ranks' weights (`ddp.transport.headers`) (if
+        these are all equal, for the plain mean, bit for bit). With shards a rank's weight is the sum of its shards',
+        and these are in the addends. RuntimeError if the buffer is in flight, or the transport closed; TypeError if
+        integers are to be divided.
         """
         ...
 
@@ -139,6 +154,18 @@ def closed(name: str) -> RuntimeError:
     return RuntimeError(
         f"transport {name}: it was closed with its process group; after init_process_group wrap the model again"
     )
+
+
+def stopped(name: str, cause: str) -> RuntimeError:
+    """The error of a transport that an exception, `cause` in words, has ended in the midst of a sum."""
+    return RuntimeError(
+        f"transport {name}: {cause} ended it in the midst of a sum, and the other ranks wait for its part; end the job"
+    )
+
+
+def in_words(error: BaseException) -> str:
+    """Kind and text; the exception itself would keep what its traceback looks at."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def round_up(value: int, multiple: int) -> int:

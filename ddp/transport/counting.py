@@ -21,8 +21,15 @@ class CountingTransport:
         self.polls = 0
         self.waits = 0
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> Buffer:
-        buffer = self.inner.allocate(count, dtype, header, out_of_place)
+    def allocate(
+        self,
+        count: int,
+        dtype: DTypeLike,
+        header: int = 0,
+        out_of_place: bool = False,
+        shards: int | None = None,
+    ) -> Buffer:
+        buffer = self.inner.allocate(count, dtype, header, out_of_place, shards)
         self.allocated.append(buffer.array.nbytes)
         return buffer
 

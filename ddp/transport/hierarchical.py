@@ -27,8 +27,9 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport.base import accumulator_dtype, aligned_zeros, slice_bounds
+from ddp.transport.headers import weights
 from ddp.transport.shared import FILLING, SharedBuffer, SharedTransport
-from ddp.transport.summing import Summation, sum_headers
+from ddp.transport.summing import Order, Summation, rank_order, sum_headers, tree_order, weighing
 
 CHUNK_BYTES = 1 << 18
 _DEPTH = 8
@@ -38,12 +39,23 @@ _FORWARD, _BACK = 1, 2  # tags
 class HierarchicalBuffer(SharedBuffer):
     """The node's segments, and this owner's way through the chain."""
 
-    __slots__ = ("chunks", "everyones", "remaining", "sent", "weights")
+    __slots__ = ("chunks", "everyones", "merges", "remaining", "sent", "sums", "weights")
 
     def __init__(
-        self, node: MPI.Intracomm, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool, ranks: int
+        self,
+        node: MPI.Intracomm,
+        count: int,
+        dtype: np.dtype[Any],
+        header: int,
+        out_of_place: bool,
+        order: Order,
+        first: int,
     ) -> None:
-        super().__init__(node, count, dtype, header, out_of_place)
+        super().__init__(node, count, dtype, header, out_of_place, order, first)
+        ranks, last = len(order.parts), first + node.size
+        # How many sums come from the nodes before this one, and how many go to the next; see `Order`.
+        self.sums = order.left(first), order.left(last)
+        self.merges = None if order.shards is None else (0,) * self.sums[0] + order.of(first, last)
         self.chunks: list[slice] = []  # of this rank's slice
         self.sent = np.zeros((node.size, header))  # headers of the node
         self.everyones = np.zeros((ranks, header))
@@ -76,7 +88,7 @@ class HierarchicalTransport(SharedTransport):
         self._node_number = node
         inside = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank) if node is None else comm.Split(node, comm.rank)
         assert isinstance(inside, MPI.Intracomm)
-        self._owners = int(comm.allreduce(inside.size, MPI.MIN))
+        self._owners = min(comm.allgather(inside.size))
         is_owner = inside.rank < self._owners
         first = inside.bcast(comm.rank)  # orders the nodes
         self._column = self._comm.Split(inside.rank if is_owner else MPI.UNDEFINED, first)
@@ -88,6 +100,8 @@ class HierarchicalTransport(SharedTransport):
             self._order = np.argsort([rank for ranks in nodes for rank in ranks])
         else:
             inside.allgather(comm.rank)
+        self._first = first
+        self._in_order = all(comm.allgather(comm.rank == first + inside.rank))
         self._announcing: deque[tuple[MPI.Request, HierarchicalBuffer]] = deque()  # headers under way
         self._queue: deque[tuple[HierarchicalBuffer, slice]] = deque()  # chunks that may be summed
         self._arriving: deque[Step] = deque()  # sums of the nodes before this one
@@ -95,17 +109,31 @@ class HierarchicalTransport(SharedTransport):
         self._sending: list[Step] = []
         self._scratch = [aligned_zeros(CHUNK_BYTES, np.uint8) for _ in range(_DEPTH if self._last else 0)]
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> HierarchicalBuffer:
+    def allocate(
+        self,
+        count: int,
+        dtype: DTypeLike,
+        header: int = 0,
+        out_of_place: bool = False,
+        shards: int | None = None,
+    ) -> HierarchicalBuffer:
         wide = accumulator_dtype(dtype).itemsize
-        buffer = HierarchicalBuffer(self._node, count, np.dtype(dtype), header, out_of_place, self.size)
+        if shards is not None and not self._in_order:
+            raise RuntimeError(
+                "transport hierarchical: shards are added in the order of ranks, but the ranks of a node do not follow "
+                "each other; place them so (mpirun --map-by slot), or choose transport='mpi'"
+            )
+        order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
+        buffer = HierarchicalBuffer(self._node, count, np.dtype(dtype), header, out_of_place, order, self._first)
         if self._local < self._owners:
             bounds = slice_bounds(count, buffer.array.dtype.itemsize, self._owners)
             begin, end = bounds[self._local], bounds[self._local + 1]
-            length = CHUNK_BYTES // wide
+            most = max(order.left(ranks) for ranks in range(1, self.size + 1))  # at once in the scratch memory
+            length = CHUNK_BYTES // (wide * most)
             buffer.chunks = [slice(at, min(at + length, end)) for at in range(begin, end, length)]
         return buffer
 
-    def poll(self) -> None:
+    def _advance_all(self) -> None:
         for buffer in tuple(self._in_flight):
             self._advance(buffer)
             if buffer.stage == FILLING:
@@ -158,7 +186,7 @@ class HierarchicalTransport(SharedTransport):
                 self._add(buffer, chunk, scratch)
             else:
                 assert scratch is not None
-                incoming = _part(scratch, buffer, chunk)
+                incoming = _part(scratch, buffer, chunk, buffer.sums[0])
                 request = self._column.Irecv(_bytes(incoming), self._at - 1, _FORWARD)
                 self._arriving.append(Step(request, buffer, chunk, scratch))
 
@@ -169,31 +197,29 @@ class HierarchicalTransport(SharedTransport):
             sum_headers(rows, out=buffer.total)
         buffer.weights = None
         if buffer.divisor is None:
-            weights = rows[:, 0].tolist()
-            equal = weights.count(weights[0]) == len(weights)
-            buffer.divisor = len(weights) if equal else sum(weights)
-            buffer.weights = None if equal else [float(header[0]) for header in buffer.headers]
+            buffer.divisor, unequal = weighing(weights(rows), buffer.shards is not None)
+            buffer.weights = None if unequal is None else weights(buffer.headers)
         buffer.remaining -= 1
         self._queue.extend((buffer, chunk) for chunk in buffer.chunks)
 
     def _add(self, buffer: HierarchicalBuffer, chunk: slice, scratch: NDArray[np.uint8] | None) -> None:
         """Add this node's ranks to the sum of those before, and pass it on: to the next node, or as result."""
-        addends = [array[chunk] for array in buffer.arrays]
+        addends = [part[chunk] for parts in buffer.parts for part in parts]
         weights = buffer.weights
         if self._at:
             assert scratch is not None
-            addends.insert(0, _part(scratch, buffer, chunk))
+            addends[:0] = _sums(scratch, buffer, chunk, buffer.sums[0])
             weights = weights and [1.0, *weights]
         if self._at < self._last:
             assert scratch is not None
-            total = _part(scratch, buffer, chunk)
-            Summation(addends, [total]).run(1.0, weights)
+            Summation(addends, _sums(scratch, buffer, chunk, buffer.sums[1]), buffer.merges).run(1.0, weights)
+            total = _part(scratch, buffer, chunk, buffer.sums[1])
             self._send(buffer, chunk, total, self._at + 1, scratch)
             request = self._column.Irecv(_bytes(buffer.result[chunk]), self._at + 1, _BACK)
             self._returning.append(Step(request, buffer, chunk, None))
             return
         assert buffer.divisor is not None
-        Summation(addends, [result[chunk] for result in buffer.results]).run(buffer.divisor, weights)
+        Summation(addends, [result[chunk] for result in buffer.results], buffer.merges).run(buffer.divisor, weights)
         if scratch is not None:
             self._scratch.append(scratch)
         self._finish(buffer, chunk)
@@ -226,10 +252,15 @@ class HierarchicalTransport(SharedTransport):
         return True
 
 
-def _part(scratch: NDArray[np.uint8], buffer: HierarchicalBuffer, chunk: slice) -> NDArray[Any]:
-    """Scratch memory as the sum of a chunk."""
+def _part(scratch: NDArray[np.uint8], buffer: HierarchicalBuffer, chunk: slice, count: int) -> NDArray[Any]:
+    """Scratch memory as so many sums of a chunk."""
     dtype = accumulator_dtype(buffer.array.dtype)
-    return scratch[: (chunk.stop - chunk.start) * dtype.itemsize].view(dtype)
+    return scratch[: count * (chunk.stop - chunk.start) * dtype.itemsize].view(dtype)
+
+
+def _sums(scratch: NDArray[np.uint8], buffer: HierarchicalBuffer, chunk: slice, count: int) -> list[NDArray[Any]]:
+    """The same one by one."""
+    return list(_part(scratch, buffer, chunk, count).reshape(count, -1))
 
 
 def _bytes(array: NDArray[Any]) -> list[Any]:

@@ -6,20 +6,31 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport.base import accumulator_dtype, aligned_zeros, check_divisor, closed
-from ddp.transport.summing import Summation
+from ddp.transport.headers import weights
+from ddp.transport.summing import Shards, Summation, tree_order
 
 
 class LoopbackBuffer:
     """Private memory; see `ddp.transport.base.Buffer`."""
 
-    __slots__ = ("array", "header", "in_flight", "result", "summation")
+    __slots__ = ("array", "header", "in_flight", "result", "shards", "summation")
 
-    def __init__(self, array: NDArray[Any], result: NDArray[Any], header: NDArray[np.float64]) -> None:
+    def __init__(
+        self, array: NDArray[Any], result: NDArray[Any], header: NDArray[np.float64], shards: int | None
+    ) -> None:
         self.array = array
         self.result = result
         self.header = header
         self.in_flight = False
-        self.summation = Summation([array], [result])
+        self.shards: Shards | None = None
+        if shards is None:
+            self.summation = Summation([array], [result])
+            return
+        order = tree_order(shards, 1)
+        wide = accumulator_dtype(array.dtype)
+        slots = [aligned_zeros(array.size, wide) for _ in range(order.slots(array.dtype))]
+        self.shards = Shards(array, slots, order.own[0])
+        self.summation = Summation(self.shards.parts, [result], order.merges)
 
 
 class LoopbackTransport:
@@ -33,10 +44,17 @@ class LoopbackTransport:
     def __init__(self) -> None:
         self._closed = False
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> LoopbackBuffer:
+    def allocate(
+        self,
+        count: int,
+        dtype: DTypeLike,
+        header: int = 0,
+        out_of_place: bool = False,
+        shards: int | None = None,
+    ) -> LoopbackBuffer:
         accumulator_dtype(dtype)
         array = aligned_zeros(count, dtype)
-        return LoopbackBuffer(array, aligned_zeros(count, dtype) if out_of_place else array, np.zeros(header))
+        return LoopbackBuffer(array, aligned_zeros(count, dtype) if out_of_place else array, np.zeros(header), shards)
 
     def start(self, buffer: LoopbackBuffer, divisor: float | None = 1.0) -> None:
         if self._closed:
@@ -45,8 +63,9 @@ class LoopbackTransport:
             raise RuntimeError("transport loopback: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
         buffer.in_flight = True
-        mean = 1.0 if divisor is None else divisor
-        if mean != 1 or buffer.result is not buffer.array:
+        alone = 1.0 if buffer.shards is None else weights([buffer.header])[0]
+        mean = alone if divisor is None else divisor
+        if mean != 1 or buffer.result is not buffer.array or buffer.shards is not None:
             buffer.summation.run(mean)
 
     def poll(self) -> None:

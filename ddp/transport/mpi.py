@@ -25,8 +25,18 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from ddp.transport.base import CACHE_LINE, accumulator_dtype, aligned_zeros, check_divisor, closed, slice_bounds
-from ddp.transport.summing import Summation, sum_headers
+from ddp.transport.base import (
+    CACHE_LINE,
+    accumulator_dtype,
+    aligned_zeros,
+    check_divisor,
+    closed,
+    in_words,
+    slice_bounds,
+    stopped,
+)
+from ddp.transport.headers import weights
+from ddp.transport.summing import Order, Shards, Summation, rank_order, sum_headers, tree_order
 
 CHUNK_BYTES = 1 << 20
 _DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
@@ -35,47 +45,92 @@ _DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
 class Chunk(NamedTuple):
     """A part of a buffer's arrays, as bytes, and how its two messages cut it: (counts, displacements) in bytes."""
 
-    array: NDArray[np.uint8]
+    parts: list[NDArray[Any]]  # elements
     result: NDArray[np.uint8]
-    slices: tuple[list[int], list[int]]  # slice r of the chunk belongs to rank r
+    bounds: list[int]  # in elements: slice r of the chunk, which belongs to rank r, begins there
+    slices: tuple[list[int], list[int]]  # of the result
+    send: tuple[list[int], list[int]]
     receive: tuple[list[int], list[int]]  # where this rank's slice of every rank arrives
 
 
 # A buffer's header travels as its first step, in the same queue as the chunks, so that its turn is the same on every
 # rank.
-_HEADER = Chunk(np.empty(0, np.uint8), np.empty(0, np.uint8), ([], []), ([], []))
+_HEADER = Chunk([], np.empty(0, np.uint8), [], ([], []), ([], []), ([], []))
 
 
 class MpiBuffer:
     """Private memory; see `ddp.transport.base.Buffer`."""
 
-    __slots__ = ("array", "chunks", "divisor", "header", "headers", "remaining", "result", "started")
+    __slots__ = (
+        "array",
+        "chunks",
+        "divisor",
+        "header",
+        "headers",
+        "order",
+        "remaining",
+        "result",
+        "shards",
+        "started",
+        "wide",
+    )
 
-    def __init__(self, array: NDArray[Any], result: NDArray[Any], header: int, size: int, rank: int) -> None:
+    def __init__(self, array: NDArray[Any], result: NDArray[Any], header: int, order: Order, rank: int) -> None:
+        size = len(order.parts)
+        self.order = order
+        self.shards: Shards | None = None
+        self.wide = array.dtype  # of what is sent to be summed
+        parts = [array]
+        if order.shards is not None:
+            self.wide = accumulator_dtype(array.dtype)
+            slots = [aligned_zeros(array.size, self.wide) for _ in range(order.slots(array.dtype))]
+            self.shards = Shards(array, slots, order.own[rank])
+            parts = self.shards.parts
         self.array = array
         self.result = result
         self.header = np.zeros(header)
         self.headers = np.zeros((size, header))
-        self.chunks = (_HEADER,) * bool(header) + tuple(_chunks(array, result, size, rank))
+        self.chunks = (_HEADER,) * bool(header) + tuple(_chunks(parts, result, order, rank))
         self.divisor: float | None = 1.0
         self.remaining = 0  # chunks of this round that are not complete
         self.started = False
 
 
-def _chunks(array: NDArray[Any], result: NDArray[Any], size: int, rank: int) -> Iterator[Chunk]:
-    itemsize = array.dtype.itemsize
-    length = CHUNK_BYTES // itemsize
-    for begin in range(0, array.size, length):
-        part, sums = array[begin : begin + length], result[begin : begin + length]
-        bounds = [bound * itemsize for bound in slice_bounds(part.size, itemsize, size)]
+def _chunks(parts: list[NDArray[Any]], result: NDArray[Any], order: Order, rank: int) -> Iterator[Chunk]:
+    itemsize, wide, numbers = result.dtype.itemsize, parts[0].dtype.itemsize, order.parts
+    length = CHUNK_BYTES // (wide * max(numbers))
+    for begin in range(0, result.size, length):
+        sums = result[begin : begin + length]
+        bounds = slice_bounds(sums.size, itemsize, len(numbers))
         counts = [end - begin for begin, end in pairwise(bounds)]
-        mine = counts[rank]
+        own, mine = wide * numbers[rank], wide * counts[rank]
         yield Chunk(
-            part.view(np.uint8),
+            [part[begin : begin + length] for part in parts],
             sums.view(np.uint8),
-            (counts, bounds[:-1]),
-            ([mine] * size, [mine * sender for sender in range(size)]),
+            bounds,
+            ([count * itemsize for count in counts], [bound * itemsize for bound in bounds[:-1]]),
+            ([count * own for count in counts], [bound * own for bound in bounds[:-1]]),
+            ([mine * number for number in numbers], [mine * sum(numbers[:sender]) for sender in range(len(numbers))]),
         )
+
+
+class _Scatter(NamedTuple):
+    """A chunk's first step under way: what MPI reads and writes must live as long."""
+
+    request: MPI.Request
+    buffer: MpiBuffer
+    chunk: Chunk
+    sent: NDArray[np.uint8]
+    scratch: NDArray[np.uint8]
+
+
+def _packed(chunk: Chunk) -> NDArray[np.uint8]:
+    """The parts' slices as they are sent: all parts' first slice, all parts' second, ..."""
+    if len(chunk.parts) == 1:
+        return chunk.parts[0].view(np.uint8)
+    return np.concatenate([part[begin:end] for begin, end in pairwise(chunk.bounds) for part in chunk.parts]).view(
+        np.uint8
+    )
 
 
 class MpiTransport:
@@ -90,16 +145,25 @@ class MpiTransport:
         self._scatter_comm = comm.Dup()
         self._gather_comm = comm.Dup()
         self._closed = False
+        self._stopped = ""  # by which exception
         self._queue: deque[tuple[MpiBuffer, Chunk]] = deque()
-        self._scattering: deque[tuple[MPI.Request, MpiBuffer, Chunk, NDArray[np.uint8]]] = deque()
+        self._scattering: deque[_Scatter] = deque()
         self._gathering: deque[tuple[MPI.Request, MpiBuffer]] = deque()
         self._scratch: list[NDArray[np.uint8]] = []  # receive memory of chunks that are not under way
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> MpiBuffer:
+    def allocate(
+        self,
+        count: int,
+        dtype: DTypeLike,
+        header: int = 0,
+        out_of_place: bool = False,
+        shards: int | None = None,
+    ) -> MpiBuffer:
         accumulator_dtype(dtype)
         array = aligned_zeros(count, dtype)
         result = aligned_zeros(count, dtype) if out_of_place else array
-        return MpiBuffer(array, result, header, self.size, self.rank)
+        order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
+        return MpiBuffer(array, result, header, order, self.rank)
 
     def start(self, buffer: MpiBuffer, divisor: float | None = 1.0) -> None:
         if self._closed:
@@ -114,6 +178,15 @@ class MpiTransport:
         self.poll()
 
     def poll(self) -> None:
+        if self._stopped:
+            raise stopped(self.name, self._stopped)
+        try:
+            self._advance()
+        except BaseException as error:
+            self._stopped = in_words(error)
+            raise
+
+    def _advance(self) -> None:
         while self._scattering and self._scattering[0][0].Test():
             self._finish_scatter()
         while self._gathering and self._gathering[0][0].Test():
@@ -128,11 +201,7 @@ class MpiTransport:
         while buffer.remaining:
             # Blocks inside MPI, where all requests progress and where the user's mpi_yield_when_idle rules.
             heads = [queue[0][0] for queue in (self._scattering, self._gathering) if queue]
-            index = heads[0].Waitany(heads)
-            if self._scattering and heads[index] is self._scattering[0][0]:
-                self._finish_scatter()
-            else:
-                self._gathering.popleft()[1].remaining -= 1
+            heads[0].Waitany(heads)
             self.poll()
         buffer.started = False
 
@@ -144,7 +213,7 @@ class MpiTransport:
 
     def close(self) -> None:
         self._closed = True
-        if self._queue or self._scattering or self._gathering:
+        if self._stopped or self._queue or self._scattering or self._gathering:
             return
         self._scatter_comm.Free()
         self._gather_comm.Free()
@@ -152,24 +221,30 @@ class MpiTransport:
     def _post_scatter(self, buffer: MpiBuffer, chunk: Chunk) -> None:
         if chunk is _HEADER:
             request = self._scatter_comm.Iallgather(buffer.header, buffer.headers)
-            self._scattering.append((request, buffer, chunk, chunk.array))
+            self._scattering.append(_Scatter(request, buffer, chunk, chunk.result, chunk.result))
             return
-        scratch = self._scratch.pop() if self._scratch else np.empty(CHUNK_BYTES + self.size * CACHE_LINE, np.uint8)
-        request = self._scatter_comm.Ialltoallv([chunk.array, chunk.slices], [scratch, chunk.receive])
-        self._scattering.append((request, buffer, chunk, scratch))
+        scratch = self._scratch.pop() if self._scratch else np.empty(0, np.uint8)
+        wanted = sum(chunk.receive[0])
+        if scratch.size < wanted:
+            scratch = np.empty(max(wanted, CHUNK_BYTES + self.size * CACHE_LINE), np.uint8)
+        sent = _packed(chunk)
+        request = self._scatter_comm.Ialltoallv([sent, chunk.send], [scratch, chunk.receive])
+        self._scattering.append(_Scatter(request, buffer, chunk, sent, scratch))
 
     def _finish_scatter(self) -> None:
-        _, buffer, chunk, scratch = self._scattering.popleft()
+        _, buffer, chunk, _, scratch = self._scattering.popleft()
         if chunk is _HEADER:
             sum_headers(buffer.headers, out=buffer.header)
             buffer.remaining -= 1
             return
-        (counts, places), dtype = chunk.slices, buffer.array.dtype
+        (counts, places), wide = chunk.slices, buffer.wide
         mine, at = counts[self.rank], places[self.rank]
-        received = [scratch[begin : begin + mine].view(dtype) for begin in chunk.receive[1]]
-        summation = Summation(received, [chunk.result[at : at + mine].view(dtype)])
+        each = (chunk.bounds[self.rank + 1] - chunk.bounds[self.rank]) * wide.itemsize
+        received = [scratch[part * each : (part + 1) * each].view(wide) for part in range(sum(buffer.order.parts))]
+        merges = None if buffer.shards is None else buffer.order.merges
+        summation = Summation(received, [chunk.result[at : at + mine].view(buffer.array.dtype)], merges)
         if buffer.divisor is None:  # the headers went ahead of the first chunk, so they are there
-            summation.average(buffer.headers[:, 0].tolist())
+            summation.average(weights(buffer.headers))
         else:
             summation.run(buffer.divisor)
         self._scratch.append(scratch)

@@ -8,7 +8,7 @@ from mpi4py import MPI
 def count_nodes(comm: MPI.Intracomm) -> int:
     """Collective: on how many nodes (sets of ranks that can share memory) the ranks of `comm` are."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    nodes = int(comm.allreduce(int(node.rank == 0)))
+    nodes = sum(comm.allgather(node.rank == 0))
     node.Free()
     return nodes
 

@@ -35,10 +35,20 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from ddp.transport.base import CACHE_LINE, accumulator_dtype, check_divisor, closed, round_up, slice_bounds
+from ddp.transport.base import (
+    CACHE_LINE,
+    accumulator_dtype,
+    check_divisor,
+    closed,
+    in_words,
+    round_up,
+    slice_bounds,
+    stopped,
+)
+from ddp.transport.headers import weights
 from ddp.transport.nodes import count_cores, count_nodes
 from ddp.transport.segments import map_segments
-from ddp.transport.summing import Summation, sum_headers
+from ddp.transport.summing import Order, Shards, Summation, rank_order, sum_headers, tree_order
 
 # Waiting: look again at once, then let others run, then sleep. The steps are counted, a look costs about a microsecond.
 # To yield on a machine that others use, too, costs their time slice: two ranks summed 4 MiB in 8 ms after 50 spins.
@@ -64,9 +74,11 @@ class SharedBuffer:
         "filled",
         "header",
         "headers",
+        "parts",
         "result",
         "results",
         "round",
+        "shards",
         "stage",
         "summation",
         "summed",
@@ -78,13 +90,25 @@ class SharedBuffer:
     header: NDArray[np.float64]
 
     def __init__(
-        self, node: MPI.Intracomm, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool = False
+        self,
+        node: MPI.Intracomm,
+        count: int,
+        dtype: np.dtype[Any],
+        header: int,
+        out_of_place: bool,
+        order: Order,
+        first: int,
     ) -> None:
+        """order: of all ranks' parts; first: of them that is on this node."""
         header_at = 2 * CACHE_LINE
         total_at = header_at + round_up(header * 8, CACHE_LINE)
         array_at = total_at + round_up(header * 8, CACHE_LINE)
         result_at = array_at + (round_up(count * dtype.itemsize, CACHE_LINE) if out_of_place else 0)
-        memory, length = map_segments(node, result_at + count * dtype.itemsize)
+        slots_at = result_at + round_up(count * dtype.itemsize, CACHE_LINE)
+        wide, slots = accumulator_dtype(dtype), order.slots(dtype)
+        slot_bytes = round_up(count * wide.itemsize, CACHE_LINE)
+        end = slots_at + slots * slot_bytes if slots else result_at + count * dtype.itemsize
+        memory, length = map_segments(node, end)
         begins = range(0, length * node.size, length)
         numbers = memoryview(memory)
         self.filled = [numbers[at : at + 8].cast("Q") for at in begins]
@@ -97,6 +121,19 @@ class SharedBuffer:
             self.results = [np.ndarray((count,), dtype, memory, at + result_at) for at in begins]
         self.array, self.result = self.arrays[node.rank], self.results[node.rank]
         self.header = self.headers[node.rank]
+        self.parts = [[array] for array in self.arrays]  # of each rank, what the sum is made of
+        self.shards: Shards | None = None
+        if order.shards is not None:
+            stacks = [
+                Shards(
+                    array,
+                    [np.ndarray((count,), wide, memory, at + slots_at + slot * slot_bytes) for slot in range(slots)],
+                    order.own[first + rank],
+                )
+                for rank, (at, array) in enumerate(zip(begins, self.arrays, strict=True))
+            ]
+            self.parts = [stack.parts for stack in stacks]
+            self.shards = stacks[node.rank]
         self.summation: Summation | None = None
         self.divisor: float | None = 1.0
         self.round = 0
@@ -132,14 +169,25 @@ class SharedTransport:
         self._fence = self._fence_window.Sync
         self._in_flight: list[Any] = []  # in the order of start
         self._closed = False
+        self._stopped = ""  # by which exception
         self._spins = 0 if node.size > count_cores(node) else _SPINS
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> SharedBuffer:
+    def allocate(
+        self,
+        count: int,
+        dtype: DTypeLike,
+        header: int = 0,
+        out_of_place: bool = False,
+        shards: int | None = None,
+    ) -> SharedBuffer:
         accumulator_dtype(dtype)
-        buffer = SharedBuffer(self._node, count, np.dtype(dtype), header, out_of_place)
+        order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
+        buffer = SharedBuffer(self._node, count, np.dtype(dtype), header, out_of_place, order, 0)
         bounds = slice_bounds(count, buffer.array.dtype.itemsize, self.size)
         mine = slice(bounds[self.rank], bounds[self.rank + 1])
-        buffer.summation = Summation([one[mine] for one in buffer.arrays], [one[mine] for one in buffer.results])
+        addends = [part[mine] for parts in buffer.parts for part in parts]
+        merges = None if shards is None else order.merges
+        buffer.summation = Summation(addends, [one[mine] for one in buffer.results], merges)
         return buffer
 
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
@@ -158,6 +206,15 @@ class SharedTransport:
         self.poll()
 
     def poll(self) -> None:
+        if self._stopped:
+            raise stopped(self.name, self._stopped)
+        try:
+            self._advance_all()
+        except BaseException as error:
+            self._stopped = in_words(error)
+            raise
+
+    def _advance_all(self) -> None:
         for buffer in tuple(self._in_flight):
             self._advance(buffer)
 
@@ -182,7 +239,7 @@ class SharedTransport:
 
     def close(self) -> None:
         self._closed = True
-        if not self._in_flight:
+        if not self._in_flight and not self._stopped:
             self._leave()
 
     def _leave(self) -> None:
@@ -216,7 +273,7 @@ class SharedTransport:
         if self._local == 0 and buffer.total.size:
             sum_headers(buffer.headers, out=buffer.total)
         if buffer.divisor is None:
-            buffer.summation.average([float(header[0]) for header in buffer.headers])
+            buffer.summation.average(weights(buffer.headers))
         else:
             buffer.summation.run(buffer.divisor)
         return True

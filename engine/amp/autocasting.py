@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import ContextDecorator
 from typing import Any, Self
 
-from engine import backend
 from engine.amp.listening import listen, stop_listening
 from engine.amp.modes import DEVICE_TYPES, eligible, modes
-from engine.dtypes import bfloat16, dtype, float16
+from engine.memory import backend
+from engine.rules.dtypes import bfloat16, dtype, float16
 from engine.tensor import Tensor
 
 

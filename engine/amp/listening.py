@@ -1,49 +1,43 @@
-"""Where autocast listens: functions of the lists are exchanged for stand-ins while some block is open, and are as ever
-otherwise, so that a program without autocast pays nothing.
-"""
+"""Where autocast listens (`engine.calls.listening`): functions of the lists, while a block is open on the thread."""
 
-import threading
 from collections.abc import Callable
 from functools import cache
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from engine.amp.modes import modes
 from engine.amp.policies import LISTS, Policy, tensors
-from engine.capture.stand_in import stand_in
+from engine.calls import listening
+from engine.calls.listening import FUNCTION, HEARD, Handler
 from engine.tensor import Tensor
-
-_lock = threading.Lock()
-_listeners = 0  # threads with a block that is switched on
-_own_codes: list[CodeType] = []
 
 
 def listen() -> None:
-    """One more thread has autocast switched on."""
-    global _listeners
-    with _lock:
-        _listeners += 1
-        if _listeners == 1:
-            table = _exchanged()
-            _own_codes[:] = [function.__code__ for function, _ in table]
-            for function, code in table:
-                function.__code__ = code
+    """This thread has autocast switched on."""
+    listening.add(_listener)
 
 
 def stop_listening() -> None:
-    """One thread less has it."""
-    global _listeners
-    with _lock:
-        _listeners -= 1
-        if _listeners == 0:
-            for (function, _), code in zip(_exchanged(), _own_codes, strict=True):
-                function.__code__ = code
+    """It has it no longer."""
+    listening.remove(_listener)
+
+
+def _listener(key: str, target: Any) -> Handler | None:
+    return _handlers().get(target) if key is FUNCTION else None
 
 
 @cache
-def _exchanged() -> list[tuple[FunctionType, CodeType]]:
-    """Functions and the code that they have while autocast is on."""
-    return [(function, stand_in(function, _handler(policies))) for function, policies in listed().items()]
+def _handlers() -> dict[FunctionType, Handler]:
+    return {function: _handler(policies) for function, policies in (listed() | _added).items()}
+
+
+_added: dict[FunctionType, dict[str, Policy]] = {}
+
+
+def add_policy(function: Any, device_type: str, policy: Policy) -> None:
+    """What is done with the arguments of one more function, which is `heard`, on a type of device."""
+    _added.setdefault(function, {})[device_type] = policy
+    _handlers.cache_clear()
 
 
 def listed() -> dict[FunctionType, dict[str, Policy]]:
@@ -59,14 +53,14 @@ def listed() -> dict[FunctionType, dict[str, Policy]]:
 def _named(name: str) -> list[FunctionType]:
     import engine
     from engine.nn import functional
-    from engine.ops import recurrent
+    from engine.ops.rnn import operator as recurrent
 
     family, _, rest = name.partition("_")
     places: tuple[ModuleType | type, ...] = (engine, functional, Tensor, recurrent)
     if family in ("linalg", "fft"):
         places, name = (getattr(engine, family),), rest
     values = (vars(place).get(name) for place in places)
-    return [value for value in values if isinstance(value, FunctionType)]
+    return [value for value in values if isinstance(value, FunctionType) and value in HEARD]
 
 
 def _handler(policies: dict[str, Policy]) -> Callable[..., Any]:

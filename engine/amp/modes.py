@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.autograd.modes import carry, state
-from engine.dtypes import bfloat16, dtype, float16, float32
+from engine.rules.dtypes import bfloat16, dtype, float16, float32
 from engine.tensor import Tensor
 
 DEVICE_TYPES = ("cpu", "cuda")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from engine.amp.modes import cast, eligible, modes
-from engine.dtypes import dtype, float32
+from engine.rules.dtypes import dtype, float32
 from engine.tensor import Tensor
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -18,6 +18,11 @@ Policy = Callable[[tuple[Any, ...], dict[str, Any], str], Arguments]
 def _in_dtype(args: tuple[Any, ...], kwargs: dict[str, Any], where: str, kind: dtype) -> Arguments:
     each = [value if value is None or type(value) in _PLAIN else _each(value, where, kind) for value in args]
     return tuple(each), {name: _each(value, where, kind) for name, value in kwargs.items()} if kwargs else kwargs
+
+
+def in_dtype(kind: dtype) -> Policy:
+    """In one dtype."""
+    return lambda args, kwargs, where: _in_dtype(args, kwargs, where, kind)
 
 
 _PLAIN = frozenset([int, float, bool, str])
@@ -103,7 +108,7 @@ def refused(args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> Argume
 
 _PRODUCTS = """
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
-    mm bmm addmm baddbmm addbmm matmul __matmul__ linalg_matmul linalg_vecdot linear prelu scaled_dot_product_attention
+    mm bmm addmm baddbmm addbmm matmul linalg_matmul linalg_vecdot linear prelu scaled_dot_product_attention
 """
 _MORE_PRODUCTS_ON_CUDA = "mv addmv addr einsum chain_matmul linalg_multi_dot lstm_step gru_step"
 _LOSSES = """

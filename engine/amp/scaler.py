@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from engine import backend
-from engine.amp import kernels
+from engine.amp import gradients as kernels
 from engine.capture.effects import effect
-from engine.device import device as as_device
-from engine.dtypes import float16, float32, int32
-from engine.ops.factories import full
+from engine.memory import backend
+from engine.ops.creation.factories import full
 from engine.optim.optimizer import Optimizer
+from engine.rules.device import device as as_device
+from engine.rules.dtypes import float16, float32, int32
 from engine.tensor import Tensor
 
 
@@ -365,6 +365,6 @@ class GradScaler:
 def _served_by_kernels(optimizer: Any, parameters: list[Tensor]) -> bool:
     if not all(parameter.is_cuda for parameter in parameters) or type(optimizer).step is not Optimizer.step:
         return False
-    from engine.optim.device import is_served
+    from engine.optim.tables import is_served
 
     return all(is_served(optimizer, parameter) for parameter in parameters)

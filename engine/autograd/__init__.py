@@ -7,7 +7,6 @@ workers (the walk on threads and streams), delivery.
 
 from typing import NoReturn
 
-from engine.absent import absent as _absent
 from engine.autograd import function as function
 from engine.autograd import functional as functional
 from engine.autograd import grad_mode as grad_mode
@@ -30,6 +29,7 @@ from engine.autograd.modes import set_layout_contract as set_layout_contract
 from engine.autograd.modes import set_multithreading_enabled as set_multithreading_enabled
 from engine.autograd.task import is_checkpoint_valid as _is_checkpoint_valid  # noqa: F401 - PyTorch's private name
 from engine.autograd.variable import Variable as Variable
+from engine.errors.absent import absent as _absent
 
 
 def __getattr__(name: str) -> NoReturn:

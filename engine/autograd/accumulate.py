@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from engine import backend, layout, report
 from engine.autograd.gradients import owns_memory
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node
-from engine.spec import Spec
+from engine.memory import backend
+from engine.reports import layout_report as report
+from engine.rules import layout
+from engine.rules.spec import Spec
 from engine.tensor import AutogradMeta, Tensor
 
 _accumulation = threading.RLock()  # two backward passes on different threads may meet in one leaf
@@ -106,6 +108,7 @@ def offered(node: Node) -> Any:
         return None
     task = state.tasks[-1]
     alone = task.dependencies.get(node) == 1 and node not in task.not_ready
+    alone = alone and (task.needed is None or node in task.needed)  # else the gradient goes to who asked for it
     return meta.destination._array if alone else None
 
 
@@ -180,7 +183,7 @@ def _accumulate(variable: Tensor, meta: AutogradMeta, gradient: Any, unshared: b
 
 
 def _report(variable: Tensor, gradient: Any, seconds: float, consumer: str | None) -> None:
-    """Tells `engine.report` of a copy that another layout of the gradient would have saved."""
+    """Tells `engine.reports.layout_report` of a copy that another layout of the gradient would have saved."""
     stride = tuple(step // gradient.itemsize for step in gradient.strides)
     if report.is_breach(stride, variable):
         producer = state.tasks[-1].producer
@@ -233,7 +236,7 @@ def _accumulate_recorded(variable: Tensor, gradient: Tensor) -> None:
     if meta.grad is not None:
         meta.grad = meta.grad + gradient
         return
-    from engine.ops.copy import lay_out
+    from engine.ops.copy.operator import lay_out
 
     spec = variable._spec
     meta.grad = lay_out(gradient, layout.contract_strides(spec.shape, spec.stride))

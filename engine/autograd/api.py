@@ -4,13 +4,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from engine import backend
-from engine.autograd.executor import run_backward as run_backward  # put behind a clock by ddp.timeline
+from engine.autograd.executor import run_backward
 from engine.autograd.gradients import as_tensor
 from engine.autograd.graph import GradientEdge
 from engine.autograd.node import Edge
-from engine.guard import fill
-from engine.spec import Spec
+from engine.calls.listening import heard
+from engine.memory import backend
+from engine.memory.guard import fill
+from engine.rules.spec import Spec
 from engine.tensor import Tensor
 
 Root = Tensor | GradientEdge
@@ -135,7 +136,7 @@ def _spec(root: Root) -> Spec:
 
 
 def _zeros(spec: Spec) -> Tensor:
-    from engine.ops.factories import zeros
+    from engine.ops.creation.factories import zeros
 
     return zeros(spec.shape, dtype=spec.dtype, device=spec.device)
 
@@ -150,6 +151,7 @@ def _root_gradients(outputs: tuple[Any, ...], given: tuple[Any, ...], create_gra
     ]
 
 
+@heard
 def _root_gradient(position: int, output: Any, gradient: Any, create_graph: bool) -> Tensor:
     if isinstance(output, Tensor):
         if not output.requires_grad:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine import backend
 from engine.autograd.accumulate import AccumulateGrad
 from engine.autograd.gradients import UNSHARED, add_into, fit, owns_memory
 from engine.autograd.node import Node
 from engine.autograd.places import Place, at, current_place, event_after, used_on
 from engine.autograd.task import GraphTask
+from engine.memory import backend
 
 if TYPE_CHECKING:
     from engine.autograd.workers import Run

@@ -10,7 +10,9 @@ neither long nor deep graphs meet Python's recursion limit.
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from heapq import heappop, heappush, heappushpop
 from typing import Any
 
@@ -21,10 +23,18 @@ from engine.autograd.hooks import check_nan, name_the_node, run_post_hooks, run_
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node
 from engine.autograd.task import GraphTask
+from engine.calls.listening import BACKWARD, call, heard
+
+watchers: OrderedDict[int, Callable[[], AbstractContextManager[object]]] = OrderedDict()
+"""See `engine.autograd.graph.watch_backward`."""
+
+failures: OrderedDict[int, Callable[[], None]] = OrderedDict()
+"""See `engine.autograd.graph.watch_failures`."""
 
 _DEPTH_OF_ONE_THREAD = 40  # a backward inside a backward takes about 10 Python frames of the 1000 a thread has
 
 
+@heard
 def run_backward(
     roots: Sequence[Edge],
     gradients: Sequence[Any],
@@ -38,6 +48,11 @@ def run_backward(
     `gradients` are Tensors, one a root.
     """
     depth = len(state.tasks)
+    if watchers and not depth:
+        with ExitStack() as watched:
+            for watcher in watchers.values():
+                watched.enter_context(watcher())
+            return _run(roots, gradients, keep_graph, create_graph, inputs, accumulate)
     if depth and depth % _DEPTH_OF_ONE_THREAD == 0:
         return _on_fresh_thread(lambda: _run(roots, gradients, keep_graph, create_graph, inputs, accumulate))
     return _run(roots, gradients, keep_graph, create_graph, inputs, accumulate)
@@ -106,7 +121,7 @@ def _run(
     except BaseException as error:
         if isinstance(error, Exception):
             name_the_node(error, task.node)
-        for callback in task.on_error:
+        for callback in (*task.on_error, *(failures.values() if len(state.tasks) == 1 else ())):
             callback()
         raise
     finally:
@@ -117,6 +132,7 @@ def _run(
     return [task.captured.get(position) for position in range(len(inputs))]
 
 
+@heard
 def _drain_on_gpus(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
     """The same for a process that has recorded calls on a GPU; this graph may be without one."""
     from engine.autograd.workers import drain, has_places
@@ -127,7 +143,8 @@ def _drain_on_gpus(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
 def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
     """Runs the roots and everything that becomes ready. Roots that other roots lead to wait like any other node."""
     dependencies, not_ready, recorded, release = task.dependencies, task.not_ready, task.recorded, not task.keep_graph
-    plain = task.needed is None and not state.anomaly  # else every node takes the long way through `evaluate`
+    # else every node takes the long way through `evaluate`
+    plain = task.needed is None and not state.anomaly and not state.listeners
     queue: list[tuple[int, Node, list[Any]]] = []  # sequence numbers differ, so nodes are never compared
     leaves: list[tuple[Node, list[Any]]] = []
     for node in task.roots:
@@ -222,8 +239,8 @@ def _position(node: Node, results: Sequence[Any], edge: Edge, gradient: Any) -> 
 
 
 def evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:
-    """Runs a node where somebody registered hooks, asked for certain inputs only, or switched anomaly mode on. None: it
-    need not run.
+    """Runs a node where somebody registered hooks, asked for certain inputs only, listens, or switched anomaly mode on.
+    None: it need not run.
     """
     recorded, extras = task.recorded, node.extras
     captures = task.captures.get(node)
@@ -241,7 +258,10 @@ def evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | 
         reached = task.dependencies
         edges = [edge if edge is not None and edge[0] in reached else None for edge in node.next_edges]
     kept = tuple(buffer) if extras is not None and extras.post_hooks else ()
-    results = node.apply(buffer, recorded, edges)
+    if state.listeners:
+        results = call(BACKWARD, node, node.apply, buffer, recorded, edges)
+    else:
+        results = node.apply(buffer, recorded, edges)
     if node.extras is not None and node.extras.post_hooks:
         results = run_post_hooks(node.extras, node, results, kept, recorded)
     if not task.keep_graph:

@@ -94,7 +94,7 @@ class Function:
 
 def _mark_dirty(name: str, ctx: FunctionCtx, outputs: tuple[Any, ...], recorded: bool) -> None:
     """Checks what forward wrote in place, and counts the writes."""
-    from engine.ops.view_history import check_history, mark_written
+    from engine.ops.views.history import check_history, mark_written
 
     returned = {id(value) for value in outputs}
     for tensor in ctx._dirty:
@@ -141,7 +141,7 @@ def _settle_outputs(
 
 def _view_of(value: Tensor) -> Tensor:
     """A view of the whole tensor: what a Function gives back where forward returned an input as it was."""
-    from engine.dispatch import share_memory
+    from engine.calls.dispatch import share_memory
 
     view = Tensor(value._array, value._spec)
     share_memory(view, value)
@@ -160,7 +160,7 @@ def _without_history(value: Tensor, is_input: bool, is_dirty: bool) -> Tensor:
 
 def _rewritten(value: Tensor, node: FunctionNode | None, number: int) -> Tensor:
     """An input that forward wrote in place, with the new history; that of a view goes to its base."""
-    from engine.ops.view_history import adopt_history
+    from engine.ops.views.history import adopt_history
 
     written = Tensor(value._array, value._spec)
     written._counter = value._version_counter()

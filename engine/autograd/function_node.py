@@ -4,13 +4,13 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine import backend
 from engine.autograd.gradients import as_tensor
 from engine.autograd.hooks import raw
 from engine.autograd.modes import set_grad_enabled
 from engine.autograd.node import Edge, Node
 from engine.autograd.places import current_place
 from engine.autograd.saved import FREED, SavedTensor
+from engine.memory import backend
 from engine.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import engine
-from engine import layout
 from engine.autograd.api import grad
 from engine.autograd.function import Function
 from engine.autograd.real_vectors import Random, as_reals, from_reals, shifted
+from engine.rules import layout
 from engine.tensor import Tensor
 
 Function_ = Callable[..., Any]

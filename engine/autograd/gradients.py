@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from engine import backend
 from engine.autograd.node import Node
-from engine.spec import Spec
+from engine.calls.listening import heard
+from engine.memory import backend
+from engine.rules.spec import Spec
 from engine.tensor import Tensor
 
 
@@ -43,6 +44,7 @@ def drop_gradients(leaves: Iterable[Tensor], set_to_none: bool) -> None:
 # --- made to fit ------------------------------------------------------------------------------------------------------
 
 
+@heard
 def fit(node: Node, position: int, gradient: Any, spec: Spec, recorded: bool) -> Any:
     """A gradient that looks like the input it belongs to: broadcasting undone, dtype cast. The only place that does so.
 
@@ -96,6 +98,7 @@ def _axes_to_sum(node: Node, position: int, given: tuple[int, ...], expected: tu
 # --- summed -----------------------------------------------------------------------------------------------------------
 
 
+@heard
 def add_into(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> None:
     """Adds a gradient to the one that waits in the buffer: in its memory where nobody else can see that, else in new
     memory.

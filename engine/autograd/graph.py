@@ -7,19 +7,21 @@ The last part is for packages that reduce gradients (ddp).
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from engine.autograd.executor import failures, watchers
 from engine.autograd.modes import state
 from engine.autograd.node import Edge as Edge
 from engine.autograd.node import Node as Node
 from engine.autograd.node import RemovableHandle as RemovableHandle
 from engine.autograd.saved import Pack, Unpack
 from engine.autograd.task import current_task
+from engine.autograd.task import current_task_id as current_task_id
 from engine.autograd.task import queue_callback as queue_callback
 from engine.autograd.task import reached_nodes as _reached_nodes
-from engine.device import CPU, device
+from engine.rules.device import CPU, device
 from engine.tensor import Tensor
 
 # --- gradient edges ---------------------------------------------------------------------------------------------------
@@ -242,6 +244,21 @@ def stop_listening(variable: Tensor, listener: Callable[[bool, Tensor | None], N
     meta = variable._meta
     if meta is not None and meta.listener is listener:
         meta.listener = meta.destination = meta.destination_of = None
+
+
+def watch_backward(around: Callable[[], AbstractContextManager[object]]) -> RemovableHandle:
+    """Has every backward (and `grad`) run inside a context manager that `around` makes, one that is inside of another
+    backward on the same thread excepted. Returns the handle that ends it.
+    """
+    return RemovableHandle(watchers, around)
+
+
+def watch_failures(callback: Callable[[], None]) -> RemovableHandle:
+    """Has `callback` run, still inside of it, whenever an exception ends a backward, the outermost where they nest.
+
+    Returns the handle that ends it.
+    """
+    return RemovableHandle(failures, callback)
 
 
 def are_reached(variables: Iterable[Tensor]) -> list[bool]:

@@ -51,7 +51,7 @@ def raw(tensor: Tensor) -> Any:
     """
     array, spec = tensor._array, tensor._spec
     if array.strides != spec.byte_strides and spec.numel:
-        from engine import backend
+        from engine.memory import backend
 
         return backend.strided_view(array, spec, 0)
     return array

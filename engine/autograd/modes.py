@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import ContextDecorator
 from typing import Any, Self
 
-from engine.device import default as default_device
+from engine.rules.device import default as default_device
 
 
 class _State(threading.local):
@@ -27,6 +27,8 @@ class _State(threading.local):
     multithreading = True  # whether backward runs the nodes of each GPU on a thread of its own
     layout_contract = True  # whether AccumulateGrad stores first gradients by the gradient layout contract
     saved_tensor_hooks: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
+    listeners: tuple[Callable[..., Any], ...] = ()  # who is told of calls, the innermost last
+    passing: Any = None  # the function that is called on behalf of who was told of its call
     saved_tensor_hooks_disabled: str | None = None  # the error message while `disable_saved_tensors_hooks` is active
 
 
@@ -53,8 +55,9 @@ class carried:
             local.__dict__.update(values)
 
 
-class _InferenceBlocks:
-    """How many `inference_mode(True)` blocks are open, on all threads together.
+class _OpenBlocks:
+    """How many blocks are open, on all threads together, in which calls take the long way: `inference_mode(True)`, and
+    those of listeners (`engine.calls.listening`).
 
     Fast paths look here before they ask the thread-local state, which takes 40 ns and more.
     """
@@ -70,7 +73,7 @@ class _InferenceBlocks:
             self.open += change
 
 
-inference_blocks = _InferenceBlocks()
+open_blocks = _OpenBlocks()
 
 
 class _Switch(ContextDecorator):
@@ -196,13 +199,13 @@ class inference_mode(_Switch):
 
     def __enter__(self) -> Self:
         if self._fields["inference"]:
-            inference_blocks.count(1)
+            open_blocks.count(1)
         return super().__enter__()
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
         if self._fields["inference"]:
-            inference_blocks.count(-1)
+            open_blocks.count(-1)
 
 
 class set_detect_anomaly:

@@ -1,6 +1,6 @@
 """`Node`: one step of backward, with its edges and its hooks.
 
-A Node is made by `engine.dispatch` for operators, by `engine.autograd.function` for user Functions and by
+A Node is made by `engine.calls.dispatch` for operators, by `engine.autograd.function` for user Functions and by
 `engine.autograd.accumulate` for leaves. `engine.autograd.executor` walks them. What users see of all this is
 `engine.autograd.graph`.
 """
@@ -13,11 +13,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from engine.autograd.modes import state
-from engine.callers import INTERNAL
+from engine.errors.callers import INTERNAL
 
 if TYPE_CHECKING:
     from engine.autograd.places import Place
-    from engine.spec import Spec
+    from engine.rules.spec import Spec
 
 Edge = tuple["Node", int]  # (node that receives the gradient, which of its gradient slots)
 

@@ -7,7 +7,7 @@ recorded call on a GPU.
 from typing import Any
 from weakref import WeakValueDictionary
 
-from engine import backend
+from engine.memory import backend
 from engine.tensor import Tensor
 
 in_use = False

@@ -12,11 +12,14 @@ from engine.autograd.node import Edge, Node
 from engine.autograd.versions import VersionCounter
 
 if TYPE_CHECKING:
-    from engine.spec import Spec
+    from engine.rules.spec import Spec
     from engine.tensor import Tensor
 
 Pack = Callable[["Tensor"], Any]
 Unpack = Callable[[Any], "Tensor"]
+
+tensor_type: "type[Tensor]" = None  # type: ignore[assignment]
+"""The class of what is unpacked; `engine.tensor`, which needs this module, enters it."""
 
 
 class SavedInput:
@@ -86,7 +89,7 @@ class SavedOutput:
         return output
 
     def _detached(self, node: Node | None) -> "Tensor":
-        output = type_of_tensors()(self._array if node is None else self.array(node), self._spec)
+        output = tensor_type(self._array if node is None else self.array(node), self._spec)
         output._counter = self._counter
         return output
 
@@ -125,7 +128,6 @@ class SavedPacked:
             value = self._unpack(self._packed)
         finally:
             state.saved_tensor_hooks = hooks  # what the function entered or left is no matter of this thread's
-        tensor_type = type_of_tensors()
         if not isinstance(value, tensor_type):
             raise TypeError(
                 "Output of saved tensor unpack_hook expected to be a Tensor but got result of type "
@@ -219,7 +221,8 @@ class RawSavedTensor:
 
 def saved_attribute(node: Any, inputs: tuple[str, ...], before_list: int | None, name: str) -> Any:
     """`node.<name>` for `_saved_<input>` and `_saved_result` (the Tensor), and the same with `_raw_saved_` (a
-    RawSavedTensor). The last input may be a list, after `before_list` others: then it is a tuple of them.
+    RawSavedTensor). The last input may be a list, after `before_list` others: then it is a tuple of them. With
+    `_sym_sizes` or `_sym_strides` behind it the shape or the strides of an input, which are always known.
 
     Raises: AttributeError for any other name; RuntimeError when the saved tensors were freed.
     """
@@ -227,6 +230,10 @@ def saved_attribute(node: Any, inputs: tuple[str, ...], before_list: int | None,
     wanted = name.removeprefix("_raw_saved_" if raw else "_saved_")
     places = {each: ("saved", position) for position, each in enumerate(inputs)}
     places |= {"self": ("saved", 0), "result": ("saved_outputs", 0)}
+    for suffix, of in (("_sym_sizes", "shape"), ("_sym_strides", "stride")):
+        where, index = places.get(wanted.removesuffix(suffix), ("", 0))
+        if wanted.endswith(suffix) and where == "saved" and index < len(node.input_specs):
+            return tuple(getattr(node.input_specs[index], of))
     if wanted == name or wanted not in places:
         raise AttributeError(f"{node.name()} has no attribute {name!r}")
     where, index = places[wanted]
@@ -254,10 +261,3 @@ def refuse_detached(node: Node, values: list[Any]) -> None:
                 f"{node.name()}: Trying to use a saved tensor that has been detached in-place, i.e. with .detach_(). "
                 "This is not supported, please use out-of-place `.detach()` instead"
             )
-
-
-def type_of_tensors() -> "type[Tensor]":
-    """The Tensor class; imported late because `engine.tensor` imports this module."""
-    from engine.tensor import Tensor
-
-    return Tensor

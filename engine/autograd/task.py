@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node
+from engine.calls.listening import heard
 
 _ids = count()
 
@@ -133,9 +134,9 @@ def current_task() -> GraphTask:
     return state.tasks[-1]
 
 
-def current_task_id() -> int:
-    """The number of the backward that is running on this thread, -1 outside."""
-    return state.tasks[-1].id if state.tasks else -1
+def current_task_id(outermost: bool = False) -> int:
+    """The number of the backward that is running on this thread, -1 outside; where they nest, of the innermost."""
+    return state.tasks[0 if outermost else -1].id if state.tasks else -1
 
 
 def current_node() -> Node | None:
@@ -150,6 +151,7 @@ def is_checkpoint_valid() -> bool:
     return all(task.needed is None for task in state.tasks)
 
 
+@heard
 def queue_callback(
     callback: Callable[[], None], outermost: bool = False, on_error: Callable[[], None] | None = None
 ) -> None:

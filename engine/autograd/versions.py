@@ -13,7 +13,13 @@ class VersionCounter:
         self.last_writer = ""  # name of the operator that wrote last, for the error message
 
 
-# Why a view cannot take its history anew from its base once their memory was written (`engine.ops.view_history`).
+class CopyCounter(VersionCounter):
+    """Of a copy where PyTorch has a view: `conj` of complex numbers. Who writes there means the base, so nobody may."""
+
+    __slots__ = ()
+
+
+# Why a view cannot take its history anew from its base once their memory was written (`engine.ops.views.history`).
 NO_GRAD, INFERENCE, MULTIPLE, CUSTOM_FUNCTION = 1, 2, 3, 4
 
 

@@ -16,7 +16,6 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from engine import backend
 from engine.autograd.accumulate import AccumulateGrad
 from engine.autograd.delivery import distribute, show
 from engine.autograd.executor import evaluate, run_late_hooks
@@ -25,6 +24,7 @@ from engine.autograd.modes import carried, state
 from engine.autograd.node import Node
 from engine.autograd.places import Place, current_place, event_after, used_on
 from engine.autograd.task import GraphTask
+from engine.memory import backend
 from engine.tensor import Tensor
 
 _tie = count().__next__
@@ -319,7 +319,7 @@ def _run_node(run: Run, task: GraphTask, node: Node, buffer: list[Any], place: P
         if type(node) is AccumulateGrad or node in task.captures:
             with run.lock:
                 run.ends.add(place)
-    if task.needed is None and not state.anomaly and node.extras is None:
+    if task.needed is None and not state.anomaly and not state.listeners and node.extras is None:
         results = node.apply(buffer, recorded)
         if node.extras is not None:
             results = run_late_hooks(node, results, recorded)

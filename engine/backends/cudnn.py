@@ -1,6 +1,6 @@
 """Switches of cuDNN. It is not used here: there is no algorithm to choose among, and every result is deterministic.
 
-They may be set. `allow_tf32` is for convolutions of float32 on a GPU (engine/ops/conv_cuda.py). The others ask for what
+They may be set. `allow_tf32` is for convolutions of float32 on a GPU (engine/ops/conv/gpu.py). The others ask for what
 is the case anyway (`deterministic`), or for what there is nothing of (`enabled`, `benchmark`): nobody reads them.
 """
 

@@ -11,8 +11,9 @@ import numpy as np
 from engine.autograd import accumulate
 from engine.autograd.modes import state
 from engine.autograd.node import Node
+from engine.calls.derivative import CONSTANT
+from engine.calls.recording import OperatorNode
 from engine.capture.recorder import Constant, Known, Offer, Recorder
-from engine.recording import OperatorNode
 from engine.tensor import Tensor
 
 
@@ -67,67 +68,33 @@ def on_run_backward(
 
 def on_node(
     recorder: Recorder,
-    original: Callable[..., Any],
     node: OperatorNode,
+    original: Callable[..., Any],
     given: list[Any],
     recorded: bool,
     edges: Any = None,
 ) -> Sequence[Any]:
     """`OperatorNode.apply`, with each call of a derivative rule recorded."""
-    operator = node.plan.operator
     if recorded or node.saved is None or all(each is None for each in given):
-        return original(node, given, recorded, edges)
+        return original(given, recorded, edges)
     edges = node.next_edges if edges is None else edges
-    count = len(operator.inputs)
-    values: Any = [None if entry is None else entry.array(node) for entry in node.saved]
-    outs: Any = None
-    if node.saved_outputs is not None:
-        outs = tuple(None if entry is None else entry.array(node) for entry in node.saved_outputs)
-        outs = outs[0] if operator.outputs == 1 else outs
-    values = (*values, *(None,) * (count - len(values)))
-    specs = (*node.plan.input_specs, *(None,) * (count - len(node.plan.input_specs)))
-    places: dict[str, Any] = {
-        "g": given[0] if operator.outputs == 1 else tuple(given),
-        "nd": node.plan.nd,
-        "needs": tuple(edge is not None for edge in edges),
-        "out": outs,
-        **({f"out[{i}]": out for i, out in enumerate(outs)} if type(outs) is tuple else {}),
-        "into": None,
-        **{f"values[{i}]": value for i, value in enumerate(values)},
-        **{f"specs[{i}]": spec for i, spec in enumerate(specs)},
-        **{f"attributes[{i}]": value for i, value in enumerate(node.plan.attributes)},
-        **{f"residuals[{i}]": value for i, value in enumerate(node.residuals)},
-        "attributes": node.plan.attributes,
-        "specs": specs,
-    }
-    if operator.before_list is not None:
-        at = operator.before_list
-        places |= {f"values[{at}:]": values[at:], f"specs[{at}:]": specs[at:]}
 
-    def call(bound: Any, number: int, joint: bool = False) -> Any:
-        raw = [places[place] for place in bound.places]
+    def call(number: int, bound: Any, arguments: tuple[Any, ...]) -> Any:
         atoms = [
-            Constant(None)
-            if place == "into" and joint
-            else _offer(edges[number])
-            if place == "into"
-            else Constant(value)
-            if place.startswith(("nd", "needs", "specs", "attributes"))
+            Constant(value)
+            if place.startswith(CONSTANT)
             else recorder.atom(value, residual=place.startswith("residuals"))
-            for place, value in zip(bound.places, raw, strict=True)
+            if place != "into"
+            else Constant(None)
+            if number < 0
+            else _offer(edges[number])
+            for place, value in zip(bound.places, arguments, strict=True)
         ]
-        result = recorder.inside(bound.rule, *raw)
-        results = tuple(result) if joint else (result,)
-        recorder.add("rule", (node.plan, bound), atoms, recorder.results(results))
+        result = recorder.inside(bound.rule, *arguments)
+        recorder.add("rule", (node.plan, bound), atoms, recorder.results(tuple(result) if number < 0 else (result,)))
         return result
 
-    if operator.joint is not None:
-        slopes = call(operator.joint, 0, joint=True)
-    else:
-        slopes = [
-            None if edge is None else call(bound, number)
-            for number, (edge, bound) in enumerate(zip(edges, operator.rules, strict=False))
-        ]
+    slopes = node.apply_through(given, edges, call)
     if not state.tasks[-1].keep_graph:
         for residual in node.residuals:
             recorder.drop(residual)
@@ -171,15 +138,15 @@ def on_add_into(
 
 def on_accumulate(
     recorder: Recorder,
-    original: Callable[..., Any],
     leaf: accumulate.AccumulateGrad,
+    original: Callable[..., Any],
     given: list[Any],
     recorded: bool,
     edges: Any = None,
 ) -> Any:
     recorder.leaves[leaf] = None
     recorder.add("accumulate", leaf, [recorder.atom(given[0]), Constant(_obedient(given[0], leaf.variable))])
-    return recorder.inside(original, leaf, given, recorded, edges)
+    return recorder.inside(original, given, recorded, edges)
 
 
 def _obedient(gradient: Any, variable: Tensor | None) -> bool:

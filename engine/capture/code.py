@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from engine import backend
 from engine.autograd.modes import state
-from engine.callers import GENERATED
+from engine.calls.plan import call_kernel
 from engine.capture.lowering import lower
 from engine.capture.memory import Buffers, slots_in
 from engine.capture.recorder import Constant, Event, External, Group, Known, Layout, Offer, Shell, Slot, Wrapped
 from engine.capture.runtime import NAMESPACE, CapturedStep, watched
-from engine.plan import call_kernel
+from engine.errors.callers import GENERATED
+from engine.memory import backend
 
 _INLINE = (bool, type(None))
 

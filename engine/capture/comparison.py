@@ -6,8 +6,8 @@ twice in a row, and only what both recordings agree on is replayed.
 
 from typing import Any
 
+from engine.calls.plan import Plan
 from engine.capture.recorder import Constant, Event, External, Group, Known, Offer, Shell, Slot, Wrapped
-from engine.plan import Plan
 
 _COMPARED = (int, float, complex, str, bytes, type(None), slice)
 

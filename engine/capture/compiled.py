@@ -9,15 +9,16 @@ from typing import Any
 
 from engine.amp.modes import modes, own_casts
 from engine.autograd.modes import set_multithreading_enabled, state
-from engine.callers import stack_level
+from engine.calls.listening import listening
 from engine.capture.arguments import alias_of, exchanged, signature, tensors_in, with_tensors
 from engine.capture.device import DeviceProgram, NotCapturedError
-from engine.capture.intercepts import listening
+from engine.capture.intercepts import listener
 from engine.capture.program import Program, Recording, check_leaks, disagreement, program, without_history
 from engine.capture.recorder import Recorder
+from engine.errors.callers import stack_level
 from engine.nn.module import Module
+from engine.reports.trace import trace
 from engine.tensor import Tensor
-from engine.trace import trace
 
 RECORDINGS = 8  # of one step at most, for different shapes, modes and the like
 _recording = threading.Lock()  # one at a time in a process
@@ -68,7 +69,7 @@ class CompiledStep:
             named = signature(kwargs, tensors) if kwargs else None
             key = (signature(args, tensors), named, state.grad_enabled, precision)
             entry = self._entries.get(key)
-            if entry is not None and entry.programs and not trace._active:
+            if entry is not None and entry.programs and not trace.is_active():
                 for known in entry.programs:
                     if known.holds() and _usual_modes():
                         try:
@@ -86,9 +87,9 @@ class CompiledStep:
         first_call, self._called = not self._called, True
         if first_call:  # optimizers make their state, kernels are compiled
             return self._step(*args, **kwargs)
-        if trace._active or not _usual_modes():
+        if trace.is_active() or not _usual_modes():
             reason = "inference, anomaly or saved-tensor modes are on, and inside a backward"
-            self._warn(f"runs eagerly while {'engine.trace is active' if trace._active else reason}")
+            self._warn(f"runs eagerly while {'engine.trace is active' if trace.is_active() else reason}")
             return self._step(*args, **kwargs)
         entry = self._entries.setdefault(key, _Entry())
         first = next((recording for recording in entry.recorded_once if recording.holds()), None)
@@ -137,7 +138,7 @@ class CompiledStep:
         given = with_tensors(args, waiting), with_tensors(kwargs, waiting)
         _recorder = recorder
         try:
-            with listening(recorder), own_casts(), set_multithreading_enabled(False):
+            with listening(listener(recorder)), own_casts(), set_multithreading_enabled(False):
                 result = self._step(*given[0], **given[1])
         except BaseException:
             recorder.close()

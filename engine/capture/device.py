@@ -17,11 +17,11 @@ from typing import Any
 
 from engine.amp.modes import own_casts
 from engine.autograd.modes import set_multithreading_enabled, state
+from engine.calls.listening import listening
 from engine.capture.arguments import tensors_in, with_tensors
 from engine.capture.program import Recording
 from engine.capture.runtime import CapturedStep, fail_backward, returned
 from engine.capture.segments import Capture
-from engine.capture.stand_in import StandIns
 from engine.optim.optimizer import Optimizer
 from engine.tensor import Tensor
 
@@ -144,7 +144,7 @@ class DeviceProgram:
     def _capture(self, tensors: Sequence[Tensor]) -> None:
         from engine.cuda.devices import synchronize
         from engine.cuda.graphs import graph_pool_handle
-        from engine.ops.copy import clone
+        from engine.ops.copy.operator import clone
 
         synchronize(self._index)
         gc.collect()  # what is freed while a stream is captured would be taken for the graph's
@@ -154,7 +154,7 @@ class DeviceProgram:
         capture = Capture(self._pool, self._changing)
         waiting = iter(self._inputs)
         args, kwargs = (with_tensors(each, waiting) for each in self._given)
-        with own_casts(), set_multithreading_enabled(False), StandIns(capture.handlers()):
+        with own_casts(), set_multithreading_enabled(False), listening(capture.listener()):
             capture.begin()
             try:
                 result = self._step(*args, **kwargs)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
-from engine.callers import GENERATED
 from engine.capture.comparison import same_value
 from engine.capture.intercepts import has_hooks
 from engine.capture.recorder import Event, External, Group
-from engine.device import default
-from engine.dtypes import get_default_dtype
+from engine.errors.callers import GENERATED
 from engine.nn.module import Module
 from engine.optim.lr_scheduler import LRScheduler
 from engine.optim.optimizer import Optimizer
+from engine.rules.device import default
+from engine.rules.dtypes import get_default_dtype
 from engine.tensor import Tensor
 
 _PLAIN = (bool, int, float, str, type(None), tuple)

@@ -1,92 +1,86 @@
-"""Where the recorder listens: operators through their plans (as `engine.trace` does), everything else by stand-ins.
+"""Where the recorder listens (`engine.calls.listening`): kernels, nodes that run, and functions in a table.
 
 What reads a tensor's value into Python, or writes memory in a way that is not listed here, is refused; nothing passes
 unseen: an array that no recorded call made counts as external memory, and must be the same in a second recording.
 """
 
 import types
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from threading import get_ident
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from engine import backend, dispatch, methods
 from engine.autograd import accumulate, api, executor, gradients, task
 from engine.autograd.modes import state
+from engine.calls.listening import BACKWARD, FUNCTION, KERNEL, Handler, Listener
+from engine.calls.plan import Plan
+from engine.calls.recording import OperatorNode
 from engine.capture import backward
 from engine.capture.effects import EFFECTS, UNREPLAYABLE
 from engine.capture.recorder import Constant, Group, Known, Recorder, Shell
-from engine.capture.stand_in import StandIns
-from engine.namespaces import OPERATORS
+from engine.memory import backend
 from engine.nn import hooks as module_hooks
 from engine.nn.module import Module
 from engine.nn.utils import clip_grad
-from engine.ops import along_axis, factories, from_data, index, inplace, random
-from engine.ops.dropout import keep_mask
+from engine.ops.creation import factories, from_data
+from engine.ops.index import along_axis
+from engine.ops.index import operator as index
+from engine.ops.pointwise import queries
+from engine.ops.random import tensors as random
+from engine.ops.random.dropout import keep_mask
+from engine.ops.writing import inplace
 from engine.optim.lr_scheduler import LRScheduler
 from engine.optim.optimizer import Optimizer
-from engine.plan import Plan
 from engine.random import Generator
-from engine.recording import OperatorNode
 from engine.tensor import Tensor
 
 _EMPTY = object()
 
 
-@contextmanager
-def listening(recorder: Recorder) -> Iterator[None]:
-    """While the block runs, what this thread does to tensors is recorded."""
-    direct = {operator: operator.direct for operator in OPERATORS.values()}
-    wrapper = dispatch.plan_wrapper
-    with ExitStack() as stack:
-        stack.enter_context(StandIns(list(_stand_ins(recorder))))
-        try:
-            dispatch.plan_wrapper = lambda plan: _RecordedPlan(plan, recorder)  # type: ignore[assignment, return-value]
-            for operator in OPERATORS.values():
-                operator.direct = None
-                operator.plans.clear()
-            yield
-        finally:
-            dispatch.plan_wrapper = wrapper
-            for operator in OPERATORS.values():
-                operator.direct = direct.get(operator)
-                operator.plans.clear()
+def listener(recorder: Recorder) -> Listener:
+    """Who is told of what this thread does to tensors, and has it recorded."""
+    table = dict(_table())
+
+    def listening(key: str, target: Any) -> Handler | None:
+        if key is KERNEL:
+            return None if recorder.depth else partial(_run_kernel, recorder, target)
+        if key is BACKWARD:
+            if isinstance(target, OperatorNode):
+                handler: Any = backward.on_node
+            else:
+                handler = backward.on_accumulate if isinstance(target, accumulate.AccumulateGrad) else None
+            return None if recorder.depth or handler is None else partial(handler, recorder, target)
+        handler = table.get(target) if key is FUNCTION else None
+        if handler is None or (recorder.depth and handler not in _ALWAYS):
+            return None
+        return partial(_handle, recorder, handler, target)
+
+    return listening
 
 
-class _RecordedPlan:
-    """A plan whose `run` is recorded; everything else is the plan's own."""
+def _handle(
+    recorder: Recorder, handler: Callable[..., Any], target: Any, proceed: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    proceed.__wrapped__ = target
+    return handler(recorder, proceed, *args, **kwargs)
 
-    def __init__(self, plan: Plan, recorder: Recorder) -> None:
-        self.plan = plan
-        self._recorder = recorder
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.plan, name)
-
-    def run(self, *arrays: Any) -> Any:
-        recorder, plan = self._recorder, self.plan
-        if recorder.depth or get_ident() != recorder.thread:
-            return plan.run(*arrays)
-        _check_modes(recorder)
-        places = {spec.device for spec in (*plan.input_specs, *plan.outs) if spec is not None and spec.number is None}
-        recorder.devices |= places
-        if len(places) > 1:
-            recorder.check_devices()
-        if any(where.type == "meta" for where in places):
-            recorder.refuse(f"{plan.operator.name} runs on device 'meta', where there is nothing to compute")
-            return plan.run(*arrays)
-        arguments = [recorder.atom(array) for array in arrays]
-        recorder.depth += 1
-        try:
-            result = plan.run(*arrays)
-        finally:
-            recorder.depth -= 1
-        results = (result,) if plan.operator.single else tuple(result)
-        slots = recorder.results(results, len(results) - len(plan.outs))
-        recorder.add("operator", plan, arguments, slots)
-        return result
+def _run_kernel(recorder: Recorder, plan: Plan, proceed: Callable[..., Any], /, *arrays: Any) -> Any:
+    _check_modes(recorder)
+    places = {spec.device for spec in (*plan.input_specs, *plan.outs) if spec is not None and spec.number is None}
+    recorder.devices |= places
+    if len(places) > 1:
+        recorder.check_devices()
+    if any(where.type == "meta" for where in places):
+        recorder.refuse(f"{plan.operator.name} runs on device 'meta', where there is nothing to compute")
+        return proceed(*arrays)
+    arguments = [recorder.atom(array) for array in arrays]
+    result = recorder.inside(proceed, *arrays)
+    results = (result,) if plan.operator.single else tuple(result)
+    slots = recorder.results(results, len(results) - len(plan.outs))
+    recorder.add("operator", plan, arguments, slots)
+    return result
 
 
 def _check_modes(recorder: Recorder) -> None:
@@ -98,26 +92,12 @@ def _check_modes(recorder: Recorder) -> None:
         recorder.refuse("inference mode is on")
 
 
-# --- stand-ins --------------------------------------------------------------------------------------------------------
-
-
-def _stand_ins(recorder: Recorder) -> Iterator[tuple[types.FunctionType, Callable[..., Any]]]:
-    for function, handler in _table():
-        yield function, _on_this_thread(recorder, handler)
-
-
-def _on_this_thread(recorder: Recorder, handler: Callable[..., Any]) -> Callable[..., Any]:
-    def guarded(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if (recorder.depth and handler not in _ALWAYS) or get_ident() != recorder.thread:
-            return original(*args, **kwargs)
-        return handler(recorder, original, *args, **kwargs)
-
-    return guarded
+# --- functions --------------------------------------------------------------------------------------------------------
 
 
 def _table() -> list[tuple[Any, Callable[..., Any]]]:
     """(function, handler) of everything that is listened to."""
-    readers = (Tensor._readable, Tensor.numpy, Tensor.__dlpack__, methods.equal, methods.allclose)
+    readers = (Tensor._readable, Tensor.numpy, Tensor.__dlpack__, queries.equal, queries.allclose)
     sources = ("empty", "empty_strided", "full", "empty_like", "full_like", "arange", "linspace", "logspace", "eye")
     draws = ("rand", "randn", "randint", "randperm", "rand_like", "randn_like")
     fills = ("uniform_", "normal_", "bernoulli_", "random_", "exponential_")
@@ -142,8 +122,6 @@ def _table() -> list[tuple[Any, Callable[..., Any]]]:
         (index.index_put_, _index_put),
         (index._checked_indices, _checked_indices),
         (along_axis.check_index, _check_index),
-        (OperatorNode.apply, backward.on_node),
-        (accumulate.AccumulateGrad.apply, backward.on_accumulate),
         (task.queue_callback, _queue_callback),
         (api._root_gradient, backward.on_root_gradient),
         (executor.run_backward, backward.on_run_backward),
@@ -177,7 +155,8 @@ def _refuse_reading(recorder: Recorder, original: Callable[..., Any], /, *args: 
 
 
 def _refuse_call(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    recorder.refuse(f"the step calls {original.__name__}() of {original.__module__}, which a replay would not do again")
+    function = _function(original)
+    recorder.refuse(f"the step calls {function.__name__}() of {function.__module__}, which a replay would not do again")
     return original(*args, **kwargs)
 
 
@@ -186,7 +165,7 @@ def _refuse_call(recorder: Recorder, original: Callable[..., Any], /, *args: Any
 
 def _source(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """A factory or a random draw: called again with the same arguments."""
-    name = original.__name__
+    name = _function(original).__name__
     like = name.endswith("_like")
     if kwargs.get("out") is not None:
         return original(*args, **kwargs)
@@ -218,9 +197,9 @@ def _fill(recorder: Recorder, original: Callable[..., Any], tensor: Tensor, /, *
     return recorder.inside(original, tensor, *args, **kwargs)
 
 
-def _function(clone: Any) -> Any:
-    """The function that a stand-in stands for, given the copy of it that a handler gets."""
-    return clone.__wrapped__
+def _function(proceed: Any) -> Any:
+    """The function of which a handler was told, given the way on to it."""
+    return proceed.__wrapped__
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -239,7 +218,7 @@ def _effect(recorder: Recorder, original: Callable[..., Any], /, *args: Any, **k
     else:
         slots = ()
         if result is not None and not any(result is each for each in args):
-            recorder.refuse(f"{original.__name__}() returns a Python object, {type(result).__name__}")
+            recorder.refuse(f"{_function(original).__name__}() returns a Python object, {type(result).__name__}")
     recorder.add("effect", _function(original), [arguments, recorded], slots)
     return result
 
@@ -257,11 +236,10 @@ def _queue_callback(
 
 
 def _write(recorder: Recorder, original: Callable[..., Any], plan: Any, target: Tensor, arrays: list[Any]) -> None:
-    bare = plan.plan if isinstance(plan, _RecordedPlan) else plan
     arguments = [recorder.atom(target._array), *map(recorder.atom, arrays)]
     recorder.explained.add(id(target._array))
-    recorder.add("write", (bare, target._spec.dtype), arguments)
-    recorder.inside(original, bare, target, arrays)
+    recorder.add("write", (plan, target._spec.dtype), arguments)
+    recorder.inside(original, plan, target, arrays)
 
 
 def _overwrite(

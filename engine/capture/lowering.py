@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.capture.recorder import Constant, External, Layout, Slot
-from engine.kernels import activation, linear, product
-from engine.ops.matmul import _linear_bias_slope, _linear_input_slope, _linear_of_rows, _linear_weight_slope
-from engine.ops.pointwise import _tanh_slope
+from engine.ops.activation.kernels import smooth as activation
+from engine.ops.matmul.kernels import bias as linear
+from engine.ops.matmul.kernels import product
+from engine.ops.matmul.operator import _linear_bias_slope, _linear_input_slope, _linear_of_rows, _linear_weight_slope
+from engine.ops.pointwise.rows import _tanh_slope
 
 
 class Writing(Protocol):

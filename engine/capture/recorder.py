@@ -20,10 +20,10 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 import engine
-from engine import backend
 from engine.autograd.versions import VersionCounter
 from engine.capture.options import Options
-from engine.spec import Spec
+from engine.memory import backend
+from engine.rules.spec import Spec
 from engine.tensor import Tensor
 
 _PACKAGES = (os.path.join(os.path.dirname(os.path.abspath(engine.__file__)), ""),)
@@ -303,6 +303,6 @@ def memory_chain(array: np.ndarray) -> list[np.ndarray]:
     while found is not None:
         if isinstance(found, np.ndarray) or backend.is_on_gpu(found):
             chain.append(found)
-        # views made from an array interface (numpy's as_strided, engine.backend) name what they keep alive
+        # views made from an array interface (numpy's as_strided, engine.memory.backend) name what they keep alive
         found = found.base if hasattr(found, "base") else getattr(found, "owner", None)
     return chain

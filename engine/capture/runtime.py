@@ -10,7 +10,7 @@ from engine.autograd import accumulate, gradients
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node
 from engine.autograd.task import GraphTask
-from engine.spec import Spec
+from engine.rules.spec import Spec
 from engine.tensor import Tensor
 
 

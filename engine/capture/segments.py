@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.autograd import accumulate, executor, task
 from engine.autograd.modes import state
+from engine.calls.listening import BACKWARD, FUNCTION, Handler, Listener
 from engine.capture.effects import EFFECTS
 from engine.capture.runtime import begin_backward, end_backward
 from engine.optim.lr_scheduler import LRScheduler
@@ -52,27 +53,32 @@ class Capture:
             self._graph.abandon()
             self._graph = None
 
-    def handlers(self) -> list[Any]:
-        """(function, handler) of what is not captured as it is."""
+    def listener(self) -> Listener:
+        """Who is told of what is not captured as it is."""
         from engine.capture.intercepts import own_methods
 
         outside = [*EFFECTS, Generator.manual_seed, Generator.set_state, *own_methods(LRScheduler, "step")]
-        return [
-            *((function, self._outside) for function in dict.fromkeys(outside)),
-            *((function, self._optimizer) for function in own_methods(Optimizer, "step")),
-            (executor.run_backward, self._backward),
-            (executor._drain_on_gpus, self._drain),
-            (accumulate.AccumulateGrad.apply, self._accumulate),
-            (task.queue_callback, self._queue_callback),
-        ]
+        handlers: dict[Any, Callable[..., Any]] = dict.fromkeys(outside, self._outside)
+        handlers |= dict.fromkeys(own_methods(Optimizer, "step"), self._optimizer)
+        handlers[executor.run_backward] = self._backward
+        handlers[executor._drain_on_gpus] = self._drain
+        handlers[task.queue_callback] = self._queue_callback
+
+        def listener(key: str, target: Any) -> Handler | None:
+            if key is BACKWARD:
+                return partial(self._accumulate, target) if isinstance(target, accumulate.AccumulateGrad) else None
+            handler = handlers.get(target) if key is FUNCTION else None
+            return None if handler is None else partial(handler, target) if handler == self._outside else handler
+
+        return listener
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def _outside(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _outside(self, function: Callable[..., Any], original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """A call that the host makes at every replay, between graphs."""
         if self._depth or self._graph is None:
             return original(*args, **kwargs)
-        function, recorded = original.__wrapped__, state.grad_enabled  # type: ignore[attr-defined]
+        recorded = state.grad_enabled
         self.end()
         result = self._eagerly(original, *args, **kwargs)
         kept = result._array if isinstance(result, Tensor) else None
@@ -102,7 +108,7 @@ class Capture:
         if self._depth or self._graph is None:
             return original(optimizer, *args, **kwargs)
         if args or kwargs or id(optimizer) in self._changing or not _is_capturable(optimizer):
-            return self._outside(original, optimizer, *args, **kwargs)
+            return self._outside(type(optimizer).step, original, optimizer, *args, **kwargs)
         self.inside[optimizer] = None
         return self._eagerly(original, optimizer)
 
@@ -131,17 +137,17 @@ class Capture:
         if not self._depth and self._waiting:
             self._listen()
 
-    def _accumulate(self, original: Callable[..., Any], leaf: Any, gradients: Any, *rest: Any) -> Any:
+    def _accumulate(self, leaf: Any, original: Callable[..., Any], gradients: Any, *rest: Any) -> Any:
         """Stores a gradient inside the graph; who listens for it is told when the graph has run."""
         variable = leaf.variable
         meta: Any = None if variable is None else variable._meta
         listener = None if meta is None else meta.listener
         if self._depth or listener is None:
-            return original(leaf, gradients, *rest)
+            return original(gradients, *rest)
         arrived = gradients[0] is not None and variable._requires_grad
         meta.listener = None
         try:
-            result = original(leaf, gradients, *rest)
+            result = original(gradients, *rest)
         finally:
             meta.listener = listener
         gradient = meta.grad
@@ -200,7 +206,7 @@ class Capture:
 
 def _is_capturable(optimizer: Optimizer) -> bool:
     """Whether a step of this optimizer is kernels only, with the count of steps on the GPU."""
-    from engine.optim.device import is_served
+    from engine.optim.tables import is_served
 
     hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     return not hooks and all(

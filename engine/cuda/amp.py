@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine import amp
-from engine.dtypes import dtype as Kind
-from engine.dtypes import float16
+from engine.rules.dtypes import dtype as Kind
+from engine.rules.dtypes import float16
 
 
 class autocast(amp.autocast):

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any, Self
 
-from engine.backend import require_cupy
-from engine.device import device as _device
+from engine.memory.backend import require_cupy
+from engine.rules.device import device as _device
 from engine.tensor import Tensor
 
 

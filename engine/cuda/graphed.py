@@ -15,7 +15,7 @@ from engine.cuda import streams
 from engine.cuda.devices import synchronize
 from engine.cuda.graphs import CUDAGraph, capture_stream, graph, graph_pool_handle
 from engine.nn.module import Module
-from engine.ops.factories import empty_like, ones_like
+from engine.ops.creation.factories import empty_like, ones_like
 from engine.tensor import Tensor
 
 

@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from engine import backend
 from engine.cuda import memory, streams
 from engine.cuda.devices import current_device, synchronize
 from engine.cuda.memory import PrivatePool
 from engine.cuda.statistics import empty_cache
+from engine.memory import backend
 from engine.random import DeviceGenerator, device_generator
 
 living_pools: "weakref.WeakSet[PrivatePool]" = weakref.WeakSet()

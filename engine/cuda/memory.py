@@ -11,9 +11,9 @@ import gc
 from collections import deque
 from typing import Any
 
-from engine import backend, transfer
 from engine.cuda.devices import current_device, index_of, is_available
 from engine.cuda.devices import device as _on
+from engine.memory import backend, transfer
 
 _ROUND = 512  # bytes: what CuPy's pool rounds requests to
 

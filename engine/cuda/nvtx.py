@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from engine.backend import require_cupy
+from engine.memory.backend import require_cupy
 
 _depth = 0
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from engine import backend
 from engine.cuda.devices import device as _on
 from engine.cuda.devices import index_of, is_available
 from engine.cuda.memory import free_done, in_words, memory_reserved, note_reserved, statistics
+from engine.memory import backend
 
 
 def memory_allocated(device: Any = None) -> int:

@@ -7,10 +7,10 @@ that CuPy code between ours follows it.
 import threading
 from typing import Any
 
-from engine import backend
 from engine.cuda.devices import current_device, index_of, is_available
 from engine.cuda.devices import device as _on
-from engine.device import device
+from engine.memory import backend
+from engine.rules.device import device
 
 
 class Stream:

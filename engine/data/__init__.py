@@ -5,7 +5,6 @@ Read in this order: dataset, sampler, collate, fetch, dataloader; then processes
 
 from typing import Any
 
-from engine.absent import found
 from engine.data.collate import default_collate, default_convert
 from engine.data.dataloader import DataLoader
 from engine.data.dataset import (
@@ -28,6 +27,7 @@ from engine.data.sampler import (
     WeightedRandomSampler,
 )
 from engine.data.worker import WorkerInfo, get_worker_info
+from engine.errors.absent import found
 
 __all__ = [
     "BatchSampler",

@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic
 
-from engine import backend
 from engine.data.collate import default_collate, default_convert
 from engine.data.dataset import Dataset, IterableDataset, Sample_co
 from engine.data.fetch import Fetcher
 from engine.data.pinning import PinnedBatches
 from engine.data.processes import WorkerIterator
 from engine.data.sampler import BatchSampler, RandomSampler, SequentialSampler, new_seed
+from engine.memory import backend
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 

@@ -6,6 +6,7 @@ from typing import Any
 import engine
 from engine.data.collate import default_collate
 from engine.data.dataset import IterableDataset, Subset, TensorDataset
+from engine.data.seeding import SeededIndices, seed_everything
 
 
 class Fetcher:
@@ -24,6 +25,8 @@ class Fetcher:
 
     def fetch(self, indices: Any) -> Any:
         """The batch (or sample) at `indices`; for iterable datasets the next one of that size."""
+        if type(indices) is SeededIndices:
+            seed_everything(indices.seed)
         if self.samples is not None:
             return self._next(len(indices) if self.batched else None)
         if not self.batched:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from copy import copy
 from typing import Any
 
-from engine.device import device as as_device
+from engine.rules.device import device as as_device
 from engine.tensor import Tensor
 
 

@@ -21,9 +21,9 @@ from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from engine.absent import provided
 from engine.data import wire
 from engine.data.worker import EXHAUSTED, RESTART, Failure, Task, run
+from engine.errors.absent import provided
 
 if TYPE_CHECKING:
     from engine.data.dataloader import DataLoader

@@ -5,19 +5,16 @@ thread of its own sends, so that the next batch is fetched while the last one wa
 """
 
 import queue
-import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-import numpy as np
-
-import engine
-from engine import tracebacks
 from engine.data import wire
 from engine.data.fetch import Fetcher
+from engine.data.seeding import seed_everything
+from engine.errors import tracebacks
 
 EXHAUSTED = "exhausted"  # the dataset of this worker has no more samples
 RESTART = "restart"  # a new epoch begins: iterate the dataset again
@@ -97,9 +94,7 @@ def run(worker: int, connection: Connection, inherited: list[Connection], task: 
         function, arguments = task.first
         function(*arguments)
     seed = task.base_seed + worker
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    engine.manual_seed(seed)
+    seed_everything(seed)
     _info = WorkerInfo(worker, task.num_workers, seed, task.dataset)
     outbox: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
     sender = threading.Thread(target=_send_all, args=(worker, connection, outbox), daemon=True)

@@ -8,7 +8,7 @@ import engine
 from engine.distributions.continuous import Normal
 from engine.distributions.distribution import Distribution, sum_last
 from engine.distributions.transforms import ExpTransform, Transform
-from engine.spec import Size
+from engine.rules.spec import Size
 from engine.tensor import Tensor
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import engine
 from engine.autograd.modes import no_grad
 from engine.distributions.distribution import Distribution, require, tensors
-from engine.ops import sampling
-from engine.spec import Size
+from engine.ops.random import sampling
+from engine.rules.spec import Size
 from engine.tensor import Tensor
 
 

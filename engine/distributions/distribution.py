@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import engine
 from engine.autograd.modes import no_grad
-from engine.spec import Size
+from engine.rules.spec import Size
 from engine.tensor import Tensor
 
 

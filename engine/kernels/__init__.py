@@ -1,15 +1,16 @@
-"""The few CPU kernels worth fusing, in Numba, on raw NumPy arrays.
+"""How kernels are compiled, kept on disk and launched, and what those of several families share.
 
-Nothing here knows about tensors. A kernel is reached through its module, ``optimizer.adam(...)``; importing the modules
-imports no Numba and compiles nothing, the first call of a kernel does. :func:`warm` compiles all of them ahead of time.
+A family's CPU kernels are Numba functions on raw NumPy arrays, in its `kernels.py` or `kernels/`
+(`engine.kernels.files`); nothing there knows about tensors. Importing them imports no Numba and compiles nothing, the
+first call of a kernel does. :func:`warm` compiles all of them ahead of time. CUDA sources stand in their families, too
+(`engine.kernels.cuda`).
 """
 
 import importlib
-import pkgutil
 import time
 from collections.abc import Callable
 
-from engine.kernels import jit
+from engine.kernels import files, jit
 
 
 def warm(
@@ -20,8 +21,8 @@ def warm(
     For images, and for homes that jobs cannot write: run it once with the NUMBA_CACHE_DIR that the jobs will have.
     ``progress`` is called before each with how many are done, how many there are, and which is next.
     """
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    for module in files.modules():
+        importlib.import_module(module)
     kernels = jit.registered()
     todo = [(one, code, name) for one in kernels for code, name in jit.DTYPES.items() if name in dtypes]
     done: list[tuple[str, str, float]] = []

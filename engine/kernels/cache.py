@@ -22,7 +22,7 @@ import numba
 import numpy
 from numba.core import caching, compiler, serialize
 
-from engine.kernels import store
+from engine.kernels import files, store
 from engine.kernels.jit import vector_bytes
 
 
@@ -48,7 +48,7 @@ def cache_directory() -> Path:
 def build() -> str:
     """All that decides machine code besides function and argument types, in JSON."""
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in files.sources():
         digest.update(source.read_bytes())
     triple, cpu, features = numba.core.registry.cpu_target.target_context.codegen().magic_tuple()
     settings = vars(numba.config)

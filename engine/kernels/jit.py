@@ -17,6 +17,7 @@ agree bit for bit.
 
 import dis
 import functools
+import importlib
 import threading
 import types
 import typing
@@ -26,7 +27,7 @@ from typing import Annotated, Any, overload
 
 import numpy as np
 
-from engine.kernels import store, waiting
+from engine.kernels import ahead, files, store, waiting
 
 DTYPES = {"f": "float32", "d": "float64"}
 VECTOR = 64  # elements that sum_vectors handles at once
@@ -155,7 +156,7 @@ class Kernel(dict[str, Any]):
         super().__init__()
         self.function = function
         self.interleave = interleave
-        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
+        self.name = f"{_idea(function.__module__)}.{function.__name__.strip('_')}"
 
     def __missing__(self, char: str) -> Any:
         if char not in DTYPES:
@@ -173,7 +174,10 @@ class Kernel(dict[str, Any]):
         from engine.kernels import compiler
 
         def missing(place: Path | None) -> None:
-            waiting.tell(1 + len([one for one in self._companions(char) if not one.disk_cache(char).is_there()]), place)
+            coming = [one for one in self._companions(char) if not one.disk_cache(char).is_there()]
+            waiting.tell(1 + len(coming), place)
+            if place is not None and coming:
+                ahead.start(compile_the_others)
 
         def compile_another() -> bool:
             for one in self._companions(char):
@@ -182,6 +186,10 @@ class Kernel(dict[str, Any]):
                     one.compiled(char)
                     return True
             return False
+
+        def compile_the_others() -> None:
+            while compile_another():
+                pass
 
         _under_way.add(self.name)
         try:
@@ -200,9 +208,8 @@ class Kernel(dict[str, Any]):
 
     def _companions(self, char: str) -> list["Kernel"]:
         """Kernels that will be needed after this one and that this process neither has nor compiles."""
-        known = {one.name: one for one in _kernels}
-        others = [known[name] for name in waiting.next_after(self.name, set(known))]
-        return [one for one in others if char not in one and one.name not in _under_way]
+        others = [_named(name) for name in waiting.next_after(self.name)]
+        return [one for one in others if one is not None and char not in one and one.name not in _under_way]
 
     def compiled(self, char: str) -> Any:
         """The same as ``self[char]``, for callers that want the compiling and not the value."""
@@ -212,6 +219,19 @@ class Kernel(dict[str, Any]):
         hints = typing.get_type_hints(self.function, include_extras=True)
         hints.pop("return", None)
         return tuple(_numba_type(hint, DTYPES[char]) for hint in hints.values())
+
+
+def _named(name: str) -> Kernel | None:
+    """The kernel of this name; its module may not be imported yet."""
+    for module in files.modules():
+        if _idea(module) == name.rpartition(".")[0]:
+            importlib.import_module(module)
+    return next((one for one in _kernels if one.name == name), None)
+
+
+def _idea(module: str) -> str:
+    """What a module's kernels are called by: "conv.correlate" for engine.ops.conv.kernels.correlate."""
+    return ".".join(part for part in module.split(".") if part not in ("engine", "ops", "kernels"))
 
 
 @overload

@@ -6,7 +6,7 @@ Read in this order: module, parameter, container, linear; then any family of lay
 import importlib
 from typing import Any
 
-from engine.absent import found
+from engine.errors.absent import found
 from engine.nn import functional, init, utils
 from engine.nn.activation import (
     CELU,

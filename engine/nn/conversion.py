@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import engine
 from engine.autograd.modes import no_grad
-from engine.dtypes import require_dtype
+from engine.rules.dtypes import require_dtype
 from engine.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import engine
-from engine import backend
 from engine.autograd.modes import no_grad
+from engine.memory import backend
 from engine.tensor import Tensor
 
 _GAINS = {

@@ -109,6 +109,7 @@ class LazyLinear(LazyModuleMixin, Linear):
     def initialize_parameters(self, input: Tensor) -> None:
         self.in_features = input.shape[-1]
         if self.has_uninitialized_params():
+            assert isinstance(self.weight, UninitializedParameter)
             self.weight.materialize((self.out_features, self.in_features))
             if self.bias is not None:
                 self.bias.materialize((self.out_features,))
@@ -159,6 +160,7 @@ class _LazyConvolution(LazyModuleMixin, conv._Convolution):
         sizes = (self.out_channels, self.in_channels // self.groups)
         if self.transposed:
             sizes = (self.in_channels, self.out_channels // self.groups)
+        assert isinstance(self.weight, UninitializedParameter)
         self.weight.materialize((*sizes, *self.kernel_size))
         if self.bias is not None:
             self.bias.materialize((self.out_channels,))

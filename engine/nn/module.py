@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import engine
+from engine.autograd import modes
 from engine.autograd.gradients import drop_gradients
 from engine.autograd.node import RemovableHandle
+from engine.calls.listening import FUNCTION, call, heard
 from engine.nn import conversion, state
 from engine.nn import hooks as hooking
 from engine.nn.parameter import Buffer, Parameter
@@ -14,6 +16,10 @@ from engine.tensor import Tensor
 
 Hook = Callable[..., Any]
 _MEMBER_KINDS = ("_parameters", "_buffers", "_modules")
+
+
+def _with_hooks(module: "Module", /, *args: Any, **kwargs: Any) -> Any:
+    return hooking.call_with_hooks(module, args, kwargs)
 
 
 class Module:
@@ -51,6 +57,8 @@ class Module:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if modes.open_blocks.open and modes.state.listeners:
+            return call(FUNCTION, Module.__call__, _with_hooks, self, *args, **kwargs)
         if self._hooked:
             return hooking.call_with_hooks(self, args, kwargs)
         return self.forward(*args, **kwargs)
@@ -64,6 +72,7 @@ class Module:
                 return members[kind][name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
+    @heard
     def __setattr__(self, name: str, value: Any) -> None:
         members = self.__dict__
         if "_parameters" not in members:
@@ -379,6 +388,7 @@ class Module:
             parameter.requires_grad_(requires_grad)
         return self
 
+    @heard
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops every `.grad`, or with `set_to_none=False` detaches and zeroes it in place."""
         drop_gradients(self.parameters(), set_to_none)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from engine import cuda
-from engine.absent import found
+from engine.errors.absent import found
 from engine.nn.module import Module
 
 

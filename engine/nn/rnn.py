@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, LSTM, GRU. What they compute is in engine.ops.recurrent."""
+"""Recurrent layers: RNN, LSTM, GRU. What they compute is in engine.ops.rnn.operator."""
 
 import math
 import numbers
@@ -13,7 +13,7 @@ from engine.nn.module import Module
 from engine.nn.packed import over_packed
 from engine.nn.parameter import Parameter
 from engine.nn.utils.rnn import PackedSequence
-from engine.ops.recurrent import STEPS, State, Step, recurrence, unrolled
+from engine.ops.rnn.operator import STEPS, State, Step, recurrence, unrolled
 from engine.tensor import Tensor
 
 

@@ -7,8 +7,8 @@ Read in this order: row, pointwise, reduce, views, parts, copy, matmul; then the
 
 from typing import TYPE_CHECKING, Any
 
-from engine.ops import pointwise as _pointwise
-from engine.ops.activation import (
+from engine.ops.pointwise import rows as _pointwise
+from engine.ops.activation.operator import (
     celu as celu,
     elu as elu,
     gelu as gelu,
@@ -28,7 +28,7 @@ from engine.ops.activation import (
     softshrink as softshrink,
     threshold as threshold,
 )
-from engine.ops.along_axis import (
+from engine.ops.index.along_axis import (
     gather as gather,
     index_select as index_select,
     scatter as scatter,
@@ -37,18 +37,18 @@ from engine.ops.along_axis import (
     take as take,
     take_along_dim as take_along_dim,
 )
-from engine.ops.as_strided import (
+from engine.ops.views.as_strided import (
     as_strided as as_strided,
     as_strided_backward as as_strided_backward,
     as_strided_gather as as_strided_gather,
 )
-from engine.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
-from engine.ops.avg_pool import (
+from engine.ops.attention.operator import scaled_dot_product_attention as scaled_dot_product_attention
+from engine.ops.pooling.avg_pool import (
     avg_pool as avg_pool,
     avg_pool_gradient as avg_pool_gradient,
 )
-from engine.ops.batch_norm import batch_norm as batch_norm
-from engine.ops.combine import (
+from engine.ops.norm.batch_norm import batch_norm as batch_norm
+from engine.ops.shape.combine import (
     broadcast_tensors as broadcast_tensors,
     cat as cat,
     concat as concat,
@@ -67,7 +67,7 @@ from engine.ops.combine import (
     triu as triu,
     vstack as vstack,
 )
-from engine.ops.complex_numbers import (
+from engine.ops.pointwise.complex_numbers import (
     adjoint as adjoint,
     angle as angle,
     complex as complex,
@@ -83,12 +83,12 @@ from engine.ops.complex_numbers import (
     view_as_complex as view_as_complex,
     view_as_real as view_as_real,
 )
-from engine.ops.conv import (
+from engine.ops.conv.operator import (
     conv as conv,
     conv_transposed as conv_transposed,
     conv_weight_gradient as conv_weight_gradient,
 )
-from engine.ops.conv_public import (
+from engine.ops.conv.functions import (
     conv1d as conv1d,
     conv2d as conv2d,
     conv3d as conv3d,
@@ -96,13 +96,13 @@ from engine.ops.conv_public import (
     conv_transpose2d as conv_transpose2d,
     conv_transpose3d as conv_transpose3d,
 )
-from engine.ops.copy import (
+from engine.ops.copy.operator import (
     clone as clone,
     contiguous as contiguous,
     lay_out as lay_out,
     to as to,
 )
-from engine.ops.cumulative import (
+from engine.ops.reduce.cumulative import (
     cummax as cummax,
     cummin as cummin,
     cumulative_trapezoid as cumulative_trapezoid,
@@ -112,11 +112,11 @@ from engine.ops.cumulative import (
     trapezoid as trapezoid,
     trapz as trapz,
 )
-from engine.ops.dropout import (
+from engine.ops.random.dropout import (
     dropout as dropout,
     masked_scale as masked_scale,
 )
-from engine.ops.einsum import (
+from engine.ops.matmul.einsum import (
     addbmm as addbmm,
     addmv as addmv,
     addr as addr,
@@ -131,7 +131,7 @@ from engine.ops.einsum import (
     tensordot as tensordot,
     vdot as vdot,
 )
-from engine.ops.elementwise import (
+from engine.ops.pointwise.composed import (
     addcdiv as addcdiv,
     addcmul as addcmul,
     clamp_max as clamp_max,
@@ -159,11 +159,11 @@ from engine.ops.elementwise import (
     subtract as subtract,
     true_divide as true_divide,
 )
-from engine.ops.embedding import (
+from engine.ops.embedding.operator import (
     embedding as embedding,
     embedding_backward as embedding_backward,
 )
-from engine.ops.extrema import (
+from engine.ops.reduce.extrema import (
     amax as amax,
     amin as amin,
     argmax as argmax,
@@ -172,7 +172,7 @@ from engine.ops.extrema import (
     min as min,
     scatter_zeros as scatter_zeros,
 )
-from engine.ops.factories import (
+from engine.ops.creation.factories import (
     arange as arange,
     empty as empty,
     empty_like as empty_like,
@@ -187,41 +187,41 @@ from engine.ops.factories import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
-from engine.ops.from_data import (
+from engine.ops.creation.from_data import (
     as_tensor as as_tensor,
     asarray as asarray,
     from_dlpack as from_dlpack,
     from_numpy as from_numpy,
     tensor as tensor,
 )
-from engine.ops.fourier import (
+from engine.ops.fourier.operator import (
     fft_c2c as fft_c2c,
     fft_c2r as fft_c2r,
     fft_r2c as fft_r2c,
 )
-from engine.ops.group_norm import group_norm as group_norm
-from engine.ops.im2col import (
+from engine.ops.norm.group_norm import group_norm as group_norm
+from engine.ops.conv.im2col import (
     col2im as col2im,
     im2col as im2col,
 )
-from engine.ops.index import (
+from engine.ops.index.operator import (
     index_backward as index_backward,
     index_get as index_get,
 )
-from engine.ops.layer_norm import (
+from engine.ops.norm.layer_norm import (
     layer_norm as layer_norm,
     rms_norm as rms_norm,
 )
-from engine.ops.loss import (
+from engine.ops.loss.operator import (
     cross_entropy as cross_entropy,
     nll_loss as nll_loss,
 )
-from engine.ops.masked import (
+from engine.ops.index.masked import (
     masked_fill as masked_fill,
     masked_select as masked_select,
     nonzero as nonzero,
 )
-from engine.ops.matmul import (
+from engine.ops.matmul.operator import (
     addmm as addmm,
     baddbmm as baddbmm,
     bmm as bmm,
@@ -232,7 +232,7 @@ from engine.ops.matmul import (
     mv as mv,
     outer as outer,
 )
-from engine.ops.max_pool import (
+from engine.ops.pooling.max_pool import (
     adaptive_max_pool as adaptive_max_pool,
     max_pool as max_pool,
     max_pool_with_indices as max_pool_with_indices,
@@ -250,7 +250,7 @@ from engine.ops.miscellaneous import (
     range as range,
     scalar_tensor as scalar_tensor,
 )
-from engine.ops.more_special import (
+from engine.ops.pointwise.bessel import (
     entr as entr,
     gammainc as gammainc,
     gammaincc as gammaincc,
@@ -259,15 +259,15 @@ from engine.ops.more_special import (
     ndtr as ndtr,
     ndtri as ndtri,
 )
-from engine.ops.norms import (
+from engine.ops.reduce.norms import (
     norm as norm,
     vector_norm as vector_norm,
 )
-from engine.ops.padding import (
+from engine.ops.shape.padding import (
     constant_pad_nd as constant_pad_nd,
     pad as pad,
 )
-from engine.ops.parts import (
+from engine.ops.views.parts import (
     chunk as chunk,
     diagonal as diagonal,
     narrow as narrow,
@@ -279,12 +279,12 @@ from engine.ops.parts import (
     unbind as unbind,
     unfold as unfold,
 )
-from engine.ops.pointwise import (
+from engine.ops.pointwise.rows import (
     add as add,
     div as div,
     sub as sub,
 )
-from engine.ops.pooling import (
+from engine.ops.pooling.functions import (
     adaptive_avg_pool1d as adaptive_avg_pool1d,
     adaptive_avg_pool2d as adaptive_avg_pool2d,
     adaptive_avg_pool3d as adaptive_avg_pool3d,
@@ -304,7 +304,7 @@ from engine.ops.pooling import (
     max_pool3d as max_pool3d,
     max_pool3d_with_indices as max_pool3d_with_indices,
 )
-from engine.ops.random import (
+from engine.ops.random.tensors import (
     bernoulli as bernoulli,
     multinomial as multinomial,
     normal as normal,
@@ -316,7 +316,7 @@ from engine.ops.random import (
     randn_like as randn_like,
     randperm as randperm,
 )
-from engine.ops.reduce import (
+from engine.ops.reduce.operator import (
     all as all,
     any as any,
     mean as mean,
@@ -327,13 +327,13 @@ from engine.ops.reduce import (
     var as var,
     var_mean as var_mean,
 )
-from engine.ops.resample import resample as resample
-from engine.ops.selection import (
+from engine.ops.resample.operator import resample as resample
+from engine.ops.pointwise.selection import (
     clamp as clamp,
     clip as clip,
     where as where,
 )
-from engine.ops.sets import (
+from engine.ops.sorting.sets import (
     bincount as bincount,
     bucketize as bucketize,
     histc as histc,
@@ -341,7 +341,7 @@ from engine.ops.sets import (
     unique as unique,
     unique_consecutive as unique_consecutive,
 )
-from engine.ops.shapes import (
+from engine.ops.shape.composed import (
     argwhere as argwhere,
     as_strided_scatter as as_strided_scatter,
     atleast_1d as atleast_1d,
@@ -377,20 +377,20 @@ from engine.ops.shapes import (
     vander as vander,
     vsplit as vsplit,
 )
-from engine.ops.scatter_reduce import (
+from engine.ops.index.scatter_reduce import (
     index_reduce as index_reduce,
     put as put,
     scatter_reduce as scatter_reduce,
 )
-from engine.ops.softmax import (
+from engine.ops.softmax.operator import (
     log_softmax as log_softmax,
     softmax as softmax,
 )
-from engine.ops.solving import (
+from engine.ops.linalg.solving import (
     linalg_inv as linalg_inv,
     linalg_solve as linalg_solve,
 )
-from engine.ops.sorting import (
+from engine.ops.sorting.operator import (
     argsort as argsort,
     kthvalue as kthvalue,
     median as median,
@@ -402,8 +402,8 @@ from engine.ops.sorting import (
     sort as sort,
     topk as topk,
 )
-from engine.ops.special_functions import polygamma as polygamma
-from engine.ops.spectrogram import (
+from engine.ops.pointwise.special_functions import polygamma as polygamma
+from engine.ops.fourier.spectrogram import (
     bartlett_window as bartlett_window,
     blackman_window as blackman_window,
     hamming_window as hamming_window,
@@ -412,7 +412,7 @@ from engine.ops.spectrogram import (
     kaiser_window as kaiser_window,
     stft as stft,
 )
-from engine.ops.statistics import (
+from engine.ops.reduce.statistics import (
     aminmax as aminmax,
     corrcoef as corrcoef,
     count_nonzero as count_nonzero,
@@ -422,12 +422,12 @@ from engine.ops.statistics import (
     nansum as nansum,
     renorm as renorm,
 )
-from engine.ops.upsampling import (
+from engine.ops.resample.upsampling import (
     pixel_shuffle as pixel_shuffle,
     pixel_unshuffle as pixel_unshuffle,
     upsample as upsample,
 )
-from engine.ops.views import (
+from engine.ops.views.operator import (
     broadcast_to as broadcast_to,
     expand as expand,
     expand_as as expand_as,

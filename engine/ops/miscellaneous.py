@@ -4,12 +4,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine import backend, dtypes
-from engine.dims import wrap_dim
-from engine.ops.factories import arange
-from engine.ops.from_data import tensor
-from engine.ops.masked import nonzero
-from engine.ops.parts import narrow
+from engine.calls.listening import heard
+from engine.memory import backend
+from engine.ops.creation.factories import arange
+from engine.ops.creation.from_data import tensor
+from engine.ops.index.masked import nonzero
+from engine.ops.views.parts import narrow
+from engine.rules import dtypes
+from engine.rules.dims import wrap_dim
 from engine.tensor import Tensor
 
 
@@ -27,6 +29,7 @@ class Frexp(NamedTuple):
     exponent: Tensor
 
 
+@heard
 def histogram(
     input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> Histogram:
@@ -44,6 +47,7 @@ def histogram(
     )
 
 
+@heard
 def frexp(input: Tensor) -> Frexp:
     """(mantissa, exponent) with input = mantissa * 2 ** exponent and mantissas of [0.5, 1); int32 exponents. The
     mantissa has a derivative, 2 ** -exponent.
@@ -60,6 +64,7 @@ def frexp(input: Tensor) -> Frexp:
     return Frexp((input.double() * scale).to(input.dtype), exponent)
 
 
+@heard
 def range(start: Any = 0, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
     """`arange` with its end included, in the default dtype unless `dtype` says otherwise. PyTorch deprecates it."""
     if end is None:
@@ -69,12 +74,14 @@ def range(start: Any = 0, end: Any = None, step: Any = 1, **options: Any) -> Ten
     return arange(count, **options) * step + start
 
 
+@heard
 def scalar_tensor(s: Any, **options: Any) -> Tensor:
     """A 0-dim tensor in the default dtype unless `dtype` says otherwise."""
     options.setdefault("dtype", dtypes.get_default_dtype())
     return tensor(s, **options)
 
 
+@heard
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """The first `size` rows of `nonzero`, filled up with `fill_value`."""
     found = nonzero(input)
@@ -84,11 +91,13 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     return result
 
 
+@heard
 def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """`narrow` in new memory."""
     return narrow(input, wrap_dim(dim, input.ndim, "narrow_copy"), start, length).clone()
 
 
+@heard
 def is_nonzero(input: Tensor) -> bool:
     """Whether the only element is not 0. Raises: RuntimeError unless there is exactly one."""
     if input.numel() != 1:
@@ -100,11 +109,13 @@ def is_nonzero(input: Tensor) -> bool:
     return bool(input.item() != 0)
 
 
+@heard
 def is_same_size(input: Tensor, other: Tensor) -> bool:
     """Whether the shapes are equal."""
     return input.shape == other.shape
 
 
+@heard
 def is_signed(input: Tensor) -> bool:
     """Whether the dtype has negative numbers."""
     return input.dtype not in (dtypes.uint8, dtypes.bool_)

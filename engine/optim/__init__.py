@@ -7,7 +7,7 @@ GPU); then lr_scheduler.
 import importlib
 from types import ModuleType
 
-from engine.absent import absent
+from engine.errors.absent import absent
 from engine.optim import lr_scheduler
 from engine.optim.adadelta import Adadelta
 from engine.optim.adafactor import Adafactor
@@ -15,6 +15,8 @@ from engine.optim.adagrad import Adagrad
 from engine.optim.adam import Adam, AdamW
 from engine.optim.adamax import Adamax
 from engine.optim.asgd import ASGD
+from engine.optim.lamb import LAMB
+from engine.optim.lars import LARS
 from engine.optim.lbfgs import LBFGS
 from engine.optim.nadam import NAdam
 from engine.optim.optimizer import (
@@ -30,6 +32,8 @@ from engine.optim.sparse_adam import SparseAdam
 
 __all__ = [
     "ASGD",
+    "LAMB",
+    "LARS",
     "LBFGS",
     "SGD",
     "Adadelta",

@@ -76,7 +76,7 @@ class Adafactor(Optimizer):
         count = float(state["step"])
         lr, (eps1, eps2) = float(group["lr"]), group["eps"]
         if eps1 is None:
-            from engine.dtypes import finfo
+            from engine.rules.dtypes import finfo
 
             eps1 = finfo(parameter.dtype).eps
         if group["maximize"]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.optimizer import adam
+from engine.optim.kernels import adam
 from engine.optim.moments import lerp_, track_square_
 from engine.optim.optimizer import Group, Optimizer
 from engine.optim.options import check_betas, check_lr, check_not_negative, check_path

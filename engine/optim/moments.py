@@ -22,3 +22,15 @@ def track_square_(average: Any, value: Any, beta: float) -> None:
     square *= value
     average *= beta
     average += square
+
+
+def norm(values: Any) -> Any:
+    """The Euclidean norm of an array, where the array is, at least in float32: the same on any number of threads."""
+    wide = values if values.itemsize >= 4 else values.astype(np.float32)
+    return np.sqrt(np.square(wide).sum())
+
+
+def ratio(above: Any, below: Any) -> Any:
+    """above / below, 1 where one of them is not above 0."""
+    usable = (above > 0) & (below > 0)
+    return np.where(usable, above, 1) / np.where(usable, below, 1)

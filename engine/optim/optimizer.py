@@ -2,7 +2,7 @@
 `update`.
 
 The base class walks the groups and hands `update` one-dimensional memory: all of a big parameter, or many small
-parameters side by side (engine/optim/flat.py), so a subclass is its formula and nothing else.
+parameters side by side (engine/optim/slabs.py), so a subclass is its formula and nothing else.
 """
 
 import warnings
@@ -13,11 +13,12 @@ from functools import wraps
 from typing import Any, ClassVar
 
 import engine
-from engine import report
 from engine.autograd.gradients import drop_gradients
 from engine.autograd.modes import enable_grad, no_grad
 from engine.autograd.node import RemovableHandle
-from engine.optim.flat import Plan
+from engine.calls.listening import heard
+from engine.optim.slabs import Plan
+from engine.reports import layout_report as report
 from engine.tensor import Tensor
 
 Group = dict[str, Any]
@@ -60,6 +61,7 @@ def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHand
 def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     """`step` between its hooks: global pre, own pre (which may replace the arguments), step, own post, global post."""
 
+    @heard
     @wraps(step)
     def hooked_step(self: "Optimizer", *args: Any, **kwargs: Any) -> Any:
         if self._inside_step:  # a subclass calls the step of its base class: hooks have run
@@ -148,18 +150,21 @@ class Optimizer:
         """Updates the parameter `p` and its state `s` in place from the gradient `g`, which is only read.
 
         All are arrays of one shape, usually 1-D, and may be a piece of a parameter or several parameters: the formula
-        must be elementwise. `step` is 1 at a parameter's first update; without `counts_steps` it is 2 ever after. `s`
-        also has the `scalar_state`, as floats.
+        must be elementwise, unless the class is `whole`. `step` is 1 at a parameter's first update; without
+        `counts_steps` it is 2 ever after. `s` also has the `scalar_state`, as floats.
         """
         raise NotImplementedError(f"{type(self).__name__} defines neither update() nor step()")
 
     def advance(self, group: Group, step: int, scalars: dict[str, Any]) -> None:
         """Changes the arrays of `scalar_state` in place, once before `update`."""
 
+    # Whether `update` needs each parameter whole and by itself, for a norm over it.
+    whole = False
+
     # A compiled `update` for float32 and float64 in host memory, used for big parameters; same arguments.
     fused: Any = None
 
-    # The formula of `update` among those of engine/kernels/cuda/optimizer.cu, and the names of its state in their order
+    # The formula of `update` among those of engine/optim/optimizer.cu, and the names of its state in their order
     # there; None: on a GPU `update` itself runs.
     device_algorithm: ClassVar[tuple[str, tuple[str, ...]] | None] = None
 
@@ -191,6 +196,7 @@ class Optimizer:
             plan = self._plans[id(group)] = Plan(self, group, gradients)
         plan.run(self, group, gradients)
 
+    @heard
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops every gradient, or with `set_to_none=False` zeroes it in place."""
         for group in self.param_groups:

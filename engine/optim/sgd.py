@@ -75,7 +75,7 @@ class SGD(Optimizer):
         p -= float(group["lr"]) * g
 
     def fused(self, group: Group, step: int, p: np.ndarray, g: np.ndarray, s: dict[str, Any]) -> None:
-        from engine.kernels.optimizer import sgd
+        from engine.optim.kernels import sgd
 
         sgd(
             p,

@@ -9,14 +9,14 @@ import json
 import math
 import mmap
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from engine import layout
-from engine.dtypes import dtype, named
-from engine.ops.factories import empty_strided
+from engine.ops.creation.factories import empty_strided
+from engine.rules import layout
+from engine.rules.dtypes import dtype, named
 from engine.tensor import Tensor
 
 _TYPES = {
@@ -65,25 +65,15 @@ class Header(NamedTuple):
 
 def write(file: BinaryIO, content: Any, tensors: dict[str, Tensor]) -> None:
     """Writes the whole file. Each tensor is gone through twice, for its checksum and for its bytes."""
-    order = sorted(tensors, key=lambda name: -_stored(tensors[name].dtype)[1].itemsize)  # aligned, as others write it
+    order = sorted(tensors, key=lambda name: -stored(tensors[name].dtype)[1].itemsize)  # aligned, as others write it
     checksums = {name: f"{zlib.crc32(_contiguous(tensors[name])):08x}" for name in order}
-    header: dict[str, Any] = {
-        _METADATA: {
-            _HEADER_CHECKSUM: _NO_CHECKSUM,
-            "format": "pt",
-            _CONTENT: json.dumps(content),
-            _CHECKSUMS: json.dumps(checksums),
-        }
+    metadata = {
+        _HEADER_CHECKSUM: _NO_CHECKSUM,
+        "format": "pt",
+        _CONTENT: json.dumps(content),
+        _CHECKSUMS: json.dumps(checksums),
     }
-    begin = 0
-    for name in order:
-        code, kind = _stored(tensors[name].dtype)
-        shape = [*tensors[name].shape, *([2] if kind is not tensors[name].dtype else [])]
-        end = begin + math.prod(shape) * kind.itemsize
-        header[name] = {"dtype": code, "shape": shape, "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    text = header_of(metadata, ((name, *_in_file(tensors[name])) for name in order))
     if len(text) > _LARGEST_HEADER:
         raise ValueError(
             f"save: the numbers and strings around the tensors take {len(text) / 1e6:.0f} MB, at most 100 go into a "
@@ -91,14 +81,34 @@ def write(file: BinaryIO, content: Any, tensors: dict[str, Tensor]) -> None:
         )
     file.write(len(text).to_bytes(8, "little"))
     file.write(text.replace(*_marked(f"{zlib.crc32(text):08x}"), 1))
-    for name in order:
-        file.write(_contiguous(tensors[name]))
+    file.writelines(_contiguous(tensors[name]) for name in order)
 
 
-def _stored(kind: dtype) -> tuple[str, dtype]:
+def header_of(metadata: dict[str, str], tensors: Iterable[tuple[str, dtype, Sequence[int]]], align: int = 8) -> bytes:
+    """The header of a file with tensors of these names, dtypes and shapes, in the order of their bytes.
+
+    It goes behind its length in 8 bytes. align: what it and its length fill a multiple of, so that tensors begin there.
+    """
+    header: dict[str, Any] = {_METADATA: metadata}
+    begin = 0
+    for name, kind, shape in tensors:
+        end = begin + math.prod(shape) * kind.itemsize
+        header[name] = {"dtype": _NAMES[kind.name], "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    return text + b" " * (-(len(text) + 8) % align)
+
+
+def stored(kind: dtype) -> tuple[str, dtype]:
     """The format's name for the elements of a tensor, and their dtype: complex128, which it lacks, is pairs."""
-    stored = named("float64") if kind.name == "complex128" else kind
-    return _NAMES[stored.name], stored
+    kind = named("float64") if kind.name == "complex128" else kind
+    return _NAMES[kind.name], kind
+
+
+def _in_file(tensor: Tensor) -> tuple[dtype, list[int]]:
+    """The dtype and the shape that a tensor has in a file."""
+    kind = stored(tensor.dtype)[1]
+    return kind, [*tensor.shape, *([2] if kind is not tensor.dtype else [])]
 
 
 def _contiguous(tensor: Tensor) -> memoryview:
@@ -108,7 +118,7 @@ def _contiguous(tensor: Tensor) -> memoryview:
         scratch = _scratch(array.shape, array.dtype)
         scratch[...] = array
         array = scratch
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _scratch(shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:

@@ -20,11 +20,11 @@ _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}  # file
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[BinaryIO]:
     """A file to write to, which replaces `path` when the block ends, and vanishes when it raises.
 
     Symbolic links are followed. What exists and is no regular file (a device, a pipe) is written into, never replaced.
-    A file that is replaced keeps its permissions. Raises: OSError.
+    A file that is replaced keeps its permissions. durable: whether it must be there after a power cut. Raises: OSError.
     """
     target = Path(os.path.realpath(path))
     mode = _mode(target)
@@ -32,19 +32,21 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with target.open("wb") as file:
             yield file
         return
-    _remove_abandoned(target)
+    remove_abandoned(target)
     with _beside(target) as (file, temporary):
         try:
             if mode is not None:
                 os.fchmod(file.fileno(), stat.S_IMODE(mode))
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
             raise
-    sync_folder(target.parent)
+    if durable:
+        sync_folder(target.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -76,35 +78,40 @@ def _beside(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
         except FileExistsError:
             continue
         with open(descriptor, "wb") as file:
-            _lock(descriptor)
+            _lock(descriptor, 0, True)  # waits for whoever looks whether it is abandoned, for a moment
             if os.fstat(descriptor).st_nlink:  # else another writer took it for abandoned before it was locked
                 yield file, temporary
                 return
 
 
-def _lock(descriptor: int) -> None:
-    """Waits for whoever looks whether the file is abandoned, for a moment. File systems without locks go without."""
+def _lock(descriptor: int, flags: int, without: bool) -> None:
+    """Locks a file; without: whether to go on where the file system has no locks. Raises: OSError."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if not (without and error.errno in _NO_LOCKS):
             raise
 
 
-def _remove_abandoned(target: Path) -> None:
-    """Removes what writers of `target` that died have left. Where files cannot be locked, everything is left alone."""
+def remove_abandoned(target: Path, only_here: bool = False) -> bool:
+    """Removes what writers of `target` that died have left; returns whether there is no writer any more.
+
+    Where files cannot be locked, everything is left alone, unless the caller knows that writers are `only_here`.
+    """
+    alone = True
     for candidate in target.parent.glob(f".{_escaped(target.name)}.????????{_SUFFIX}"):
         try:
             descriptor = os.open(candidate, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             continue  # gone meanwhile, or not ours to touch
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, fcntl.LOCK_NB, only_here)
             candidate.unlink(missing_ok=True)
         except OSError:
-            continue  # somebody is writing it, or it cannot be locked or removed
+            alone = False  # somebody is writing it, or it cannot be locked or removed
         finally:
             os.close(descriptor)
+    return alone
 
 
 def _escaped(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from engine.dtypes import DTYPES
+from engine.rules.dtypes import DTYPES
 from engine.serialization import structure
 from engine.serialization.container import damaged
 from engine.serialization.restricted import RestrictedUnpickler

@@ -13,11 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from engine.device import device
-from engine.dtypes import named
 from engine.nn.parameter import Parameter
+from engine.rules.device import device
+from engine.rules.dtypes import named
+from engine.rules.spec import Size
 from engine.serialization.container import damaged
-from engine.spec import Size
 from engine.tensor import Tensor
 
 _DATA = (OrderedDict, device, named, Parameter, Size, Tensor)  # what data refers to by name

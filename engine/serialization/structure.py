@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.dtypes import DTYPES, dtype, named
-from engine.ops.from_data import from_numpy
+from engine.ops.creation.from_data import from_numpy
+from engine.rules.dtypes import DTYPES, dtype, named
 from engine.serialization.container import damaged
 from engine.tensor import Tensor
 
@@ -104,12 +104,13 @@ def _pack_tensor(value: Tensor, tensors: dict[str, Tensor], place: str) -> dict[
 def described_tensors(content: Any, where: str) -> dict[str, Description]:
     """What the content says of each tensor. Raises: RuntimeError for a malformed description."""
     try:
-        return {entry["tensor"]: _description(entry, placed) for entry, placed in _tensors_in(content)}
+        return {entry["tensor"]: _description(entry, placed) for entry, placed in tensors_in(content)}
     except (AttributeError, LookupError, TypeError, ValueError) as cause:
         raise damaged(where, cause) from cause
 
 
-def _tensors_in(content: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+def tensors_in(content: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+    """What the content says of each tensor in it, and whether that is one, and not an array."""
     waiting = [(content, True)]
     while waiting:
         value, placed = waiting.pop()

@@ -3,7 +3,7 @@
 import importlib as _importlib
 from types import ModuleType as _ModuleType
 
-from engine.absent import absent as _absent
+from engine.errors.absent import absent as _absent
 from engine.utils import checkpoint as checkpoint
 from engine.utils import hooks as hooks
 

@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 from engine import data
-from engine.absent import found
 from engine.data import *
 from engine.data import dataloader, dataset, sampler
+from engine.errors.absent import found
 
 # for `from ....utils.data.sampler import`: the same modules, not second copies
 _MODULES = {"dataloader": dataloader, "dataset": dataset, "sampler": sampler}

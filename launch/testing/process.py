@@ -46,7 +46,7 @@ def start_process(
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "I_MPI_PIN": "off",
         "PYTHONUNBUFFERED": "",  # a line and its end in one piece: Hydra does not wait for the second
-        # What ddp/bootstrap.py sets, for programs that start MPI without it.
+        # What ddp/world/bootstrap.py sets, for programs that start MPI without it.
         "OMPI_MCA_osc": "^ucx",
         "OMPI_MCA_btl": "^ofi",
         "OMPI_MCA_pml": "^ucx",

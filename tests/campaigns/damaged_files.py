@@ -184,14 +184,14 @@ def crafted_pickles() -> Iterator[tuple[str, bytes]]:
 
     state = b"N}\x8c\x04evilK\x01s\x86b."
     yield "an attribute on a class", head + name("engine.tensor", "Tensor") + state
-    yield "an attribute on a function", head + name("engine.dtypes", "named") + state
-    yield "an attribute on a dtype", head + name("engine.dtypes", "named") + b"\x8c\x07float32\x85R" + state
+    yield "an attribute on a function", head + name("engine.rules.dtypes", "named") + state
+    yield "an attribute on a dtype", head + name("engine.rules.dtypes", "named") + b"\x8c\x07float32\x85R" + state
     yield "a call of the system", head + name("os", "system") + b"\x8c\x04true\x85R."
     yield "NumPy's reconstructor", head + name("numpy._core.multiarray", "_reconstruct") + b"."
     yield "a dtype with a state", head + name("numpy", "dtype") + b"\x8c\x02V8\x85R."
     yield "a tensor that is called", head + name("engine.tensor", "Tensor") + b")R."
     yield "a class of tensors made anew", head + name("engine.tensor", "Tensor") + b")\x81."
-    yield "a list that is a device", head + name("engine.device", "device") + b"\x8c\x03cpu\x85RK\x01a."
+    yield "a list that is a device", head + name("engine.rules.device", "device") + b"\x8c\x03cpu\x85RK\x01a."
     yield "bytes without an end", head + b"\x8e" + (1 << 40).to_bytes(8, "little") + b"x."
     yield "text without an end", head + b"\x8d" + (1 << 62).to_bytes(8, "little") + b"x."
     yield "an array of bytes without an end", head + b"\x96" + (1 << 40).to_bytes(8, "little") + b"x."

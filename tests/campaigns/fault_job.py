@@ -13,7 +13,6 @@ one rank does to itself what the environment says.
 import ctypes
 import datetime
 import functools
-import hashlib
 import json
 import os
 import signal
@@ -23,8 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
+
+from tests.campaigns.digest import digest
 
 _CALLS = (
     *("barrier", "bcast", "gather", "allgather", "alltoall", "scatter", "reduce", "allreduce", "scan"),
@@ -99,26 +99,6 @@ def count_calls(point: Points) -> None:
     MPI.Win = type("CountedWin", (MPI.Win,), windows)
     os.fsync = point.before("fsync", os.fsync)  # type: ignore[assignment]
     os.replace = point.before("replace", os.replace)  # type: ignore[assignment]
-
-
-def digest(*states: dict[str, Any]) -> str:
-    """Of parameters, optimizer state and counters: equal bits give equal digests."""
-    found = hashlib.sha256()
-
-    def add(value: Any) -> None:
-        if isinstance(value, dict):
-            for key in value:
-                found.update(str(key).encode())
-                add(value[key])
-        elif isinstance(value, list | tuple):
-            for each in value:
-                add(each)
-        else:
-            found.update(np.asarray(value.numpy()).tobytes() if hasattr(value, "numpy") else repr(value).encode())
-
-    for state in states:
-        add(state)
-    return found.hexdigest()
 
 
 def train(point: Points, folder: Path) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import engine
-from tests.campaigns.fault_job import digest
+from tests.campaigns.digest import digest
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSPORTS = ("shared", "mpi", "hierarchical")
@@ -130,9 +130,7 @@ def strike(case: Case, reference: dict[int, str]) -> Ending:
             ending.problems.append("time")
         if code is None or (code not in fault.codes if fault.codes else code == 0):
             ending.problems.append("code")
-        # Who waits may be said in the same breath as for whom: "rank 0 has been waiting in ... for 5 s, for rank 1".
-        first = re.search(r"\brank \d+ has been waiting .*, for rank (\d+)|\brank (\d+)", text)
-        if first is None or int(first[1] or first[2]) != case.victim:
+        if _first_accused(text) != case.victim:
             ending.problems.append("culprit")
         if not re.search(fault.cause, text):
             ending.problems.append("cause")
@@ -146,6 +144,17 @@ def strike(case: Case, reference: dict[int, str]) -> Ending:
         if not _is_intact(folder, reference):
             ending.problems.append("checkpoint")
         return ending
+
+
+def _first_accused(text: str) -> int | None:
+    """The first rank that is named, but as one that waits: "rank 0 has been waiting in ... for 5 s, for rank 1".
+
+    A report of a wait may come before the fault, or before its victim has been silent for long: it accuses nobody.
+    """
+    rows = r"(ranks? [\d, ]+ (waits?|is|are|does|do|has|have) .*\n|  .*\n)*"
+    text = re.sub(rf"^ddp watchdog .*, for bytes to arrive.*\n{rows}", "", text, flags=re.MULTILINE)
+    first = re.search(r"\brank \d+ has been waiting .*, for rank (\d+)|\brank (\d+)", text)
+    return None if first is None else int(first[1] or first[2])
 
 
 def _is_intact(folder: Path, reference: dict[int, str]) -> bool:

@@ -14,8 +14,8 @@ punish rarely: accesses that nothing orders (races.py), memory used after its en
 
 import gc
 
-from engine import backend
 from engine.autograd import places
+from engine.memory import backend
 from tests.cuda_simulator import calls as _calls
 from tests.cuda_simulator import cublas as _cublas
 from tests.cuda_simulator import ipc as _ipc

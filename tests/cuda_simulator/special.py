@@ -28,7 +28,8 @@ def _of_one(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 def functions() -> dict[str, Callable[..., Any]]:
     """Every function by name."""
-    from engine.ops import more_special, special_functions
+    from engine.ops.pointwise import bessel as more_special
+    from engine.ops.pointwise import special_functions
 
     formulas = {
         "erf": _of_one(special_functions._erf),

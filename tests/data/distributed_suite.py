@@ -250,7 +250,7 @@ def _fill_in(tree: ast.Module) -> None:
     import ddp
 
     ddp.Backend.UCC = ddp.Backend.XCCL = "none of the project's"
-    sys.modules["ddp"]._get_default_group = lambda: ddp.group.WORLD
+    sys.modules["ddp"]._get_default_group = lambda: ddp.groups.group.WORLD
     sys.modules["ddp"]._get_pg_config = lambda group=None: {"ranks": ddp.get_process_group_ranks(group)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":

@@ -46,6 +46,14 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("Adafactor", {"lr": 0.5, "maximize": True}),
 ]
 
+# Those that PyTorch has not; tests/engine/optim/test_layerwise.py states them in NumPy.
+BEYOND_PYTORCH: list[tuple[str, dict[str, Any]]] = [
+    ("LARS", {"lr": 2.0, "trust_coefficient": 0.02, "weight_decay": 0.1}),
+    ("LARS", {"lr": 0.1, "momentum": 0.0, "trust_coefficient": 0}),
+    ("LAMB", {}),
+    ("LAMB", {"lr": 0.1, "betas": (0.5, 0.7), "weight_decay": 0}),
+]
+
 
 def optimizer_name(case: tuple[str, dict[str, Any]]) -> str:
     """`Adam(lr=0.01)`, for test ids and the reference."""

@@ -12,7 +12,7 @@ import ddp
 def group() -> Iterator[ddp.ProcessGroup]:
     """The world of this file's job."""
     ddp.init_process_group()
-    yield ddp.group.resolve(None)
+    yield ddp.groups.group.resolve(None)
     ddp.destroy_process_group()
 
 

@@ -1,20 +1,24 @@
-"""Counts the blocking calls of MPI from outside, and notes those made while no wait is declared (`ddp.progress`).
+"""Counts the blocking calls of MPI from outside, and notes those made while no wait is declared
+(`ddp.watching.progress`).
 
 `install()` comes before anything communicates: it puts subclasses of mpi4py's communicators, windows and requests in
 the place of its own, which watch every call that may wait for another rank.
 """
 
 import os
+import sys
 import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from mpi4py import MPI
 from mpi4py.util import pkl5
 
-from ddp import progress
+import ddp
+from ddp.watching import progress
 
 # Of a communicator: whatever waits for others. What begins with I returns at once; the rest asks nobody.
 _COLLECTIVE = """
@@ -29,14 +33,21 @@ undeclared: list[str] = []
 """The calls without a declared wait, with the line of the package."""
 calls: Counter[str] = Counter()
 """How often which call was made."""
+places: set[tuple[str, int]] = set()
+"""Where in the package: file below ddp/, line."""
 
-_here = os.path.dirname(progress.__file__) + os.sep
+_here = os.path.dirname(ddp.__file__) + os.sep
 
 
 def _note(name: str, size: int) -> None:
     if size == 1:
         return  # there is nobody to wait for
     calls[name] += 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.startswith(_here):
+        frame = frame.f_back
+    if frame is not None:
+        places.add((os.path.relpath(frame.f_code.co_filename, _here), frame.f_lineno))
     if threading.current_thread() is not threading.main_thread() or progress.current_wait() is not None:
         return
     frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(_here)]

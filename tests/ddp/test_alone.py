@@ -28,14 +28,18 @@ def case(function: Case) -> Case:
     return function
 
 
-def model(transport: str | None = None) -> DistributedDataParallel:
-    """With buffers, and wrapped: the making of it is collective."""
-    group = ddp.group.resolve(None)
+def model(
+    transport: str | None = None, *, buffers: bool = True, broadcast_buffers: bool = True
+) -> DistributedDataParallel:
+    """Wrapped: the making of it is collective."""
+    group = ddp.groups.group.resolve(None)
     if transport is not None and group.transport.name != transport:
         group = ddp.new_group()
         group.transport_name = transport
     return DistributedDataParallel(
-        nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), process_group=group
+        nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=buffers), nn.Linear(4, 2)),
+        process_group=group,
+        broadcast_buffers=broadcast_buffers,
     )
 
 
@@ -158,7 +162,7 @@ def groups_are_asked() -> Iterator[Callable[[], Any]]:
     group = ddp.new_group()
 
     def ask() -> None:
-        assert ddp.group.describe(group)["transport"] is None
+        assert ddp.groups.group.describe(group)["transport"] is None
         assert group.rank() == ddp.get_rank(group) == group.rank
         assert ddp.get_backend(group) == "mpi"
 
@@ -201,22 +205,26 @@ def a_group_is_destroyed() -> Iterator[Callable[[], Any]]:
 # A wrapped model -----------------------------------------------------------------------------------------------------
 
 
-def wrapped(transport: str) -> Case:
+def wrapped(transport: str, buffers: bool, broadcast_buffers: bool) -> Case:
+    """Where buffers are shared, forward is collective, in evaluations too: one rank alone runs the module itself."""
+
     def prepared() -> Iterator[Callable[[], Any]]:
-        net = model(transport)
+        net = model(transport, buffers=buffers, broadcast_buffers=broadcast_buffers)
+        evaluated = net.module if buffers and broadcast_buffers else net
         optimizer = SGD(net.parameters(), lr=0.1)
         inputs = engine.ones(3, 4)
         net(inputs).sum().backward()
+        used: list[bool] = []
 
         def use() -> None:
             optimizer.step()
             net.eval()
-            net(inputs)
+            evaluated(inputs)
             with engine.no_grad():
-                net(inputs)
+                evaluated(inputs)
             net.train()
             with engine.no_grad():
-                net(inputs)
+                evaluated(inputs)
             with net.no_sync():
                 net(inputs).sum().backward()
             net.load_state_dict(net.state_dict())
@@ -231,15 +239,20 @@ def wrapped(transport: str) -> Case:
                     duplicate(inputs)
                 del duplicate
             optimizer.zero_grad()
+            used.append(True)
 
         yield use
+        if not used:  # replicas that are not at the same step would be an error of the next backward
+            use()
         net(inputs).sum().backward()
 
     return prepared
 
 
 for _name in ("shared", "mpi", "hierarchical"):
-    CASES[f"a wrapped model, {_name}"] = wrapped(_name)
+    CASES[f"a wrapped model, {_name}"] = wrapped(_name, buffers=True, broadcast_buffers=True)
+CASES["a wrapped model without buffers"] = wrapped("mpi", buffers=False, broadcast_buffers=True)
+CASES["a wrapped model with buffers of each rank"] = wrapped("mpi", buffers=True, broadcast_buffers=False)
 
 
 @case

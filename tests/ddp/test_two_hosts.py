@@ -30,9 +30,9 @@ for step in range(5):
     loss.backward()
     optimizer.step()
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
-everyones = ddp.group.resolve(None).exchange(digest)
+everyones = ddp.groups.group.resolve(None).exchange(digest)
 if rank == 0:
-    transport = ddp.group.describe()["transport"]
+    transport = ddp.groups.group.describe()["transport"]
     print(json.dumps({"transport": transport, "world": ddp.get_world_size(), "digests": everyones}))
 ddp.destroy_process_group()
 """

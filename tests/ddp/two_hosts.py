@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.cluster import Host
 from launch.find import identify
+from launch.hosts import Host
 from launch.testing.process import ask_to_end_with_parent, mpirun_command
 from tests.mpi_job import ROOT, python_path
 
@@ -83,6 +83,10 @@ class Hosts:
             "I_MPI_PIN": "off",
             "I_MPI_HYDRA_IFACE": "e0",
             "FI_TCP_IFACE": "e0",
+            # MPICH would else go around the cable, through memory that the namespaces share.
+            "UCX_TLS": "tcp,self",
+            "UCX_NET_DEVICES": "e0",
+            "MPIR_CVAR_NOLOCAL": "1",
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
         }
         mpirun = mpirun_command(ranks)

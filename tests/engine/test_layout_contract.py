@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine import report
+from engine.reports import layout_report as report
 from tests.engine.test_operators import results, tensors
 from tests.op_samples import SAMPLES, Sample
 
@@ -25,7 +25,7 @@ avg_pool_gradient conv_weight_gradient cummax cummin cumprod cumsum layer_norm l
 masked_fill pixel_shuffle pixel_unshuffle pool_scatter scaled_dot_product_attention softmax topk
 """,
     PERMUTED: """
-batch_norm_inference batch_norm_training cat conv cummax cummin cumprod cumsum gather group_norm index_select
+addmm batch_norm_inference batch_norm_training cat conv cummax cummin cumprod cumsum gather group_norm index_select
 lay_out layer_norm linalg_cholesky linalg_factor linalg_inv linalg_lu_factor linalg_solve log_softmax logcumsumexp
 logsigmoid masked_fill pool_gather pow rms_norm scaled_dot_product_attention scatter scatter_reduce softmax tril triu
 """,
@@ -37,15 +37,15 @@ logsigmoid max_dim median_dim min_dim mode pixel_shuffle pixel_unshuffle pool_sc
 scaled_dot_product_attention softmax sort stack std topk var vector_norm view_backward
 """,
     PERMUTED: """
-adaptive_max_pool amax amin as_strided_backward as_strided_gather avg_pool avg_pool_gradient batch_norm_inference
-batch_norm_training cat col2im complex constant_pad_nd conv conv_transposed conv_weight_gradient cross_entropy cummax
-cummin cumprod cumsum diagonal embedding embedding_backward fft_c2r fft_r2c flip gather group_norm gru im2col
-index_backward index_get index_select kthvalue lay_out layer_norm linalg_cholesky linalg_det linalg_eigh linalg_factor
-linalg_inv linalg_lu_factor linalg_pinv linalg_slogdet linalg_solve linalg_svd linear log_softmax logcumsumexp
-logsigmoid lstm masked_fill matmul max_dim max_pool max_pool_with_indices mean median median_dim min_dim mode nll_loss
-pixel_shuffle pixel_unshuffle pool_gather pool_scatter pow prod resample rms_norm rnn_relu rnn_tanh
-scaled_dot_product_attention scatter scatter_add_zeros scatter_reduce select slice softmax sort stack std sum topk
-tril triu unfold var vector_norm view_backward zeta
+adaptive_max_pool addmm amax amin as_strided_backward as_strided_gather avg_pool avg_pool_gradient baddbmm
+batch_norm_inference batch_norm_training bmm cat col2im complex constant_pad_nd conv conv_transposed
+conv_weight_gradient cross_entropy cummax cummin cumprod cumsum diagonal embedding embedding_backward fft_c2r fft_r2c
+flip gather group_norm gru im2col index_backward index_get index_select kthvalue lay_out layer_norm linalg_cholesky
+linalg_det linalg_eigh linalg_factor linalg_inv linalg_lu_factor linalg_pinv linalg_slogdet linalg_solve linalg_svd
+linear log_softmax logcumsumexp logsigmoid lstm masked_fill max_dim max_pool max_pool_with_indices mean median
+median_dim min_dim mode mv nll_loss pixel_shuffle pixel_unshuffle pool_gather pool_scatter pow prod resample rms_norm
+rnn_relu rnn_tanh scaled_dot_product_attention scatter scatter_add_zeros scatter_reduce select slice softmax sort stack
+std sum topk tril triu unbind unfold var vector_norm view_backward zeta
 """,
 }
 

@@ -7,8 +7,9 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine import layout, nn
-from engine.optim import flat
+from engine import nn
+from engine.optim import slabs as flat
+from engine.rules import layout
 
 Function = Callable[[engine.Tensor], Any]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import engine
-from engine import absent, jit, multiprocessing, nn
+from engine import jit, multiprocessing, nn
+from engine.errors import absent
 from engine.nn.attention import SDPBackend, sdpa_kernel
 from engine.testing import assert_close
 

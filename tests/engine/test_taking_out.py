@@ -10,7 +10,7 @@ import engine
 import engine.fft
 import engine.nn.functional as F
 from engine import linalg, special
-from engine.ops import taking_out
+from engine.ops.writing import taking_out
 
 M = engine.tensor([[4.0, 1.0, 0.5], [1.0, 3.0, 0.25], [0.5, 0.25, 2.0]])  # symmetric, positive definite
 V = engine.tensor([0.5, 0.25, 0.75])

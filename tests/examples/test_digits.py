@@ -83,5 +83,14 @@ def test_four_ranks_under_plain_mpirun(tmp_path: Path) -> None:
 def test_a_batch_that_does_not_divide_is_refused(tmp_path: Path) -> None:
     done = run(command(2, SCRIPT, "--batch-size", 49, "--out", tmp_path))
     assert done.returncode != 0
-    assert "--batch-size 49 does not divide over 2 ranks" in done.stderr
+    assert "--batch-size 49 does not divide over 2 shards" in done.stderr
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.full
+def test_any_number_of_ranks_ends_in_the_same_bits(tmp_path: Path) -> None:
+    arguments = ["--shards", 12, "--steps", 8, "--out", tmp_path]
+    found = [summary(run(command(ranks, SCRIPT, *arguments))) for ranks in (1, 2, 5)]
+    assert [last["world_size"] for last in found] == [1, 2, 5]
+    assert {last["steps"] for last in found} == {8}
+    assert len({(last["digest"], last["train_loss"]) for last in found}) == 1

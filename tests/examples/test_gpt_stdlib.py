@@ -52,6 +52,15 @@ def test_every_world_size_takes_the_same_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_any_number_of_ranks_ends_in_the_same_bits(tmp_path: Path) -> None:
+    """Also one that goes on with another number of ranks."""
+    arguments = ["--shards", 6, "--steps", 8, "--save-every", 4]
+    found = [summary(run(tiny(ranks, tmp_path / str(ranks), *arguments))) for ranks in (1, 2, 5)]
+    assert len({last["digest"] for last in found}) == 1
+    assert found[0]["shards"] == 6
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_run_resumes_bit_for_bit(ranks: int, tmp_path: Path) -> None:
     arguments = ["--steps", 120, "--save-every", 10]
@@ -66,6 +75,31 @@ def test_a_killed_run_resumes_bit_for_bit(ranks: int, tmp_path: Path) -> None:
     assert resumed["first_step"] == step
     assert resumed["val_bits_per_byte"] == whole["val_bits_per_byte"]
     assert leaves(engine.load(killed / "gpt.ckpt")) == leaves(engine.load(tmp_path / "whole" / "gpt.ckpt"))
+
+
+@pytest.mark.full
+def test_a_job_that_lost_a_rank_is_started_again_and_ends_in_the_same_bits(tmp_path: Path) -> None:
+    arguments = ["--shards", 6, "--steps", 120, "--save-every", 10]
+    whole = summary(run(tiny(1, tmp_path / "whole", *arguments)))
+
+    argv = tiny(2, tmp_path / "killed", *arguments)
+    argv[argv.index("-n") : argv.index("-n")] = ["--max-restarts", "3"]
+    lines, told = [], []
+    with subprocess.Popen(
+        argv, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("step ") and len(told) < 2:
+                told.append(line)
+                os.kill(ranks_of(tmp_path / "killed")[0], signal.SIGKILL)
+        assert process.wait(TIMEOUT) == 0, lines
+    text = "".join(lines)
+    assert text.count("was lost; the job is started again") == 2
+    last = summary(subprocess.CompletedProcess(argv, 0, text, ""))
+    assert last["first_step"] > 0
+    assert last["digest"] == whole["digest"]
 
 
 def kill_after_first_checkpoint(argv: list[str], out: Path) -> None:
@@ -155,7 +189,7 @@ def test_no_checkpoint_to_resume_from(tmp_path: Path) -> None:
 def test_a_batch_that_does_not_divide_is_refused(tmp_path: Path) -> None:
     done = run(tiny(2, tmp_path, "--batch-size", 6, "--steps", 2))
     assert done.returncode != 0
-    assert "--batch-size 6 does not divide over 2 ranks x 2 backward passes" in done.stderr
+    assert "--batch-size 6 does not divide over 2 shards x 2 backward passes" in done.stderr
 
 
 def test_head_and_embedding_are_one_parameter() -> None:

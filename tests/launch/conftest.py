@@ -27,9 +27,13 @@ def _as_from_a_terminal() -> None:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment without settings that would change what the launcher decides."""
+    """The environment without settings that would change what the launcher decides: those of a user's shell, and what
+    `init_process_group` has set for another test in this process.
+    """
+    torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
     for name in list(os.environ):
-        if name.endswith("_NUM_THREADS") or name.startswith(("SLURM_", "OMPI_", "PMIX_", "PRTE_", "ALLSTRIDE_")):
+        settings = name.endswith("_NUM_THREADS") or name.startswith(("SLURM_", "OMPI_", "PMIX_", "PRTE_", "ALLSTRIDE_"))
+        if settings or name in torchrun:
             monkeypatch.delenv(name)
 
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from launch.cluster import Machine
+from launch.hosts import Found
+from launch.machine import Machine
 from launch.plan import Plan, make_plan
 
 
@@ -10,7 +11,7 @@ def plan_of(**changed: Any) -> Plan:
     """The plan for these settings, others left out."""
     settings: dict[str, Any] = {
         "nproc": None,
-        "hosts": (),
+        "found": Found(),
         "machine": Machine(cores=8, whole=True),
         "environ": {},
         "as_root": False,

@@ -17,7 +17,8 @@ from launch.argv import (
     job_variables,
     worker_command,
 )
-from launch.cluster import Host, Machine
+from launch.hosts import Found, Host
+from launch.machine import Machine
 from launch.plan import Plan, make_plan
 from launch.rank import unescape
 
@@ -27,17 +28,18 @@ MPIRUN = Path("/opt/mpi/bin/mpirun")
 def plan_of(
     nproc: int = 2, hosts: tuple[Host, ...] = (), whole: bool = True, as_root: bool = False, live: bool = False
 ) -> Plan:
-    plan = make_plan(nproc=nproc, hosts=hosts, machine=Machine(4, whole), environ={}, as_root=as_root, live=live)
+    plan = make_plan(nproc=nproc, found=Found(hosts), machine=Machine(4, whole), environ={}, as_root=as_root, live=live)
     # One variable is enough to see how variables are passed.
 
     return plan._replace(variables={"OMP_NUM_THREADS": "2"})
 
 
-VARIABLES = "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS"
+VARIABLES = "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS -x UCX_DEBUG_SIGNO"
 SEVERAL_HOSTS = VARIABLES.replace("-x OMPI_MCA_pml ", "")  # UCX may serve there
 CROWDED = (
     "--map-by slot:OVERSUBSCRIBE --bind-to none "
-    "-x OMPI_MCA_btl -x OMPI_MCA_mpi_yield_when_idle -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS"
+    "-x OMPI_MCA_btl -x OMPI_MCA_mpi_yield_when_idle -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS "
+    "-x UCX_DEBUG_SIGNO"
 )
 CASES = [
     (
@@ -115,6 +117,7 @@ def test_settings_of_the_user_win() -> None:
         "OMPI_MCA_btl": "^ofi,tcp",
         "OMPI_MCA_pml": "^ucx",
         "OMP_NUM_THREADS": "2",
+        "UCX_DEBUG_SIGNO": "0",
     }
 
 

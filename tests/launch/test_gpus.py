@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from launch import LaunchError
-from launch.cluster import Host
 from launch.gpus import Gpus, assignment, find_gpus
+from launch.hosts import Found, Host
 from launch.plan import describe
 from launch.rank import _take_gpu
 from tests.launch.plans import plan_of
@@ -117,7 +117,7 @@ def test_more_ranks_than_gpus_run_without_unless_asked_to_share() -> None:
 
 
 def test_in_a_slurm_job_the_ranks_are_the_jobs() -> None:
-    plan = plan_of(hosts=(Host("", 4, 8), Host("", 4, 8)), gpus=Gpus(4, named=True))
+    plan = plan_of(found=Found((Host("", 4, 8), Host("", 4, 8))), gpus=Gpus(4, named=True))
     assert (plan.nproc, plan.variables["ALLSTRIDE_GPUS"], plan.gpus) == (8, "own", "one GPU each")
 
 

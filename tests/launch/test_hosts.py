@@ -1,197 +1,210 @@
-"""ddprun with two hosts: what is known of ranks on the other one, what reaches them, and what is left there."""
+"""Hosts: of a file, of a word, of the jobs of batch systems."""
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import socket
 from pathlib import Path
 
 import pytest
 
-from launch.peers import addresses
-from tests.ddp.two_hosts import Hosts, NotPossibleError, two_hosts
-from tests.launch.jobs import LIMIT, names, wait_until
+from launch import LaunchError
+from launch.hosts import Found, Host, find_hosts, one_host, read_hostfile
+from launch.machine import Machine
 
-ROOT = Path(__file__).parents[2]
-
-# A remote shell for mpirun: enters the other network namespace, and a process namespace that lasts as long as there is
-# somebody in it, in a session that mpirun cannot end, and without mpirun's environment: as ssh and another host do.
-AGENT = """#!/bin/bash
-while [[ $1 == -* ]]; do shift; done
-host=$1; shift; unset DDPRUN_JOB
-exec ip netns exec "$host" unshare --uts --pid --fork --mount-proc setsid bash -c "hostname $host; $*
-while set -- /proc/[0-9]*; [ \\$# -gt 1 ]; do sleep 0.05; done"
-"""
-
-SCRIPT = """
-import os, pathlib, signal, sys, time
-from mpi4py import MPI
-rank = MPI.COMM_WORLD.rank
-got = []
-def stop(number, frame):
-    got.append(number)
-def ready():
-    MPI.COMM_WORLD.Barrier()
-    pathlib.Path(f'ready.{rank}').touch()
-"""
+FOUR_CORES = Machine(cores=4, whole=True)
 
 
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    try:
-        with two_hosts() as hosts:
-            yield hosts
-    except NotPossibleError as why:
-        pytest.skip(f"two hosts cannot be made here: {why}")
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a slots=2\nb slots=3\n", [("a", 2), ("b", 3)]),
+        ("a:2\nb:3", [("a", 2), ("b", 3)]),
+        ("# ours\n\n  a   slots = 2  # rack 1\n", [("a", 2)]),
+        ("a\nb\n", [("a", 4), ("b", 4)]),
+        ("a\na\nb\n", [("a", 2), ("b", 4)]),
+        ("a:2\nb:1\na:3\n", [("a", 5), ("b", 1)]),
+        ("a slots=2 max_slots=4\nb slots=1 maxslots=1\n", [("a", 2), ("b", 1)]),
+        ("10.0.0.7 slots=1\nnode-1.example:2", [("10.0.0.7", 1), ("node-1.example", 2)]),
+    ],
+)
+def test_hostfile(tmp_path: Path, text: str, hosts: list[tuple[str, int]]) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    assert [(host.name, host.slots) for host in read_hostfile(path, FOUR_CORES)] == hosts
 
 
-Start = Callable[[str], subprocess.Popen[str]]
+def test_cores_are_known_for_this_machine_only(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(f"localhost slots=9\n{socket.gethostname()} slots=9\nelsewhere slots=9\nsmall slots=1")
+    assert [host.cores for host in read_hostfile(path, FOUR_CORES)] == [4, 4, 9, 4]
 
 
-@pytest.fixture
-def start(hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
-    """Starts the rest of a script on two ranks of each host, ddprun being on the first."""
-    agent, hostfile, program = tmp_path / "agent", tmp_path / "hosts", tmp_path / "train.py"
-    agent.write_text(AGENT)
+@pytest.mark.parametrize(
+    "line",
+    ["a slots=0", "a slots=-1", "a slots=two", "a slots", "a 2", "a:2:3", "a max_slots=0", "a:2 max=3", ":2"],
+)
+def test_hostfile_line_that_reads_otherwise(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(f"good:2\n{line}\n")
+    with pytest.raises(LaunchError, match="line 2: expected 'name', 'name slots=N' or 'name:N'") as error:
+        read_hostfile(path, FOUR_CORES)
+    assert repr(line) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["-F/tmp/cfg", "-oProxyCommand=x", "$(id)", "a;b", "a,evil", "a/b", "a'b", ".a", "ä", "a\x00"]
+)
+def test_what_ssh_might_read_otherwise_is_no_host(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(f"good:2\n{name} slots=2\n")
+    with pytest.raises(LaunchError, match=r"line 2: (.* cannot be the name of a host|expected 'name')"):
+        read_hostfile(path, FOUR_CORES)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "environ", "one"),
+    [
+        ([Host("", 4, 4)], {}, True),
+        ([Host(socket.gethostname(), 4, 4)], {}, True),
+        ([Host("localhost", 4, 4)], {}, True),
+        ([Host("elsewhere", 4, 4)], {}, False),
+        ([Host("localhost", 4, 4), Host("elsewhere", 4, 4)], {}, False),
+        ([Host("", 4, 4)], {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": socket.gethostname()}, True),
+        ([Host("", 4, 4)], {"SLURM_JOB_ID": "7"}, False),  # on a login node
+        ([Host("", 4, 4)] * 2, {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": socket.gethostname()}, False),
+    ],
+)
+def test_one_host(hosts: list[Host], environ: dict[str, str], one: bool) -> None:
+    assert one_host(tuple(hosts), environ) is one
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])
+def test_hostfile_without_hosts(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(LaunchError, match="names no host"):
+        read_hostfile(path, FOUR_CORES)
+
+
+def test_hostfile_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"cannot read the hostfile .*missing.*No such file"):
+        read_hostfile(tmp_path / "missing", FOUR_CORES)
+    with pytest.raises(LaunchError, match="Is a directory"):
+        read_hostfile(tmp_path, FOUR_CORES)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(LaunchError, match="cannot read the hostfile"):
+        read_hostfile(tmp_path / "binary", FOUR_CORES)
+
+
+def found(environ: dict[str, str], hostfile: Path | None = None, listed: str | None = None) -> Found:
+    return find_hosts(hostfile, listed, environ, FOUR_CORES)
+
+
+def slots(what: Found) -> list[tuple[str, int]]:
+    return [(host.name, host.slots) for host in what.hosts]
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, []),
+        ({"SLURM_TASKS_PER_NODE": "2"}, []),  # outside of a job
+        ({"SLURM_JOB_ID": "7"}, []),
+        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "8"}, [8]),
+        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "2(x3),1"}, [2, 2, 2, 1]),
+    ],
+)
+def test_slurm(environ: dict[str, str], expected: list[int]) -> None:
+    assert slots(found(environ)) == [("", count) for count in expected]  # mpirun asks Slurm for the names itself
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("n[01-04,7],m", "n01"), ("gpu-a3", "gpu-a3"), ("r1n[3]-ib,r2n1", "r1n3-ib"), ("a,b", "a"), ("", "")],
+)
+def test_the_first_node_of_a_slurm_job(nodes: str, first: str) -> None:
+    job = found({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "8", "SLURM_JOB_NODELIST": nodes})
+    assert (job.first, job.source) == (first, "Slurm job 7, SLURM_TASKS_PER_NODE")
+
+
+def test_slurm_variable_that_reads_otherwise() -> None:
+    with pytest.raises(LaunchError, match="SLURM_TASKS_PER_NODE='many'"):
+        found({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "many"})
+
+
+# What each batch system tells a job that has 4 slots on n1 and 2 on n2; {file} is its file with the text that follows.
+BATCH_SYSTEMS = {
+    "PBS": (
+        {"PBS_JOBID": "9.pbs", "PBS_NODEFILE": "{file}"},
+        "n1\nn1\nn2\nn1\nn1\nn2\n",
+        "PBS job 9.pbs, PBS_NODEFILE",
+    ),
+    "LSF": ({"LSB_JOBID": "5", "LSB_DJOB_HOSTFILE": "{file}"}, "n1\n" * 4 + "n2\n" * 2, "LSF job 5, LSB_DJOB_HOSTFILE"),
+    "LSF without a file": ({"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "n1 4 n2 2"}, "", "LSF job 5, LSB_MCPU_HOSTS"),
+    "Grid Engine": (
+        {"JOB_ID": "3", "PE_HOSTFILE": "{file}"},
+        "n1 4 all.q@n1 UNDEFINED\nn2 2 all.q@n2 <NULL>\n",
+        "Grid Engine job 3, PE_HOSTFILE",
+    ),
+}
+
+
+@pytest.mark.parametrize("system", BATCH_SYSTEMS)
+def test_the_hosts_of_a_batch_systems_job(tmp_path: Path, system: str) -> None:
+    environ, text, source = BATCH_SYSTEMS[system]
+    path = tmp_path / "nodes"
+    path.write_text(text)
+    job = found({name: value.format(file=path) for name, value in environ.items()})
+    assert slots(job) == [("n1", 4), ("n2", 2)]
+    assert (job.slots, job.source) == ("the job's slots", source)
+
+
+@pytest.mark.parametrize("system", ["PBS", "LSF", "Grid Engine"])
+def test_a_batch_systems_file_that_says_nothing(tmp_path: Path, system: str) -> None:
+    environ, _, _ = BATCH_SYSTEMS[system]
+    path = tmp_path / "nodes"
+    environ = {name: value.format(file=path) for name, value in environ.items()}
+    with pytest.raises(LaunchError, match=r"cannot read the batch system's list of hosts .*nodes"):
+        found(environ)
+    path.write_text("\n")
+    with pytest.raises(LaunchError, match=f"{system} job .* names no host; name them by --hostfile or --host"):
+        found(environ)
+    path.write_text("-oProxyCommand=x 1\n")
+    with pytest.raises(LaunchError, match="cannot be the name of a host"):
+        found(environ)
+
+
+def test_a_number_of_slots_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="expected a number of slots for 'n1'"):
+        found({"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "n1 n2"})
+
+
+def test_what_was_named_comes_before_the_batch_systems_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("a slots=3\n")
+    environ = {"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "n1 4 n2 2"}
+    assert slots(found(environ, hostfile=path)) == [("a", 3)]
+    assert slots(found(environ, listed="b:2,c,c")) == [("b", 2), ("c", 2)]
+    with pytest.raises(LaunchError, match="give one of them"):
+        found(environ, hostfile=path, listed="b")
+
+
+@pytest.mark.parametrize("text", ["", "a,", "a:0", "a:x", "a b", "-o,b"])
+def test_a_list_of_hosts_that_reads_otherwise(text: str) -> None:
+    with pytest.raises(LaunchError, match="--host"):
+        found({}, listed=text)
+
+
+def test_processes_are_started_by_lsf_itself_where_it_can(tmp_path: Path) -> None:
+    agent = tmp_path / "blaunch"
+    agent.write_text("")
     agent.chmod(0o755)
-    hostfile.write_text("".join(f"{name} slots=2\n" for name in hosts.names))
-    settings = {
-        "PYTHONPATH": str(ROOT),
-        "TMPDIR": str(tmp_path / "tmp"),
-        "PRTE_MCA_plm_ssh_agent": str(agent),
-        "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-        "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl": "self,sm,tcp",
-        "OMPI_MCA_btl_tcp_if_include": "e0",
-        "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": str(agent),
-        "HYDRA_IFACE": "e0",
-        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(agent),
-        "I_MPI_HYDRA_IFACE": "e0",
-        "FI_TCP_IFACE": "e0",
-        "UCX_TLS": "tcp,self",
-        "UCX_NET_DEVICES": "e0",
-        "MPIR_CVAR_NOLOCAL": "1",  # MPICH would share memory across process namespaces
-    }
-    (tmp_path / "tmp").mkdir()
-    first = hosts.names[0]
-    enter = ["ip", "netns", "exec", first, "unshare", "--uts", "bash", "-c", f'hostname {first}; exec "$@"', "bash"]
-    started = []
-
-    def start(rest: str) -> subprocess.Popen[str]:
-        program.write_text(SCRIPT + rest)
-        command = [*enter, sys.executable, "-P", "-m", "launch", "-n", "4", "--hostfile", str(hostfile), "train.py"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | settings, **pipes)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        with process:
-            process.kill()
+    environ = {"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "n1 4 n2 2", "PATH": str(tmp_path)}
+    assert found(environ).agent == str(agent)
+    assert found(environ | {"PATH": "/nowhere"}).agent == ""
+    assert found(environ | {"LSB_MCPU_HOSTS": "n1 4"}).agent == ""
 
 
-def processes(host: str) -> list[int]:
-    """As the first host numbers them."""
-    return [int(pid) for pid in subprocess.run(["ip", "netns", "pids", host], capture_output=True).stdout.split()]
-
-
-def ready(folder: Path) -> bool:
-    return {f"ready.{rank}" for rank in range(4)} <= names(folder)
-
-
-def test_a_job_that_goes_well(start: Start, tmp_path: Path) -> None:
-    process = start("if rank == 0: print(sys.stdin.read())\nready()\n")
-    out, err = process.communicate("blue\nred\n", timeout=LIMIT)
-    assert process.returncode == 0, err
-    assert out == "blue\nred\n\n"
-    assert err.count("ddprun") == 1  # what was decided
-    assert names(tmp_path / "tmp") == set()
-
-
-def test_a_host_that_dies_is_no_success_and_is_named(start: Start, hosts: Hosts, tmp_path: Path) -> None:
-    process = start("ready()\ntime.sleep(3600)\n")
-    wait_until(lambda: ready(tmp_path))
-    for pid in processes(hosts.names[1]):
-        with contextlib.suppress(ProcessLookupError):  # some end with the first of them
-            os.kill(pid, signal.SIGKILL)
-    _, err = process.communicate(timeout=LIMIT)
-    assert process.returncode != 0
-    assert f"ranks 2, 3 on {hosts.names[1]} were not seen to finish" in err
-    wait_until(lambda: processes(hosts.names[0]) == [])
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
-def test_signals_reach_the_handlers_of_the_other_host(start: Start, tmp_path: Path, number: signal.Signals) -> None:
-    process = start(
-        "for one in (2, 10, 12, 15): signal.signal(one, stop)\nready()\n"
-        "while not got: time.sleep(0.01)\n"
-        "time.sleep(1)\npathlib.Path(f'checkpoint.{rank}.{got[0]}').touch()\n"
-    )
-    wait_until(lambda: ready(tmp_path))
-    process.send_signal(number)
-    assert process.wait(LIMIT) == 0, process.stderr.read()
-    assert {f"checkpoint.{rank}.{number:d}" for rank in range(4)} <= names(tmp_path)
-
-
-def test_ranks_without_a_handler_end(start: Start, hosts: Hosts, tmp_path: Path) -> None:
-    process = start("ready()\ntime.sleep(3600)\n")
-    wait_until(lambda: ready(tmp_path))
-    process.terminate()
-    assert process.wait(LIMIT) == 128 + signal.SIGTERM
-    wait_until(lambda: not any(map(processes, hosts.names)))
-
-
-# By what mpirun calls it: its own process, and its agent on the other host.
-@pytest.mark.parametrize("victims", [["launch"], ["mpirun", "prterun", "mpiexec"], ["prted", "hydra_pmi_proxy"]])
-def test_nothing_outlives_who_is_killed(start: Start, hosts: Hosts, tmp_path: Path, victims: list[str]) -> None:
-    """Ranks that hear no polite request, one with a child in a session of its own."""
-    start(
-        "import subprocess\n"
-        "for one in (1, 2, 15): signal.signal(one, signal.SIG_IGN)\n"
-        "if rank == 3: subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
-        "ready()\nwhile True: time.sleep(0.01)\n"
-    )
-    wait_until(lambda: ready(tmp_path))
-    host = hosts.names[victims[0] == "prted"]
-    for pid in processes(host):
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if Path(words[0]).name in victims or words[1:4] == ["-P", "-m", *victims]:
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(processes, hosts.names)))
-    wait_until(lambda: names(tmp_path / "tmp") == set())
-
-
-def test_who_does_not_know_the_token_is_not_heard(start: Start, hosts: Hosts, tmp_path: Path) -> None:
-    """Neither one who says nothing, nor one who says what a rank would say."""
-    process = start(
-        "import socket\n"
-        "_, port, where = os.environ['DDPRUN_REPORT'].split(':', 2)\n"
-        "quiet = socket.create_connection((where.split(',')[0], int(port)))\n"
-        "loud = socket.create_connection((where.split(',')[0], int(port)))\n"
-        "loud.sendall(b'x' * 32 + f'rank {rank} 1 nowhere\\nfinished\\n'.encode())\n"
-        "while loud.recv(4096): pass\n"
-        "print('DDPRUN_TOKEN' in os.environ)\n"
-        "ready()\n"
-    )
-    out, err = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, err
-    assert out == "False\n" * 4
-
-
-def test_addresses(tmp_path: Path) -> None:
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net/fib_trie").write_text(
-        "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n     |-- 10.0.0.255\n"
-        "        /32 link BROADCAST\n     |-- 10.0.0.7\n        /32 host LOCAL\n"
-    )
-    assert addresses(tmp_path) == ["10.0.0.7", "127.0.0.1"]
-    (tmp_path / "net/if_inet6").write_text(
-        "20010db8000000000000000000000007 02 40 00 80 e0\nfe800000000000000000000000000007 02 40 20 80 e0\n"
-    )
-    assert addresses(tmp_path) == ["10.0.0.7", "2001:db8::7", "127.0.0.1"]
+def test_this_host_is_known_by_its_name_with_a_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "n1")
+    assert [host.cores for host in found({"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "n1.site 9 n2.site 9"}).hosts] == [4, 9]
+    monkeypatch.setattr(socket, "gethostname", lambda: "10")
+    assert [host.cores for host in found({}, listed="10.0.0.7:9").hosts] == [9]

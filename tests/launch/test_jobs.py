@@ -167,14 +167,34 @@ def test_exit_code_of_success(run: Callable, script: Callable, request_: str) ->
     assert ended.stderr.count("\n") == 1  # what was decided
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "MPI.COMM_WORLD.Abort(0)", "os.execv('/bin/true', ['true'])"])
+@pytest.mark.parametrize(
+    "end", ["os._exit(0)", "MPI.COMM_WORLD.Abort(0), time.sleep(60)", "os.execv('/bin/true', ['true'])"]
+)
 def test_a_rank_that_was_not_seen_to_finish_is_no_success(run: Callable, script: Callable, end: str) -> None:
     """Whatever mpirun makes of it; with Open MPI it returns 0 for the last two."""
-    name = script(f"import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nif MPI.COMM_WORLD.rank == 1: {end}\n")
+    name = script(
+        f"import os, time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nif MPI.COMM_WORLD.rank == 1: {end}\n"
+    )
     ended = run("-n", "2", name)
     assert ended.returncode != 0
     if "mpirun returned 0" in ended.stderr:
         assert re.search(r"ddprun: error: ranks? (0, )?1( on \S+)? w(as|ere) not seen to finish, though", ended.stderr)
+
+
+def test_a_rank_that_leaves_its_threads_behind_after_mpi_has_finished(run: Callable, script: Callable) -> None:
+    """Unlike a process that it forked, which ends in the same way."""
+    if identify(find_mpirun(sys.executable, os.environ["PATH"]))[0].name == "MPICH":
+        pytest.skip("its mpirun may kill a rank that runs on after MPI_Finalize as soon as another has ended")
+    name = script(
+        "import os, sys, threading, time\nfrom mpi4py import MPI\n"
+        "threading.Thread(target=time.sleep, args=(3600,)).start()\n"
+        "MPI.Finalize()\n"
+        "if os.fork() == 0: os._exit(0)\n"
+        "os.wait()\n"
+        "os._exit(int(sys.argv[1]))\n"
+    )
+    assert run("-n", "2", name, "0").returncode == 0
+    assert run("-n", "2", name, "3").returncode == 3
 
 
 def test_exit_handlers_and_threads_belong_to_the_script(run: Callable, script: Callable) -> None:
@@ -207,7 +227,7 @@ def waiting(start: Callable, script: Callable, tmp_path: Path) -> Iterator[subpr
     name = script(
         "import time\nfrom mpi4py import MPI\n" + PIDS + "if MPI.COMM_WORLD.rank == 0: time.sleep(3600)\n" + WAIT
     )
-    process = start("-n", "3", name)
+    process = start("--grace", "3", "-n", "3", name)  # Open MPI answers SIGHUP, and does nothing: the grace passes
     wait_until(lambda: len(pids(tmp_path)) == 3)
     yield process
     wait_until(lambda: not running(tmp_path))
@@ -219,6 +239,8 @@ def test_a_signal_ends_everything(waiting: subprocess.Popen[str], number: signal
     waiting.send_signal(number)
     assert waiting.wait(LIMIT) == 128 + number
     assert not running(tmp_path)
+    if number != signal.SIGINT:  # which Python itself handles
+        assert "passed on" not in waiting.stderr.read(), "no rank has a handler"
 
 
 def test_ranks_end_with_a_killed_launcher(waiting: subprocess.Popen[str]) -> None:

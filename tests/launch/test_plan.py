@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.cluster import Host, Machine
+from launch.hosts import Found, Host
+from launch.machine import Machine
 from launch.plan import THREAD_VARIABLES, describe, ranks_per_host
 from tests.launch.plans import plan_of
 
@@ -43,7 +44,7 @@ def test_thread_counts_of_the_user_are_kept() -> None:
     assert plan.variables["OPENBLAS_NUM_THREADS"] == "4"
 
 
-TWO_HOSTS = (Host("a", 2, 8), Host("b", 6, 8))
+HOSTFILE = Found((Host("a", 2, 8), Host("b", 6, 8)), "the hostfile's slots")
 
 
 @pytest.mark.parametrize(
@@ -57,25 +58,34 @@ TWO_HOSTS = (Host("a", 2, 8), Host("b", 6, 8))
     ],
 )
 def test_on_two_hosts(nproc: int | None, ranks: tuple[int, ...], cores_per_rank: int, oversubscribed: bool) -> None:
-    plan = plan_of(nproc=nproc, hosts=TWO_HOSTS)
-    assert plan.hosts == TWO_HOSTS
+    plan = plan_of(nproc=nproc, found=HOSTFILE)
+    assert plan.hosts == HOSTFILE.hosts
     assert (plan.ranks, plan.cores_per_rank, plan.oversubscribed) == (ranks, cores_per_rank, oversubscribed)
 
 
 def test_a_host_with_fewer_cores_than_slots_is_oversubscribed() -> None:
-    assert plan_of(nproc=9, hosts=(Host("localhost", 16, 8),)).oversubscribed
-    assert not plan_of(nproc=8, hosts=(Host("localhost", 16, 8),)).oversubscribed
+    assert plan_of(nproc=9, found=Found((Host("localhost", 16, 8),))).oversubscribed
+    assert not plan_of(nproc=8, found=Found((Host("localhost", 16, 8),))).oversubscribed
 
 
-def test_other_hosts_get_the_variables_a_script_may_depend_on() -> None:
-    environ = {"PYTHONPATH": "src", "ALLSTRIDE_X": "1", "NUMBA_CACHE_DIR": "c", "HOME": "here", "SECRET": "s"}
+def test_other_hosts_get_what_a_script_may_depend_on() -> None:
+    environ = {"PYTHONPATH": "src", "HOME": "here", "SECRET": "s"}
     own = {*THREAD_VARIABLES, "ALLSTRIDE_NPROC"}
-    assert set(plan_of(environ=environ, hosts=TWO_HOSTS).variables) - own == {
-        "PYTHONPATH",
-        "ALLSTRIDE_X",
-        "NUMBA_CACHE_DIR",
-    }
+    two_hosts = plan_of(environ=environ, found=HOSTFILE).variables
+    assert {name: two_hosts[name] for name in two_hosts if name not in own} == {"PYTHONPATH": "src", "MASTER_ADDR": "a"}
     assert set(plan_of(environ=environ).variables) == own  # on this machine they are inherited
+
+
+def test_the_first_host_with_ranks_is_the_master() -> None:
+    assert plan_of(nproc=8, found=HOSTFILE).variables["MASTER_ADDR"] == "a"
+    assert plan_of(found=HOSTFILE, environ={"MASTER_ADDR": "x"}).variables["MASTER_ADDR"] == "x"
+    slurm = Found((Host("", 2, 8),) * 2, "the job's tasks", "Slurm job 7", first="node01")
+    assert plan_of(found=slurm).variables["MASTER_ADDR"] == "node01"
+
+
+def test_variables_that_were_given_come_before_all_others() -> None:
+    variables = plan_of(environ={"OMP_NUM_THREADS": "2"}, given={"OMP_NUM_THREADS": "3", "X": ""}).variables
+    assert (variables["OMP_NUM_THREADS"], variables["X"]) == ("3", "")
 
 
 @given(st.integers(1, 200), st.lists(st.integers(1, 20), min_size=1, max_size=8))
@@ -115,12 +125,22 @@ def test_every_rank_has_a_host_and_slots_fill_first(nproc: int, slots: list[int]
             ),
         ),
         (
-            {"hosts": TWO_HOSTS},
+            {"found": HOSTFILE},
             "8 ranks (the hostfile's slots) on a: 2, b: 6, 1 thread each (cores / ranks), each bound to 1 core",
         ),
         (
-            {"hosts": (Host("", 4, 8),) * 2},
-            "8 ranks (the job's tasks) on 2 Slurm nodes, 2 threads each (cores / ranks), each bound to 2 cores",
+            {"found": Found((Host("", 4, 8),) * 2, "the job's tasks", "Slurm job 7, SLURM_TASKS_PER_NODE")},
+            (
+                "8 ranks (the job's tasks) on 2 nodes (Slurm job 7, SLURM_TASKS_PER_NODE), 2 threads each "
+                "(cores / ranks), each bound to 2 cores"
+            ),
+        ),
+        (
+            {"found": Found((Host("a", 4, 8), Host("b", 4, 8)), "the job's slots", "PBS job 9.pbs, PBS_NODEFILE")},
+            (
+                "8 ranks (the job's slots) on a: 4, b: 4 (PBS job 9.pbs, PBS_NODEFILE), 2 threads each "
+                "(cores / ranks), each bound to 2 cores"
+            ),
         ),
     ],
 )

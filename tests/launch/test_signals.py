@@ -1,13 +1,17 @@
 """Signals to ddprun come to the handlers of the ranks, who have time to end in their own way."""
 
+import fcntl
+import os
+import pty
 import signal
 import subprocess
-from collections.abc import Callable
+import termios
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.launch.jobs import LIMIT, PIDS, names, running, wait_until
+from tests.launch.jobs import LIMIT, PIDS, names, pids, running, wait_until
 
 # A checkpoint takes a while: longer than mpirun leaves to ranks when one of them has ended.
 SCRIPT = """
@@ -43,7 +47,14 @@ def job(start: Callable, script: Callable, tmp_path: Path) -> Callable[..., subp
     return job
 
 
-@pytest.mark.parametrize("number", [*STOPPING, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+        *(pytest.param(n, marks=pytest.mark.full) for n in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)),
+    ],
+)
 def test_ranks_end_in_their_own_way(job: Callable, tmp_path: Path, number: signal.Signals) -> None:
     process = job(ALL + "ready()\nwait()\ncheckpoint()\n")
     process.send_signal(number)
@@ -117,3 +128,47 @@ def test_a_signal_before_any_rank_is_there_ends_the_job(start: Callable, script:
     process.stderr.readline()  # what was decided
     process.terminate()
     assert process.wait(LIMIT) in (128 + signal.SIGTERM, -signal.SIGTERM)
+
+
+@pytest.fixture
+def on_terminal(start: Callable, script: Callable, tmp_path: Path) -> Iterator[Callable]:
+    """Starts two ranks with the rest of a script in the foreground of a terminal; the keys are written to the other."""
+    keyboard, screen = pty.openpty()
+
+    def take_terminal() -> None:
+        for number in (signal.SIGINT, signal.SIGTSTP):  # ignored where pytest runs in the background
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        fcntl.ioctl(screen, termios.TIOCSCTTY, 0)
+
+    def on_terminal(rest: str) -> tuple[subprocess.Popen[str], int]:
+        process = start("-n", "2", script(SCRIPT + rest), stdin=screen, stdout=screen, preexec_fn=take_terminal)
+        wait_until(lambda: len(running(tmp_path)) == 2)
+        return process, keyboard
+
+    yield on_terminal
+    os.close(keyboard)
+    os.close(screen)
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_the_key_for_interrupt(on_terminal: Callable, tmp_path: Path) -> None:
+    process, keyboard = on_terminal("ready()\ntime.sleep(3600)\n")
+    os.write(keyboard, b"\x03")
+    assert process.wait(LIMIT) == 128 + signal.SIGINT
+    assert process.stderr.read().count("Traceback") == 1
+    assert running(tmp_path) == []
+
+
+def test_the_key_for_stop_stops_the_ranks_until_the_job_is_in_the_foreground_again(
+    on_terminal: Callable, tmp_path: Path
+) -> None:
+    process, keyboard = on_terminal("ready()\nwhile not os.path.exists('go'): time.sleep(0.01)\n")
+    os.write(keyboard, b"\x1a")
+    wait_until(lambda: [state_of(pid) for pid in (*pids(tmp_path), process.pid)] == ["T"] * 3)
+    (tmp_path / "go").touch()
+    process.send_signal(signal.SIGCONT)  # as a shell's `fg` does
+    assert process.wait(LIMIT) == 0

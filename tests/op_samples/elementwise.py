@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 import engine
-from engine.operands import Scalar
+from engine.calls.operands import Scalar
 from tests.op_samples.table import Array, add, draw, fixed, random, raw, whole
 
 _SHAPES = [(3, 4), (), (0, 3), (2, 3, 2, 2)]

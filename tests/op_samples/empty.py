@@ -7,7 +7,7 @@ import numpy as np
 import engine
 import engine.linalg
 import engine.nn.functional as F
-from engine.ops.windows import ConvWindow
+from engine.ops.shared.windows import ConvWindow
 from tests.op_samples.table import Array, add, fixed, raw
 
 F64, NONE = engine.float64, np.zeros
@@ -34,6 +34,9 @@ for _name, _attributes, _arrays in [
     ("permute", ((1, 0),), [NONE((0, 3))]),
     ("select", (1, 2), [NONE((0, 3))]),
     ("slice", (1, 0, 2, 1), [NONE((0, 3))]),
+    ("split", ((1, 2), 1), [NONE((0, 3))]),
+    ("split_with_sizes", ((1, 2), 1), [NONE((0, 3))]),
+    ("unbind", (1,), [NONE((0, 3))]),
     ("squeeze", ((1,),), [NONE((0, 1))]),
     ("unsqueeze", (1,), [NONE((0, 3))]),
     ("diagonal", (0, 0, 1), [NONE((0, 3))]),

@@ -6,8 +6,8 @@ import numpy as np
 
 import engine
 import engine.nn.functional as F
-from engine.ops.recurrent import recurrence
-from engine.ops.windows import ConvWindow
+from engine.ops.rnn.operator import recurrence
+from engine.ops.shared.windows import ConvWindow
 from tests.op_samples.table import Array, X, add, distinct, draw, raw, whole
 
 _IMAGES = draw(2, 4, 5, 6)

@@ -6,20 +6,38 @@ import engine
 import engine.linalg
 from tests.op_samples.table import Array, add, draw, raw
 
-for _first, _second in [
-    ((2, 3), (3, 4)),
-    ((3,), (3,)),
-    ((2, 3), (3,)),
-    ((3,), (3, 4)),
-    ((5, 2, 3), (5, 3, 4)),
-    ((5, 1, 2, 3), (2, 3, 4)),
-    ((5, 2, 3), (3, 4)),
-    ((5, 2, 3), (3,)),
-    ((3,), (5, 3, 4)),
-    ((0, 3), (3, 2)),
-    ((2, 0), (0, 3)),
+for _name, _first, _second in [
+    ("mm", (2, 3), (3, 4)),
+    ("mm", (0, 3), (3, 2)),
+    ("mm", (2, 0), (0, 3)),
+    ("dot", (3,), (3,)),
+    ("dot", (0,), (0,)),
+    ("mv", (2, 3), (3,)),
+    ("mv", (0, 3), (3,)),
+    ("bmm", (5, 2, 3), (5, 3, 4)),
+    ("bmm", (5, 1, 2, 3), (2, 3, 4)),
+    ("bmm", (5, 2, 3), (3, 4)),
+    ("bmm", (5, 2, 3), (3,)),
+    ("bmm", (3,), (5, 3, 4)),
+    ("bmm", (0, 2, 3), (0, 3, 4)),
 ]:
-    add("matmul", raw("matmul"), draw(*_first), draw(*_second), reference=np.matmul)
+    add(_name, raw(_name), draw(*_first), draw(*_second), reference=np.matmul)
+for _beta, _alpha in [(1, 1), (0.5, 2.0), (0, 1)]:
+    for _shape in [(2, 4), (4,), (2, 1)]:
+        add(
+            "addmm",
+            raw("addmm", _beta, _alpha),
+            *(draw(*_shape), draw(2, 3), draw(3, 4)),
+            reference=lambda x, a, b, beta=_beta, alpha=_alpha: beta * x + alpha * (a @ b),
+        )
+    add(
+        "baddbmm",
+        raw("baddbmm", _beta, _alpha),
+        *(draw(2, 4), draw(5, 2, 3), draw(5, 3, 4)),
+        reference=lambda x, a, b, beta=_beta, alpha=_alpha: beta * x + alpha * (a @ b),
+    )
+add("addmm", raw("addmm", 1, 1), draw(0, 4), draw(0, 3), draw(3, 4), reference=lambda x, a, b: x + a @ b)
+add("baddbmm", raw("baddbmm", 1, 1), draw(4), draw(0, 2, 3), draw(0, 3, 4), reference=lambda x, a, b: x + a @ b)
 for _shape in [(2, 3), (3,), (2, 2, 3), (0, 3)]:
     add("linear", raw("linear"), draw(*_shape), draw(4, 3), draw(4), reference=lambda x, w, b: x @ w.T + b)
     add("linear", raw("linear"), draw(*_shape), draw(4, 3), reference=lambda x, w: x @ w.T)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.dispatch import OPERATORS, apply
+from engine.calls.dispatch import OPERATORS, apply
 
 Array = np.ndarray
 

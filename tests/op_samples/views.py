@@ -33,6 +33,9 @@ for _name, _attributes, _array, _reference in [
     ("pixel_unshuffle", (2, engine.contiguous_format), draw(1, 2, 4, 6), None),
 ]:
     add(_name, raw(_name, *_attributes), _array, reference=_reference)
+for _name in ("split", "split_with_sizes"):
+    add(_name, raw(_name, (1, 0, 2), 1), X, reference=lambda x: (x[:, :1], x[:, 1:1], x[:, 1:]))
+add("unbind", raw("unbind", 1), X, reference=lambda x: tuple(x[:, i] for i in range(x.shape[1])))
 add("view", raw("view", (6, 4)), X, reference=lambda x: x.reshape(6, 4), relayout=False)
 add("view", raw("view", (2, 1, 12)), X, reference=lambda x: x.reshape(2, 1, 12), relayout=False)
 add("view", raw("view", (0, 7)), np.zeros((0, 3)), reference=lambda x: x.reshape(0, 7), relayout=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine import backend
+from engine.memory import backend
 from tests import cuda_simulator as simulator
 from tests.cuda_simulator import races
 

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from engine import backend
+from engine.memory import backend
 from tests import cuda_simulator as simulator
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import engine
-from engine import backend
+from engine.memory import backend
 from tests import cuda_simulator as simulator
 from tests.cuda_simulator import api
 from tests.data import cupy_api

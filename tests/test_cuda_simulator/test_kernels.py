@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import engine
-from engine import backend
-from engine.kernels.cuda.buckets import prepare_sum
+from engine.memory import backend
+from engine.ops.buckets.cuda import prepare_sum
 from tests import cuda_simulator as simulator
 from tests.cuda_simulator import races
 

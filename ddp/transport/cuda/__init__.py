@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     Make = Callable[["MPI.Intracomm | None", device, str | None], "CudaTransport"]
 
+__all__ = ["CUDA_TRANSPORTS", "choose_cuda_transport"]
+
 
 def _loopback(comm: "MPI.Intracomm | None", where: "device", inner: str | None) -> "CudaTransport":
     if comm is not None and comm.size > 1:

@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ddp.transport import headers
 from ddp.transport.base import CACHE_LINE, accumulator_dtype, check_divisor, closed, round_up
+from ddp.transport.summing import Shards
 from engine import device
-from engine.backend import require_cupy
 from engine.cuda.streams import has_passed, of_raw, stream
+from engine.memory.backend import require_cupy
 
 # Waiting for other ranks' hosts: look again at once, then let others run, then sleep. As in `ddp.transport.shared`.
 _SPINS = 2000
@@ -36,13 +38,14 @@ IDLE, UNDER_WAY, DONE = range(3)
 class CudaBuffer:
     """Device memory; see `ddp.transport.base.Buffer`. What a transport has to remember of a buffer is in `work`."""
 
-    __slots__ = ("array", "divisor", "done", "header", "ready", "result", "stage", "streams", "work")
+    __slots__ = ("array", "divisor", "done", "header", "ready", "result", "shards", "stage", "streams", "work")
 
     def __init__(self, array: Any, result: Any, header: NDArray[np.float64]) -> None:
         cuda = require_cupy().cuda
         self.array = array
         self.result = result
         self.header = header
+        self.shards: Shards | None = None
         self.streams: dict[int, Any] = {}  # by pointer: those whose work fills the array
         self.ready = cuda.Event(disable_timing=True)  # of one of them
         self.done = cuda.Event(disable_timing=True)  # the result is there
@@ -92,7 +95,16 @@ class CudaTransport(ABC):
 
     # --- the life of a buffer -----------------------------------------------------------------------------------------
 
-    def allocate(self, count: int, dtype: DTypeLike, header: int = 0, out_of_place: bool = False) -> CudaBuffer:
+    def allocate(
+        self,
+        count: int,
+        dtype: DTypeLike,
+        header: int = 0,
+        out_of_place: bool = False,
+        shards: int | None = None,
+    ) -> CudaBuffer:
+        if shards is not None:
+            raise NotImplementedError(f"transport {self.name}: shards are summed in host memory only")
         accumulator_dtype(dtype)
         with self._on_device:
             return self._allocate(count, np.dtype(dtype), header, out_of_place)
@@ -157,9 +169,9 @@ class CudaTransport(ABC):
 
     def _tell_weight(self, buffer: CudaBuffer, header: NDArray[np.float64]) -> None:
         """This rank's weight among those of all, the last entries of a header that is summed over the ranks."""
-        weights = header[-self.size :]
-        weights[:] = 0
-        weights[self.rank] = buffer.header[0] if buffer.header.size else 1
+        told = header[-self.size :]
+        told[:] = 0
+        told[self.rank] = headers.weights([buffer.header])[0] if buffer.header.size else 1
 
     def _on_stream(self) -> Any:
         """Context manager: `_stream` is the current one. CuPy's own would not come back to a stream set by `use`."""

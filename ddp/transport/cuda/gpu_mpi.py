@@ -20,8 +20,8 @@ from ddp.transport.cuda import NotServed
 from ddp.transport.cuda.common import CudaBuffer, CudaTransport, device_zeros
 from ddp.transport.cuda.summing import SliceSum
 from engine import device
-from engine.backend import require_cupy
 from engine.cuda.streams import has_passed
+from engine.memory.backend import require_cupy
 
 if TYPE_CHECKING:
     from mpi4py import MPI

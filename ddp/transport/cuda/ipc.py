@@ -33,7 +33,7 @@ from ddp.transport.cuda.summing import SliceSum
 from ddp.transport.nodes import count_nodes
 from ddp.transport.shared import SharedTransport
 from engine import device
-from engine.backend import require_cupy
+from engine.memory.backend import require_cupy
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize, ref
 
 from ddp.transport.base import round_up
-from engine.backend import require_cupy
+from engine.memory.backend import require_cupy
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -22,7 +22,7 @@ from ddp.transport.cuda import NotServed
 from ddp.transport.cuda.common import CudaBuffer, CudaTransport, device_zeros
 from ddp.transport.cuda.summing import SliceSum
 from engine import device
-from engine.backend import find_nccl, require_cupy
+from engine.memory.backend import find_nccl, require_cupy
 
 if TYPE_CHECKING:
     from mpi4py import MPI

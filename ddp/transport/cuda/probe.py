@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.backend import require_cupy
+from engine.memory.backend import require_cupy
 
 TIMEOUT = 60.0  # seconds; starting two processes and CuPy takes the most of what is needed
 
@@ -172,7 +172,7 @@ def try_it() -> None:
         requests = [comm.Irecv([buffers[0], MPI.BYTE], other), comm.Isend([buffers[1], MPI.BYTE], other)]
         MPI.Request.Waitall(requests)
         wrong = int((received != _pattern(cupy, nbytes, other)).sum())
-        if comm.allreduce(wrong):
+        if sum(comm.allgather(wrong)):
             raise RuntimeError(f"{wrong} of {nbytes} bytes of device memory arrived wrongly")
     if comm.rank == 0:
         print(f"{_SEEN} messages of {', '.join(f'{nbytes:,}' for nbytes in _SIZES)} bytes, both ways")

@@ -18,11 +18,12 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp.transport import headers
 from ddp.transport.base import Transport
 from ddp.transport.cuda.common import CudaBuffer, CudaTransport, device_zeros
 from engine import device
-from engine.backend import require_cupy
 from engine.cuda.streams import has_passed
+from engine.memory.backend import require_cupy
 
 CHUNK_BYTES = 1 << 22
 
@@ -77,7 +78,7 @@ class StagedTransport(CudaTransport):
         for place, chunk in enumerate(buffer.work):
             chunk.stage = _COPYING_OUT
             if place and buffer.header.size:
-                chunk.host.header[0] = buffer.header[0]
+                headers.write_weight(chunk.host.header, *headers.weights([buffer.header]))
             if chunk.array.size:
                 chunk.array.data.copy_to_host_async(chunk.locked.ctypes.data, chunk.array.nbytes, self._stream)
                 chunk.copied.record(self._stream)

@@ -6,7 +6,7 @@ The twin of `ddp.transport.summing`, with the same bits.
 from collections.abc import Sequence
 from typing import Any
 
-from engine.kernels.cuda.buckets import prepare_sum
+from engine.ops.buckets.cuda import prepare_sum
 
 
 class SliceSum:

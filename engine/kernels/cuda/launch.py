@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from engine import backend
+from engine.memory import backend
 
 Launch = Callable[..., None]  # launch(grid, block, arguments, shared_mem=0): block and grid are tuples of up to three
 
 OPTIONS = ("--std=c++17",)
+_ENGINE = Path(__file__).parents[2]
 
 # What a kernel's element type is called in CUDA C++; half precision types are structs of common.cuh.
 CUDA_TYPES = {
@@ -40,11 +41,12 @@ SOURCES: "list[Source]" = []
 
 
 class Source:
-    """One `.cu` file of this folder.
+    """One `.cu` file, named by its path inside `engine`.
 
     kernels: the names of its `extern "C"` functions. variants: every set of macros it may be compiled with, name to
     text (NVRTC's own header uses short names such as T: write ELEMENT); a call with another set raises AssertionError,
-    so that what tests compile is what users run. headers: further files, put before it. contract: whether the compiler
+    so that what tests compile is what users run. headers: further files, put before it; without a
+    folder they are of this one. contract: whether the compiler
     may fuse a product and a sum into one rounding.
     """
 
@@ -102,4 +104,4 @@ def _cuda_type(dtype: np.dtype) -> str:
 
 @cache
 def _text(file: str) -> str:
-    return Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return (_ENGINE / file if "/" in file else Path(__file__).with_name(file)).read_text(encoding="utf-8")

@@ -3,8 +3,8 @@
 from functools import lru_cache
 from typing import Any
 
-from engine import backend
 from engine.kernels.cuda.launch import Launch, Source
+from engine.memory import backend
 
 TENSOR_CORES = 80  # the compute capability, times ten, from which mma.cuh works: bfloat16, TF32, asynchronous copies
 _UNASKED = 48 << 10  # bytes of shared memory

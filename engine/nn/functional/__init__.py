@@ -128,7 +128,7 @@ from engine.ops import (
     softplus,
     softshrink,
 )
-from engine.ops.taking_out import wrapped as _wrapped
+from engine.ops.writing.taking_out import wrapped as _wrapped
 
 __all__ = [
     "adaptive_avg_pool1d",

@@ -5,6 +5,7 @@ from typing import Any
 
 import engine
 from engine import ops
+from engine.calls.listening import heard
 from engine.tensor import Tensor
 
 
@@ -136,6 +137,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * ops.sigmoid(b)
 
 
+@heard
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """exp(x) / Σ exp(x) along `dim`."""
     return ops.softmax(input, _default_dim(input, dim), dtype)
@@ -146,6 +148,7 @@ def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     return ops.softmax(-input, _default_dim(input, dim), dtype)
 
 
+@heard
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """log softmax(x) along `dim`, computed without overflow."""
     return ops.log_softmax(input, _default_dim(input, dim), dtype)

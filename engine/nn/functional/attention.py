@@ -168,13 +168,14 @@ def _project_packed(
     """The three projections with one weight (3 E, E); one product where query, key and value are the same tensor."""
     embed_dim = q.shape[-1]
     if q is k and k is v:
-        joined = ops.linear(q, weight, bias)
-        return joined.chunk(3, -1)
+        query, key, value = ops.linear(q, weight, bias).chunk(3, -1)
+        return query, key, value
     if k is v:
         of_query, of_memory = weight.split([embed_dim, 2 * embed_dim])
         bias_query, bias_memory = (None, None) if bias is None else bias.split([embed_dim, 2 * embed_dim])
         memory = ops.linear(k, of_memory, bias_memory)
-        return (ops.linear(q, of_query, bias_query), *memory.chunk(2, -1))
+        key, value = memory.chunk(2, -1)
+        return ops.linear(q, of_query, bias_query), key, value
     biases = (None, None, None) if bias is None else bias.chunk(3)
     inputs = zip((q, k, v), weight.chunk(3), biases, strict=True)
     return tuple(ops.linear(*each) for each in inputs)  # type: ignore[return-value]

@@ -8,9 +8,10 @@ import numpy as np
 
 import engine
 from engine.autograd.function import Function, once_differentiable
-from engine.backend import Array, array_module, spec_of_array
+from engine.calls.listening import heard
+from engine.memory.backend import Array, array_module, spec_of_array
 from engine.nn.functional.loss import reduced
-from engine.ops.from_data import wrap_array
+from engine.ops.creation.from_data import wrap_array
 from engine.tensor import Tensor
 
 Lengths = Tensor | Sequence[int]
@@ -114,6 +115,7 @@ def _numbers(values: Lengths) -> np.ndarray:
     return np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values, np.int64)
 
 
+@heard
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,

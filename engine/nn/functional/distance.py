@@ -1,6 +1,7 @@
 """Distances and directions between vectors: normalize, cosine similarity, pairwise distance."""
 
-from engine.ops.out import deliver
+from engine.calls.listening import heard
+from engine.ops.writing.out import deliver
 from engine.tensor import Tensor
 
 
@@ -13,6 +14,7 @@ def normalize(
     return input / input.norm(p, dim, keepdim=True).clamp(min=eps)
 
 
+@heard
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) along `dim`; the inputs broadcast."""
     lengths1 = x1.norm(2, dim, keepdim=True).clamp(min=eps)

@@ -1,7 +1,7 @@
 """Dropout: zero elements (or whole channels) at random and scale the rest, so that the expectation stays."""
 
 from engine import ops
-from engine.ops.dropout import keep_mask
+from engine.ops.random.dropout import keep_mask
 from engine.tensor import Tensor
 
 

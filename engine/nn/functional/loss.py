@@ -5,6 +5,7 @@ import warnings
 
 import engine
 from engine import ops
+from engine.calls.listening import heard
 from engine.tensor import Tensor
 
 
@@ -28,6 +29,7 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
     raise ValueError(f"{reduction} is not a valid value for reduction")
 
 
+@heard
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -48,6 +50,7 @@ def cross_entropy(
     return ops.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
+@heard
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -61,6 +64,7 @@ def nll_loss(
     return ops.nll_loss(input, target, weight, ignore_index, reduction_name(size_average, reduce, reduction))
 
 
+@heard
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -101,6 +105,7 @@ def _clamped_log(x: Tensor) -> Tensor:
     return engine.where(small, at_limit, safe.log())
 
 
+@heard
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -126,6 +131,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss, reduction_name(size_average, reduce, reduction))
 
 
+@heard
 def kl_div(
     input: Tensor,
     target: Tensor,
@@ -173,6 +179,7 @@ def _weighted(loss: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Te
     return loss.sum() / weight.sum() if reduction == "mean" else reduced(loss, reduction)
 
 
+@heard
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -189,6 +196,7 @@ def mse_loss(
     return reduced(loss, reduction) if weight is None else _weighted(loss, input, weight, reduction)
 
 
+@heard
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -204,6 +212,7 @@ def l1_loss(
     return reduced(loss, reduction) if weight is None else _weighted(loss, input, weight, reduction)
 
 
+@heard
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -224,6 +233,7 @@ def smooth_l1_loss(
     return reduced(near * near * (0.5 / beta) + (distance - near), reduction)
 
 
+@heard
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
@@ -237,6 +247,7 @@ def huber_loss(
     return reduced(loss, reduction) if weight is None else _weighted(loss, input, weight, reduction)
 
 
+@heard
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,

@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 import engine
 from engine import ops
+from engine.calls.listening import heard
 from engine.nn.functional.distance import pairwise_distance
 from engine.nn.functional.loss import reduced, reduction_name
-from engine.ops.loss import check_reduction
+from engine.ops.loss.operator import check_reduction
 from engine.tensor import Tensor
 
 
+@heard
 def margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,
@@ -29,6 +31,7 @@ def margin_ranking_loss(
     return reduced(loss, reduction_name(size_average, reduce, reduction))
 
 
+@heard
 def hinge_embedding_loss(
     input: Tensor,
     target: Tensor,
@@ -43,6 +46,7 @@ def hinge_embedding_loss(
     return reduced(loss, reduction_name(size_average, reduce, reduction))
 
 
+@heard
 def soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -69,6 +73,7 @@ def multilabel_soft_margin_loss(
     return reduced(loss.sum(-1) / input.shape[-1], reduction_name(size_average, reduce, reduction))
 
 
+@heard
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -102,6 +107,7 @@ def multi_margin_loss(
     return reduced(loss[0] if single else loss, reduction)
 
 
+@heard
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -131,6 +137,7 @@ def multilabel_margin_loss(
     return reduced(loss[0] if single else loss, reduction)
 
 
+@heard
 def cosine_embedding_loss(
     input1: Tensor,
     input2: Tensor,
@@ -152,6 +159,7 @@ def cosine_embedding_loss(
     return reduced(loss, reduction_name(size_average, reduce, reduction))
 
 
+@heard
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,

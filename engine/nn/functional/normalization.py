@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from engine import ops
+from engine.calls.listening import heard
 from engine.ops import pad
 from engine.tensor import Tensor
 
@@ -78,6 +79,7 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias.view(shape)
 
 
+@heard
 def layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -89,6 +91,7 @@ def layer_norm(
     return ops.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
 
 
+@heard
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
@@ -96,6 +99,7 @@ def rms_norm(
     return ops.rms_norm(input, tuple(normalized_shape), weight, eps)
 
 
+@heard
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import engine
+from engine.calls.listening import heard
 from engine.nn.functional import pooling, upsampling
 from engine.tensor import Tensor
 
@@ -18,6 +19,7 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
     return upsampling.interpolate(input, size, scale_factor, mode="bilinear", align_corners=True)
 
 
+@heard
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """p-distances of all pairs of rows: (N, M) -> (N (N - 1) / 2,), in the order (0, 1), (0, 2), ..., (N-2, N-1).
 

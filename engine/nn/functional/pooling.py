@@ -6,7 +6,8 @@ from typing import Any
 
 import engine
 from engine import ops
-from engine.ops.windows import suggested_format
+from engine.calls.listening import heard
+from engine.ops.shared.windows import suggested_format
 from engine.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -32,7 +33,7 @@ def _max_pool(name: str) -> Any:
 
     max_pool.__name__ = max_pool.__qualname__ = name
     max_pool.__doc__ = "Maximum of each window (and its flat spatial index, with `return_indices`)."
-    return max_pool
+    return heard(max_pool)
 
 
 max_pool1d = _max_pool("max_pool1d")
@@ -58,7 +59,7 @@ def _adaptive_max_pool(name: str) -> Any:
 
     adaptive_max_pool.__name__ = adaptive_max_pool.__qualname__ = name
     adaptive_max_pool.__doc__ = "Maximum of windows chosen so that the output has `output_size`; None keeps an axis."
-    return adaptive_max_pool
+    return heard(adaptive_max_pool)
 
 
 adaptive_max_pool1d = _adaptive_max_pool("adaptive_max_pool1d")
@@ -82,7 +83,7 @@ def _lp_pool(dims: int) -> Callable[..., Tensor]:
 
     lp_pool.__name__ = lp_pool.__qualname__ = f"lp_pool{dims}d"
     lp_pool.__doc__ = "(Σ x^p)^(1/p) of each window."
-    return lp_pool
+    return heard(lp_pool)
 
 
 lp_pool1d, lp_pool2d, lp_pool3d = _lp_pool(1), _lp_pool(2), _lp_pool(3)
@@ -114,7 +115,7 @@ def _max_unpool(dims: int) -> Callable[..., Tensor]:
 
     max_unpool.__name__ = max_unpool.__qualname__ = f"max_unpool{dims}d"
     max_unpool.__doc__ = f"Puts values back where `max_pool{dims}d` found them, zeros elsewhere."
-    return max_unpool
+    return heard(max_unpool)
 
 
 def _unpooled_size(output_size: Sequence[int], default: tuple[int, ...], step: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,8 +1,10 @@
 """Products of two inputs and a weight."""
 
+from engine.calls.listening import heard
 from engine.tensor import Tensor
 
 
+@heard
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1ᵀ W x2 + b. Shapes: (..., I), (..., J), (O, I, J), (O) -> (..., O). Raises RuntimeError if they do not fit."""
     if input1.shape[:-1] != input2.shape[:-1] or tuple(weight.shape[1:]) != (input1.shape[-1], input2.shape[-1]):

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 
 import engine
+from engine.calls.listening import heard
 from engine.tensor import Tensor
 
 
@@ -44,6 +45,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     return (base.view(1, height * width, 3) @ theta.transpose(1, 2)).view(theta.shape[0], height, width, 2)
 
 
+@heard
 def grid_sample(
     input: Tensor,
     grid: Tensor,

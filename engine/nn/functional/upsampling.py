@@ -4,13 +4,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from engine import layout, ops
+from engine import ops
+from engine.calls.listening import heard
+from engine.rules import layout
 from engine.tensor import Tensor
 
 _DIMS_OF = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 _NEAREST = ("nearest", "nearest-exact")
 
 
+@heard
 def interpolate(
     input: Tensor,
     size: int | Sequence[int] | None = None,
@@ -76,6 +79,7 @@ def _target(
     return sizes, (None,) * dims if recompute else tuple(float(value) for value in values)
 
 
+@heard
 def upsample(
     input: Tensor,
     size: int | Sequence[int] | None = None,

@@ -1,7 +1,7 @@
 """Sliding windows as columns, and back."""
 
 from engine import ops
-from engine.ops.windows import Sizes
+from engine.ops.shared.windows import Sizes
 from engine.tensor import Tensor
 
 

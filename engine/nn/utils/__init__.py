@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from engine.absent import absent
+from engine.errors.absent import absent
 from engine.nn.utils import rnn
 from engine.nn.utils.clip_grad import (
     clip_grad_norm,

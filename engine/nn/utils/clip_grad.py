@@ -9,9 +9,10 @@ import numpy as np
 
 import engine
 from engine.autograd.modes import no_grad
-from engine.flat import flat_view
-from engine.guard import on_gpu_of
-from engine.spec import spec_of
+from engine.calls.listening import heard
+from engine.memory.flat import flat_view
+from engine.memory.guard import on_gpu_of
+from engine.rules.spec import spec_of
 from engine.tensor import Tensor
 
 _KERNEL_FROM = 65536  # elements; below, a NumPy pass costs less than the import of the compiled kernels
@@ -23,6 +24,7 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
+@heard
 def get_total_norm(
     tensors: Tensor | Iterable[Tensor],
     norm_type: float = 2.0,
@@ -59,7 +61,7 @@ def get_total_norm(
     return total
 
 
-# What a norm's order is called in engine.kernels.cuda.buckets.
+# What a norm's order is called in engine.ops.buckets.cuda.
 _POWERS = {2.0: 2, 1.0: 1, math.inf: 0}
 
 
@@ -73,7 +75,7 @@ def _kernels_serve(tensors: list[Tensor]) -> bool:
 
 
 def _norm_on_device(tensors: list[Tensor], power: int) -> Tensor:
-    from engine.kernels.cuda import buckets
+    from engine.ops.buckets import cuda as buckets
 
     first = tensors[0]
     kind = _real(first.dtype)
@@ -92,13 +94,14 @@ def _sum_of_squares(tensor: Tensor) -> float:
     if array.dtype.kind == "c":
         array = np.concatenate([array.real.reshape(-1), array.imag.reshape(-1)])
     if flat is not None and array.size >= _KERNEL_FROM and array.dtype.char in "fd":
-        from engine.kernels.optimizer import sum_of_squares
+        from engine.optim.kernels import sum_of_squares
 
         return sum_of_squares(array)
     wide = array.astype(np.float64)
     return float(np.add.reduce(np.square(wide, out=wide), axis=None))
 
 
+@heard
 def clip_grads_with_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
@@ -116,7 +119,7 @@ def clip_grads_with_norm_(
                     gradient._bump_version("clip_grads_with_norm_")
             return
         if _kernels_serve(gradients) and factor.device is gradients[0].device:
-            from engine.kernels.cuda import buckets
+            from engine.ops.buckets import cuda as buckets
 
             with on_gpu_of(factor._array):
                 by = factor._array if factor._array.dtype.char in "fd" else factor._array.astype(np.float32)
@@ -128,6 +131,7 @@ def clip_grads_with_norm_(
             gradient.mul_(factor.to(device=gradient.device))
 
 
+@heard
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,
@@ -151,13 +155,14 @@ def clip_grad_norm_(
     return total
 
 
+@heard
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Clamps every element of every gradient to [-clip_value, clip_value], in place."""
     limit = float(clip_value)
     gradients = _gradients(parameters)
     with no_grad():
         if gradients and _kernels_serve(gradients) and not any(gradient.is_complex() for gradient in gradients):
-            from engine.kernels.cuda import buckets
+            from engine.ops.buckets import cuda as buckets
 
             with on_gpu_of(gradients[0]._array):
                 buckets.clamp([flat_view(gradient) for gradient in gradients], limit)

@@ -8,6 +8,7 @@ import types
 import warnings
 from typing import Any
 
+from engine.calls.listening import heard
 from engine.optim.optimizer import Optimizer
 from engine.tensor import Tensor
 
@@ -95,6 +96,12 @@ class LRScheduler:
         """The rates set last."""
         return self._last_lr
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "step" in cls.__dict__:
+            cls.step = heard(cls.__dict__["step"])  # type: ignore[method-assign]
+
+    @heard
     def step(self, epoch: int | None = None) -> None:
         """Goes on by one epoch (or, deprecated, to `epoch`) and sets the rates. Call it after `optimizer.step()`."""
         if self._step_count == 1 and not self.optimizer._opt_called:

@@ -1,4 +1,4 @@
-"""Cases of engine.ops.activation, engine.ops.softmax and engine.ops.special_functions."""
+"""Cases of engine.ops.activation.operator, engine.ops.softmax.operator and engine.ops.pointwise.special_functions."""
 
 import numpy as np
 

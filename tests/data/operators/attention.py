@@ -1,4 +1,4 @@
-"""Cases of engine.ops.attention. The lengths straddle its blocks of 64 queries."""
+"""Cases of engine.ops.attention.operator. The lengths straddle its blocks of 64 queries."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Cases of engine.ops.conv: every rank, groups, padding by name, transposition, the two row-major shortcuts.
+"""Cases of engine.ops.conv.operator: every rank, groups, padding by name, transposition, the two row-major shortcuts.
 
 In three dimensions the inputs are row-major: PyTorch has no channels-last kernel for float64 there, the engine has.
 """

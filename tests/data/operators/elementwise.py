@@ -1,4 +1,4 @@
-"""Cases of engine.ops.elementwise, engine.ops.shapes and engine.ops.statistics."""
+"""Cases of engine.ops.pointwise.composed, engine.ops.shape.composed and engine.ops.reduce.statistics."""
 
 from typing import Any
 

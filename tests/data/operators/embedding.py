@@ -1,4 +1,4 @@
-"""Cases of engine.ops.embedding and what is composed from it."""
+"""Cases of engine.ops.embedding.operator and what is composed from it."""
 
 import numpy as np
 

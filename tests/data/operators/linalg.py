@@ -1,4 +1,4 @@
-"""Cases of engine.linalg and engine.ops.einsum. What depends on a sign LAPACK may choose freely is squared."""
+"""Cases of engine.linalg and engine.ops.matmul.einsum. What depends on a sign LAPACK may choose freely is squared."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Cases of engine.ops.batch_norm, layer_norm, group_norm and what engine.nn.functional composes of them."""
+"""Cases of engine.ops.norm.batch_norm, layer_norm, group_norm and what engine.nn.functional composes of them."""
 
 from typing import Any
 

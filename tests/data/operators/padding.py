@@ -1,4 +1,4 @@
-"""Cases of engine.ops.padding and engine.ops.im2col."""
+"""Cases of engine.ops.shape.padding and engine.ops.conv.im2col."""
 
 import numpy as np
 

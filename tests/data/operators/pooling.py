@@ -1,4 +1,4 @@
-"""Cases of engine.ops.max_pool, avg_pool and the adaptive kinds."""
+"""Cases of engine.ops.pooling.max_pool, avg_pool and the adaptive kinds."""
 
 from typing import Any
 

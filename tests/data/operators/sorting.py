@@ -1,4 +1,4 @@
-"""Cases of engine.ops.sorting, engine.ops.sets and engine.ops.cumulative."""
+"""Cases of engine.ops.sorting.operator, engine.ops.sorting.sets and engine.ops.reduce.cumulative."""
 
 from typing import Any
 

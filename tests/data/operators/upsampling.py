@@ -1,4 +1,4 @@
-"""Cases of engine.ops.upsampling."""
+"""Cases of engine.ops.resample.upsampling."""
 
 from typing import Any
 

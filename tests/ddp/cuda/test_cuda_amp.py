@@ -9,14 +9,14 @@ import engine
 import engine.nn as nn
 import engine.nn.functional as F
 from ddp import DistributedDataParallel
-from ddp.reference import average_gradients
+from ddp.gradients.reference import average_gradients
 from engine.optim import SGD
 
 
 @pytest.fixture
 def group(cuda: engine.device) -> Iterator[ddp.ProcessGroup]:
     ddp.init_process_group(transport="staged")
-    yield ddp.group.resolve(None)
+    yield ddp.groups.group.resolve(None)
     ddp.destroy_process_group()
 
 

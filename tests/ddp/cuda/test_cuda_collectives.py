@@ -10,7 +10,7 @@ import ddp
 import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel, SyncBatchNorm
-from ddp.zero import ZeroRedundancyOptimizer
+from ddp.training.zero import ZeroRedundancyOptimizer
 from engine.optim import SGD, AdamW
 from tests import cuda_simulator
 
@@ -22,7 +22,7 @@ def start(cuda: engine.device) -> Iterator[Callable[..., Any]]:
     def begin(name: str | None = None) -> Any:
         ddp.init_process_group(transport=name)
         begun.append(True)
-        return ddp.group.resolve(None), cuda
+        return ddp.groups.group.resolve(None), cuda
 
     yield begin
     if begun:
@@ -243,7 +243,7 @@ def test_local_sgd(start) -> None:
             net(numbers(step + group.rank, 3, 4).to(where)).sum().backward()
         with engine.no_grad():
             model.weight.add_(group.rank)
-        ddp.local_sgd.average_parameters(model.parameters())
+        ddp.training.local_sgd.average_parameters(model.parameters())
         results.append([t.detach().cpu().numpy() for p in model.parameters() for t in (p, p.grad)])
     for expected, found in zip(*results, strict=True):
         assert np.array_equal(found, expected)

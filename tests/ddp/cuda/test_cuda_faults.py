@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine import backend
+from engine.memory import backend
 from tests.mpi_job import run_job
 
 RUNNER = "tests/ddp/cuda/on_simulator.py"
@@ -12,7 +12,7 @@ import os, signal, sys
 import ddp, engine, engine.nn as nn
 from ddp import DistributedDataParallel
 from ddp.transport.cuda.summing import SliceSum
-from engine.backend import require_cupy
+from engine.memory.backend import require_cupy
 
 site, transport = sys.argv[1:]
 ddp.init_process_group(transport=transport)

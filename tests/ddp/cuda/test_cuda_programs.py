@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine import backend
+from engine.memory import backend
 from tests.examples.running import run, summary
 
 RUNNER = "tests/ddp/cuda/on_simulator.py"
@@ -64,7 +64,7 @@ def test_a_small_gpt_learns_as_on_the_cpu(runner: list[str], tmp_path: Path) -> 
 
 def test_the_benchmark_measures_device_transports_beside_a_copy(runner: list[str], tmp_path: Path) -> None:
     program = tmp_path / "bench.py"
-    program.write_text("import ddp.bench\nddp.bench._SECONDS, ddp.bench._ROUNDS = 0.01, (2, 3)\nddp.bench.main()\n")
+    program.write_text("from ddp.bench import sums\nsums._SECONDS, sums._ROUNDS = 0.01, (2, 3)\nsums.main()\n")
     words = launch(2, *runner, program, "--device", "cuda", "--json", "--max-bytes", "4K")
     done = run(words, CUDA_VISIBLE_DEVICES="0", XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ import ddp
 import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
-from ddp.reducer import Reducer
+from ddp.gradients.reducer import Reducer
 from engine.optim import SGD
 from tests import cuda_simulator
 
@@ -41,7 +41,7 @@ def start(cuda: engine.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
             engine.cuda.set_device(device)
         ddp.init_process_group(transport=None if MPI.COMM_WORLD.size == 1 else name)
         begun.append(True)
-        return ddp.group.resolve(None), device
+        return ddp.groups.group.resolve(None), device
 
     yield begin
     if begun:
@@ -302,7 +302,7 @@ def test_parameters_in_host_memory_and_on_a_gpu(start) -> None:
 
     net = DistributedDataParallel(Mixed(), bucket_cap_mb=0.0002)
     assert {bucket.transport.name for bucket in net.reducer._buckets} == {"shared", "cuda_ipc"}
-    assert ddp.group.describe()["on_devices"] == {"cuda:0": "cuda_ipc"}
+    assert ddp.groups.group.describe()["on_devices"] == {"cuda:0": "cuda_ipc"}
     alone = copy.deepcopy(Mixed())
     for step in range(3):
         for model in (alone, net):

@@ -253,7 +253,7 @@ def test_hundreds_of_rounds_with_stragglers(transports, comm) -> None:
 @pytest.mark.mpi(ranks=[1, 2])
 def test_what_other_streams_wrote_is_waited_for(transports, comm) -> None:
     """The array is written on two streams, the result read on a third: only events order them (races are errors)."""
-    from engine.backend import require_cupy
+    from engine.memory.backend import require_cupy
 
     cupy = require_cupy()
     for transport in transports:
@@ -355,7 +355,7 @@ def test_devices_wait_for_one_anothers_events(comm, cuda: engine.device, monkeyp
     arrays full before its sum, all sums made before its result; and it waits only for events recorded before."""
     if not cuda_simulator.installed():
         pytest.skip("calls are counted on the simulated device")
-    from engine.backend import require_cupy
+    from engine.memory.backend import require_cupy
 
     transport: Any = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
     buffer = transport.allocate(3000, np.float32)
@@ -392,7 +392,7 @@ def test_a_gpu_that_fails_ends_the_sum(transports, comm, monkeypatch: pytest.Mon
     """An event of a GPU that has failed is never done: nobody must wait for that."""
     if not cuda_simulator.installed():
         pytest.skip("a real GPU is not to fail")
-    from engine.backend import require_cupy
+    from engine.memory.backend import require_cupy
 
     runtime = require_cupy().cuda.runtime
     for transport in transports:
@@ -411,7 +411,7 @@ def test_a_gpu_that_fails_ends_the_sum(transports, comm, monkeypatch: pytest.Mon
 def test_events_live_as_long_as_others_may_wait_for_them(comm, cuda: engine.device) -> None:
     if not cuda_simulator.installed():
         pytest.skip("a real GPU does not tell of an event that was destroyed")
-    from engine.backend import require_cupy
+    from engine.memory.backend import require_cupy
 
     transport: Any = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
     buffer = transport.allocate(1000, np.float32)

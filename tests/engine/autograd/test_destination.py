@@ -1,5 +1,6 @@
 """Gradients written straight into the memory that a leaf was given for them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,9 @@ def product(weight: engine.Tensor, times: int = 1) -> engine.Tensor:
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What was offered to derivative rules: None, or the memory of the destination."""
-    from engine import dispatch, recording
+    from engine.calls import dispatch, recording
 
     seen: list[Any] = []
     offered = recording.offered
@@ -40,8 +41,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return seen[-1]
 
     monkeypatch.setattr(recording, "offered", watch)
-    monkeypatch.setattr(dispatch.OPERATORS["linear"], "recorders", {})
-    return seen
+    dispatch.OPERATORS["linear"].forget_calls()
+    yield seen
+    dispatch.OPERATORS["linear"].forget_calls()
 
 
 @pytest.mark.parametrize("column_major", [False, True])
@@ -78,6 +80,22 @@ def test_nor_where_a_hook_looks_at_it(copies: list[Any]) -> None:
     destination.zero_()
     assert (kept[0].numpy() == GRADIENT).all()
     assert copies == [None]
+
+
+def test_one_that_backward_was_asked_for_is_written_there(copies: list[Any]) -> None:
+    weight, destination = weight_with_destination()
+    product(weight).backward(inputs=weight)
+    assert copies == [destination._array]
+    assert weight.grad is destination
+    assert (destination.numpy() == GRADIENT).all()
+
+
+def test_one_that_is_only_returned_is_not(copies: list[Any]) -> None:
+    weight, destination = weight_with_destination()
+    (gradient,) = engine.autograd.grad(product(weight), weight)
+    assert copies == [None]
+    assert (gradient.numpy() == GRADIENT).all()
+    assert np.isnan(destination.numpy()).all()
 
 
 def test_the_users_own_grad_is_added_to(copies: list[Any]) -> None:

@@ -101,7 +101,7 @@ def test_unknown_devices_list_what_is_known(where):
     ids=["factory", "to", "cuda"],
 )
 def test_cuda_without_cupy_says_how_to_get_it(ask, monkeypatch):
-    monkeypatch.setattr("engine.backend._cupy", None)
+    monkeypatch.setattr("engine.memory.backend._cupy", None)
     monkeypatch.setitem(sys.modules, "cupy", None)  # importing it raises ImportError
     with pytest.raises(RuntimeError, match=r"device 'cuda' needs CuPy, .*pip install 'allstride\[cuda12\]'") as caught:
         ask()
@@ -129,7 +129,7 @@ def fake_cupy(count):
     ("count", "message"), [(0, "has no NVIDIA GPU"), (None, "finds no usable NVIDIA GPU or driver")]
 )
 def test_cuda_without_a_gpu_says_that_it_is_missing(count, message, monkeypatch):
-    monkeypatch.setattr("engine.backend._cupy", None)
+    monkeypatch.setattr("engine.memory.backend._cupy", None)
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(count))
     with pytest.raises(RuntimeError, match=message):
         engine.zeros(2, device="cuda")

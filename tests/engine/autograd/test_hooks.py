@@ -542,3 +542,12 @@ def test_saved_tensors_may_be_written_where_that_is_allowed():
         b.sin_()
         result.backward()
     assert engine.allclose(a.grad, engine.full((2, 3), 2.0 + float(np.exp(1.0))))
+
+
+def test_a_product_knows_the_shapes_and_strides_of_its_operands() -> None:
+    left, right = engine.ones(3, 4, requires_grad=True), engine.ones(4, 5, requires_grad=True)
+    node = (left @ right).grad_fn
+    assert (node._saved_self_sym_sizes, node._saved_mat2_sym_strides) == ((3, 4), (5, 1))
+    assert node._saved_mat2 is right
+    with pytest.raises(AttributeError, match="_saved_other_sym_sizes"):
+        node._saved_other_sym_sizes  # noqa: B018

@@ -2,6 +2,8 @@
 takes, and no waiting for the device.
 """
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -97,7 +99,8 @@ def test_integers_and_empty_images(cuda: engine.device):
 
 
 def test_columns_a_few_images_at_a_time(cuda: engine.device, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("engine.ops.conv_cuda._COLUMNS_BYTES", 5000)
+    # by import_module: in the package `conv` is the function
+    monkeypatch.setattr(importlib.import_module("engine.ops.conv.gpu"), "_COLUMNS_BYTES", 5000)
     for last in (False, True):
         test_as_on_the_cpu(cuda, "few channels", last, engine.float64)
         test_as_on_the_cpu(cuda, "transposed", last, engine.float64)

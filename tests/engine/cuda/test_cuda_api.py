@@ -29,7 +29,7 @@ QUESTIONS = {
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr(engine.backend, "_cupy", None)
+    monkeypatch.setattr(engine.memory.backend, "_cupy", None)
     monkeypatch.setitem(sys.modules, "cupy", None)
 
 

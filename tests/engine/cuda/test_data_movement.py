@@ -11,9 +11,10 @@ import pytest
 
 import engine
 import engine.nn as nn
-from engine import data, transfer
+from engine import data
 from engine.autograd.graph import save_on_cpu
 from engine.data.pinning import pin_memory, to_device
+from engine.memory import transfer
 from tests.cuda_simulator import counters
 from tests.cuda_simulator import kernels as on_host
 
@@ -76,8 +77,8 @@ def test_without_a_gpu(monkeypatch) -> None:
     def missing() -> None:
         raise RuntimeError("no GPU here")
 
-    monkeypatch.setattr("engine.backend.require_cupy", missing)
-    monkeypatch.setattr("engine.backend._cupy", None)
+    monkeypatch.setattr("engine.memory.backend.require_cupy", missing)
+    monkeypatch.setattr("engine.memory.backend._cupy", None)
     with pytest.raises(RuntimeError, match="Cannot access accelerator device when none is available: no GPU here"):
         engine.ones(2).pin_memory()
     with pytest.raises(RuntimeError, match="pin_memory=True requires a CUDA or other accelerator backend; no GPU"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine import settings
+from engine.rules import precision as settings
 from tests import cuda_simulator
 from tests.cuda_simulator import cublas
 from tests.engine.cuda.comparison import assert_same

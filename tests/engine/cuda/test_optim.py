@@ -81,11 +81,13 @@ def test_the_numbers_of_the_cpu(cuda: engine.device, case: Any, dtype: Any, tole
 
 def test_every_optimizer_has_a_case() -> None:
     names = {name for name in optim.__all__ if isinstance(getattr(optim, name), type)}
-    assert names - {"Optimizer", "LBFGS", "SparseAdam", "Adafactor"} == {name for name, _ in ON_DEVICE}
+    assert names - {"Optimizer", "LBFGS", "SparseAdam", "Adafactor", "LARS", "LAMB"} == {name for name, _ in ON_DEVICE}
     assert all(getattr(optim, name).device_algorithm for name, _ in ON_DEVICE)
 
 
-@pytest.mark.parametrize(("name", "options"), [("Adafactor", {"lr": 0.1}), ("LBFGS", {"lr": 0.1, "max_iter": 3})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("Adafactor", {"lr": 0.1}), ("LARS", {}), ("LAMB", {}), ("LBFGS", {"lr": 0.1, "max_iter": 3})]
+)
 def test_those_of_tensors(cuda: engine.device, name: str, options: dict[str, Any]) -> None:
     found = []
     for where in ("cpu", cuda):
@@ -211,7 +213,7 @@ def test_a_gradient_that_breaks_the_contract(cuda: engine.device) -> None:
         optimizer = optim.SGD(params, lr=0.1)
         set_gradients(params, 0)
         params[4].grad = params[4].grad.contiguous()
-        with pytest.warns(engine.report.LayoutWarning):
+        with pytest.warns(engine.LayoutWarning):
             optimizer.step()
         found.append(params)
     assert_close(found[1], found[0], 1e-6)

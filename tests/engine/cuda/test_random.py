@@ -7,11 +7,11 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine import backend
 from engine import distributions as D
-from engine.kernels.cuda import random as kernels
 from engine.kernels.cuda.launch import OPTIONS, _text
-from engine.ops import sampling
+from engine.memory import backend
+from engine.ops.random import sampling
+from engine.ops.random.cuda import fills as kernels
 from engine.random import DeviceGenerator, device_generator
 from engine.utils.checkpoint import checkpoint
 from tests.cuda_simulator import counters

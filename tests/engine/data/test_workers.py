@@ -16,6 +16,7 @@ import engine
 from engine import data
 
 CONTEXTS = ["fork", "forkserver", "spawn"]
+SLOWER_TO_START = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)]
 
 
 class Numbers(data.Dataset):
@@ -217,7 +218,7 @@ def test_what_cannot_be_sent_back_is_reported() -> None:
         next(iter(loader))
 
 
-@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("context", SLOWER_TO_START)
 def test_a_killed_worker_is_reported(context: str) -> None:
     loader = data.DataLoader(Dying(), batch_size=4, num_workers=2, multiprocessing_context=context)
     iterator = iter(loader)

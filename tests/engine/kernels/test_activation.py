@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from engine.kernels import activation
+from engine.ops.activation.kernels import smooth as activation
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)

@@ -2,27 +2,19 @@
 
 import importlib
 import inspect
-import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
-import engine.kernels
-from engine.kernels import jit
+from engine.kernels import files, jit
 
-# what kernels are made of and kept in
-NOT_KERNELS = {"__main__", "cache", "compiler", "intrinsics", "jit", "store", "tile", "waiting"} | {
-    "elementary",
-    "rows",
-    "windows",
-}
-MODULES = [module.name for module in pkgutil.iter_modules(engine.kernels.__path__) if module.name not in NOT_KERNELS]
+MODULES = ["engine.kernels.tiling", *files.modules()]
 
 
 def public(module: str) -> list[str]:
     """Functions defined in a kernel module that others call."""
-    found = importlib.import_module(f"engine.kernels.{module}")
+    found = importlib.import_module(module)
     return [
         name
         for name, value in vars(found).items()
@@ -32,7 +24,7 @@ def public(module: str) -> list[str]:
     ]
 
 
-# reached through engine.ops.conv_direct in test_correlate
+# reached through engine.ops.conv.direct in test_correlate
 INDIRECT = {"pack", "correlate", "weight_sums", "lanes", "padded_to_lanes"}
 
 
@@ -41,12 +33,12 @@ def test_every_function_is_called_by_a_test(module: str) -> None:
     texts = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__))
     missing = [name for name in public(module) if not re.search(rf"\b{name}\b", texts) and name not in INDIRECT]
     assert not missing, f"add tests of {module}.{missing} to {Path(__file__).parent}"
-    assert vars(importlib.import_module("engine.kernels.correlate")).keys() >= INDIRECT
+    assert vars(importlib.import_module("engine.ops.conv.kernels.correlate")).keys() >= INDIRECT
 
 
 def test_every_kernel_is_known_to_warm() -> None:
     for module in MODULES:
-        importlib.import_module(f"engine.kernels.{module}")
+        importlib.import_module(module)
     names = [kernel.name for kernel in jit.registered()]
     assert len(names) == len(set(names)), "two kernels of one name would share a file of the cache"
     assert len(names) >= 70

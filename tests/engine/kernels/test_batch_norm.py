@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import batch_norm
+from engine.ops.norm.kernels import batch_norm
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 
 SHAPES = ((1, 1, 1), (2, 3, 5), (4, 16, 49), (3, 100, 1), (600, 5, 4), (2, 1, 1000))

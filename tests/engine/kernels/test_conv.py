@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from engine.kernels import conv
 from engine.kernels.windows import output_size
+from engine.ops.conv.kernels import columns as conv
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 
 GEOMETRIES = [

@@ -6,10 +6,12 @@ Whole numbers add exactly in any order, so results are compared with ==.
 import numpy as np
 import pytest
 
-from engine.kernels import correlate, tiling
-from engine.layout import channels_last, channels_last_3d, contiguous_format
-from engine.ops import conv_arrays, conv_direct
-from engine.ops.windows import ConvWindow
+from engine.kernels import tiling
+from engine.ops.conv import arrays as conv_arrays
+from engine.ops.conv import direct as conv_direct
+from engine.ops.conv.kernels import correlate
+from engine.ops.shared.windows import ConvWindow
+from engine.rules.layout import channels_last, channels_last_3d, contiguous_format
 from tests.engine.kernels.samples import DTYPES
 
 # channels, outputs, groups: less than a vector, whole vectors, more than two, and what is left over

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from engine.kernels import depthwise
 from engine.kernels.windows import output_size
+from engine.ops.conv.kernels import depthwise
 from tests.engine.kernels.samples import DTYPES
 
 GEOMETRIES = list(

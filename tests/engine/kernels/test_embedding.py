@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import embedding
+from engine.ops.embedding import kernels as embedding
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 
 

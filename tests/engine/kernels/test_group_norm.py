@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import group_norm
+from engine.ops.norm.kernels import group_norm
 from tests.engine.kernels.samples import DTYPES, close, normal
 
 

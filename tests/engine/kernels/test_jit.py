@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 from engine import kernels
-from engine.kernels import cache, jit, optimizer, softmax
+from engine.kernels import cache, files, jit
+from engine.ops.softmax import kernels as softmax
+from engine.optim import kernels as optimizer
 
 PACKAGE = Path(kernels.__file__).parent
-SUM = "import numpy as np; from engine.kernels import optimizer; print(optimizer.sum_of_squares(np.arange(5.0)))"
+SUM = (
+    "import numpy as np; from engine.optim import kernels as optimizer; print(optimizer.sum_of_squares(np.arange(5.0)))"
+)
 
 
 def run(code, **settings):
@@ -30,19 +34,20 @@ def cached(directory):
 def test_importing_every_kernel_module_imports_no_numba():
     with_numba = ("__init__", "__main__", "cache", "compiler", "intrinsics", "tile")
     modules = [path.stem for path in PACKAGE.glob("*.py") if path.stem not in with_numba]
-    assert len(modules) > 10
-    imports = "; ".join(f"import engine.kernels.{module}" for module in modules)
+    assert len(files.modules()) > 15
+    imports = "import " + ", ".join([*(f"engine.kernels.{each}" for each in modules), *files.modules()])
     out, _ = run(f"{imports}; import sys; print('numba' in sys.modules, 'llvmlite' in sys.modules)")
     assert out == "False False"
 
 
 def test_every_kernel_compiles_for_every_dtype_and_releases_the_gil():
     declared = set()
-    for path in PACKAGE.glob("*.py"):
+    for module in files.modules():
+        path = PACKAGE.parent.parent / (module.replace(".", "/") + ".py")
         for node in ast.walk(ast.parse(path.read_text())):
             names = [ast.unparse(decorator).partition("(")[0] for decorator in getattr(node, "decorator_list", [])]
             if "kernel" in names:
-                declared.add(f"{path.stem}.{node.name.strip('_')}")
+                declared.add(f"{jit._idea(module)}.{node.name.strip('_')}")
     warmed = kernels.warm()
     assert {(name, dtype) for name, dtype, _ in warmed} == {
         (name, dtype) for name in declared for dtype in jit.DTYPES.values()
@@ -54,9 +59,7 @@ def test_every_kernel_compiles_for_every_dtype_and_releases_the_gil():
 
 
 def test_unknown_dtype_names_the_known_ones():
-    with pytest.raises(
-        TypeError, match=r"optimizer.sum_of_squares: dtype code 'e' .* 'f' \(float32\), 'd' \(float64\)"
-    ):
+    with pytest.raises(TypeError, match=r"optim.sum_of_squares: dtype code 'e' .* 'f' \(float32\), 'd' \(float64\)"):
         optimizer.sum_of_squares(np.zeros(3, "float16"))
 
 
@@ -87,7 +90,7 @@ def test_ranks_that_compile_at_once_leave_one_whole_file_each(tmp_path):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["30.0"] * 3
-    assert [path.name.rpartition(".")[0] for path in cached(tmp_path)] == ["optimizer.sum_of_squares"]
+    assert [path.name.rpartition(".")[0] for path in cached(tmp_path)] == ["optim.sum_of_squares"]
     stamp = cached(tmp_path)[0].stat().st_mtime_ns
     assert run(SUM, NUMBA_CACHE_DIR=str(tmp_path)) == ("30.0", "")
     assert cached(tmp_path)[0].stat().st_mtime_ns == stamp
@@ -133,7 +136,7 @@ def test_cache_directory_follows_the_environment(monkeypatch, tmp_path):
 
 
 def test_disabled_compiler_is_named():
-    code = "import numpy as np; from engine.kernels import optimizer; optimizer.sum_of_squares(np.zeros(1))"
+    code = "import numpy as np; from engine.optim import kernels as optimizer; optimizer.sum_of_squares(np.zeros(1))"
     with pytest.raises(subprocess.CalledProcessError) as failure:
         run(code, NUMBA_DISABLE_JIT="1")
-    assert "optimizer.sum_of_squares needs Numba's compiler, but NUMBA_DISABLE_JIT is set" in failure.value.stderr
+    assert "optim.sum_of_squares needs Numba's compiler, but NUMBA_DISABLE_JIT is set" in failure.value.stderr

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import linear
+from engine.ops.matmul.kernels import bias as linear
 from tests.engine.kernels.samples import DTYPES, normal, shifted
 
 SHAPES = [(0, 3), (1, 1), (5, 7), (64, 33)]

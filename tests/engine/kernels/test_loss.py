@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import loss
+from engine.ops.loss import kernels as loss
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 from tests.engine.kernels.test_softmax import log_softmax_reference
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import norm
+from engine.ops.norm.kernels import layer_norm as norm
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 
 SHAPES = ((0, 5), (3, 0), (1, 1), (5, 3), (64, 16), (65, 128), (200, 33))

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from engine.kernels import optimizer
+from engine.optim import kernels as optimizer
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 
 SIZES = (0, 1, 3, 16, 63, 1000, 1031)
@@ -165,7 +165,8 @@ def test_sum_of_squares_of_large_float32_does_not_overflow_and_nan_comes_through
 BITS = """
 import hashlib
 import numpy as np
-from engine.kernels import optimizer, reduce
+from engine.optim import kernels as optimizer
+from engine.ops.reduce import kernels as reduce
 rng = np.random.default_rng(5)
 digest = hashlib.sha256()
 for dtype in ("float32", "float64"):

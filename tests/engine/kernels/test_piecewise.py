@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from engine.kernels import piecewise
+from engine.ops.activation.kernels import piecewise
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 
 

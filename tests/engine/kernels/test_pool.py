@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from engine.kernels import pool
+from engine.ops.pooling import kernels as pool
 from tests.engine.kernels.samples import DTYPES, close, normal
 
 SHAPES = ((2, 3, 7, 9), (1, 16, 6, 6), (3, 1, 5, 8), (0, 2, 6, 6))

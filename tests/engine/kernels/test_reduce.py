@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import reduce
+from engine.ops.reduce import kernels as reduce
 from tests.engine.kernels.samples import DTYPES, normal, shifted
 
 

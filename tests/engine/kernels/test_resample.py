@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import resample
+from engine.ops.resample import kernels as resample
 from tests.engine.kernels.samples import DTYPES, close, normal
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from engine.kernels import rnn
-from engine.ops import recurrent
+from engine.ops.rnn import kernels as rnn
+from engine.ops.rnn import operator as recurrent
 from tests.engine.kernels.samples import DTYPES, close, normal
 
 

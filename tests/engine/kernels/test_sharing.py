@@ -8,22 +8,19 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine import threads
-from engine.kernels import (
-    activation,
-    batch_norm,
-    depthwise,
-    embedding,
-    group_norm,
-    linear,
-    loss,
-    norm,
-    piecewise,
-    pool,
-    resample,
-    rnn,
-    softmax,
-)
+from engine.memory import threads
+from engine.ops.activation.kernels import piecewise
+from engine.ops.activation.kernels import smooth as activation
+from engine.ops.conv.kernels import depthwise
+from engine.ops.embedding import kernels as embedding
+from engine.ops.loss import kernels as loss
+from engine.ops.matmul.kernels import bias as linear
+from engine.ops.norm.kernels import batch_norm, group_norm
+from engine.ops.norm.kernels import layer_norm as norm
+from engine.ops.pooling import kernels as pool
+from engine.ops.resample import kernels as resample
+from engine.ops.rnn import kernels as rnn
+from engine.ops.softmax import kernels as softmax
 
 Array = np.ndarray
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.kernels import softmax
+from engine.ops.softmax import kernels as softmax
 from tests.engine.kernels.samples import DTYPES, close, normal, shifted
 
 SHAPES = ((0, 5), (3, 0), (1, 1), (4, 1), (5, 10), (7, 64), (3, 65), (2, 1000))

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.kernels import cache, store, waiting
+from engine.kernels import cache, jit, store, waiting
 
 SUM = """
 import numpy as np
-from engine.kernels import compiler, optimizer
+from engine.kernels import compiler
+from engine.optim import kernels as optimizer
 print(optimizer.sum_of_squares(np.arange(5.0)), compiler.compiled)
 """
 NOBODY = 65534
@@ -25,7 +26,8 @@ NOBODY = 65534
 AS_NOBODY = f"""
 import os
 import numpy as np
-from engine.kernels import compiler, optimizer, waiting
+from engine.kernels import compiler, waiting
+from engine.optim import kernels as optimizer
 waiting.speak(False)
 place = os.environ.pop("NUMBA_CACHE_DIR")
 os.environ["NUMBA_CACHE_DIR"] = place + ".root"
@@ -55,7 +57,7 @@ def run(place: Path | str, code: str = SUM, **settings: str) -> tuple[str, str]:
 
 def entry(place: Path) -> Path:
     """The one kernel below a folder."""
-    [found] = [path for path in place.rglob("optimizer.*") if path.is_file()]
+    [found] = [path for path in place.rglob("optim.*") if path.is_file()]
     return found
 
 
@@ -121,10 +123,10 @@ def test_a_kernel_at_the_place_of_another_is_not_taken_for_it(tmp_path: Path) ->
     run(tmp_path)
     path = entry(tmp_path)
     content = path.read_bytes()
-    for word in (b"optimizer.sum_of_squares", b'"cpu": ', b'"features": ', b'"numba": ', b'"numpy": ', b'"source": '):
+    for word in (b"optim.sum_of_squares", b'"cpu": ', b'"features": ', b'"numba": ', b'"numpy": ', b'"source": '):
         assert word in content
     run(tmp_path, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES="")
-    [other] = [one for one in path.parent.parent.rglob("optimizer.*") if one != path]
+    [other] = [one for one in path.parent.parent.rglob("optim.*") if one != path]
     other.replace(path)
     out, error = run(tmp_path)
     assert out == "30.0 1"
@@ -215,14 +217,15 @@ def test_processes_that_start_together_compile_each_kernel_once(tmp_path: Path) 
     processes = [start(tmp_path) for _ in range(3)]
     outputs = [process.communicate(timeout=300) for process in processes]
     assert sorted(out.strip() for out, _ in outputs) == ["30.0 0", "30.0 0", "30.0 1"], outputs
-    assert [path.name.partition(".")[0] for path in tmp_path.rglob("*") if path.is_file()] == ["optimizer"]
+    assert [path.name.partition(".")[0] for path in tmp_path.rglob("*") if path.is_file()] == ["optim"]
 
 
 def test_who_waits_compiles_what_comes_next(tmp_path: Path) -> None:
     """While this process holds relu's lock, the other one compiles relu's backward; then it takes relu."""
     code = """
 import numpy as np
-from engine.kernels import compiler, piecewise
+from engine.kernels import compiler
+from engine.ops.activation.kernels import piecewise
 print(piecewise._relu.disk_cache("f").path, piecewise._relu_backward.disk_cache("f").path, flush=True)
 piecewise._relu["f"], piecewise._relu_backward["f"]
 print(compiler.compiled)
@@ -284,7 +287,7 @@ def test_who_compiles_is_told_so_in_one_line_and_who_reads_is_not(tmp_path: Path
     twice = f"{SUM}\nprint(optimizer.sum_of_squares(np.arange(5, dtype='float32')))"
     out, error = run(tmp_path, twice)
     assert out == "30.0 1\n30.0"
-    told = "allstride: compiling 1 kernel for this CPU, and others when the program comes to them; they are kept in"
+    told = "allstride: compiling about 1 kernel for this CPU; they are kept in"
     assert error.startswith(f"{told} {entry_folder(tmp_path)}, so that it happens once\n")
     assert error.count("\n") == 1
     assert run(tmp_path, twice) == ("30.0 0\n30.0", "")
@@ -295,8 +298,87 @@ def entry_folder(place: Path) -> Path:
     return found
 
 
-def test_what_comes_next_is_among_the_known() -> None:
-    known = {"a.f", "a.f_backward", "loss.cross_entropy_forward", "loss.cross_entropy_backward"}
-    assert waiting.next_after("a.f", known) == ["a.f_backward"]
-    assert waiting.next_after("loss.cross_entropy_forward", known) == ["loss.cross_entropy_backward"]
-    assert waiting.next_after("a.f_backward", known) == []
+def test_what_comes_next_is_in_the_order_of_programs() -> None:
+    """Each name is a kernel's, and what two courses share leads from one to the other."""
+    assert [name for course in waiting._COURSES for name in course if jit._named(name) is None] == []
+    after = waiting.next_after("conv.correlate.pack")
+    assert after[:2] == ["conv.correlate.pad", "conv.correlate.correlate"]
+    assert after.index("loss.cross_entropy_forward") < after.index("optim.adam")
+    assert waiting.next_after("a.f_forward") == ["a.f_backward"]
+    assert "conv.correlate.pack" not in waiting.next_after("optim.adam")
+
+
+def test_a_first_kernel_that_leads_nowhere_does_not_spend_the_line(tmp_path: Path) -> None:
+    program = """
+from engine.ops.reduce import kernels
+waiting._A_MOMENT = 600
+kernels._sum_slices["f"]
+bias._add_bias["f"]
+"""
+    _, error = run(tmp_path, BIAS + program)
+    assert error.startswith("allstride: compiling about 2 kernels for this CPU; they are kept in")
+    assert error.count("\n") == 1
+
+
+BIAS = """
+import os, time
+from engine.kernels import ahead, compiler, waiting
+from engine.ops.matmul.kernels import bias
+waiting._COURSES = (("matmul.bias.add_bias", "matmul.bias.column_sums"),)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor, which the program has")
+def test_a_free_processor_compiles_what_comes_next(tmp_path: Path) -> None:
+    program = """
+bias._add_bias["f"]
+while not bias._column_sums.disk_cache("f").is_there():
+    time.sleep(0.01)
+bias._column_sums["f"]
+print(compiler.compiled, ahead._started)
+"""
+    out, error = run(tmp_path, BIAS + program)
+    assert out == "1 True"
+    assert error.startswith("allstride: compiling about 2 kernels for this CPU; they are kept in")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("why", ["one processor", "MPI"])
+def test_who_has_no_processor_to_spare_compiles_alone(tmp_path: Path, why: str) -> None:
+    before = {
+        "one processor": "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n",
+        "MPI": "import sys, types\nsys.modules['mpi4py.MPI'] = types.ModuleType('mpi4py.MPI')\n",
+    }[why]
+    out, _ = run(
+        tmp_path,
+        BIAS + before + "bias._add_bias['f']\nbias._column_sums['f']\nprint(compiler.compiled, ahead._started)",
+    )
+    assert out == "2 False"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor, which the program has")
+def test_the_copy_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    """Even where it would go on for ever, and holds none of the program's files meanwhile."""
+    note = tmp_path / "pid"
+    program = f"""
+import pathlib, signal
+def work():
+    part = pathlib.Path({str(note)!r} + ".part")
+    part.write_text(f"{{os.getpid()}} {{sorted(map(int, os.listdir('/proc/self/fd')))}}")
+    part.rename({str(note)!r})
+    signal.alarm(0)
+    time.sleep(3600)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+kept = open(os.devnull)
+ahead.start(work)
+while not os.path.exists({str(note)!r}):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    process = start(tmp_path, BIAS + program)
+    process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL
+    pid, _, descriptors = note.read_text().partition(" ")
+    assert descriptors == "[0, 1, 2, 3]"  # the last one is the listing's
+    while Path("/proc", pid).exists() and "\nState:\tZ" not in Path("/proc", pid, "status").read_text():
+        pass

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.dispatch import OPERATORS
+from engine.calls.dispatch import OPERATORS
 from tests.engine.ops.checking import check_against_pytorch
 
-MODULES = ("batch_norm", "layer_norm", "group_norm", "max_pool", "avg_pool", "resample")
+MODULES = (
+    *("norm.batch_norm", "norm.layer_norm", "norm.group_norm"),
+    *("pooling.max_pool", "pooling.avg_pool", "resample.operator"),
+)
 FAMILIES = ("conv", "pooling", "normalization", "padding", "upsampling")
 CASES = {
     (family, name): case
@@ -23,7 +26,7 @@ def without_kernels() -> Iterator[None]:
     for module in MODULES:
         # by import_module: in the package these names are functions
         patch.setattr(importlib.import_module(f"engine.ops.{module}"), "compiled", lambda xp, array: False)
-    patch.setattr(importlib.import_module("engine.ops.conv"), "_is_fast", lambda window, *arrays: False)
+    patch.setattr(importlib.import_module("engine.ops.conv.operator"), "_is_fast", lambda window, *arrays: False)
     for operator in OPERATORS.values():
         operator.plans.clear()
     yield

@@ -8,7 +8,7 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine.ops import attention_blocks
+from engine.ops.attention import blocks as attention_blocks
 from tests.data.operators.attention import CASES
 from tests.engine.ops.checking import check_against_pytorch, check_second_order
 

@@ -26,6 +26,45 @@ def test_parts_are_views() -> None:
     assert engine.view_as_real(z.t()).stride() == (2, 4, 1)
 
 
+@pytest.mark.parametrize(
+    "conjugate",
+    [lambda x: x.conj(), lambda x: x.mH, lambda x: x.H, lambda x: x.adjoint()],
+    ids=["conj", "mH", "H", "adjoint"],
+)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.zero_(),
+        lambda y: y.mul_(2),
+        lambda y: y[0].fill_(1),
+        lambda y: y.__setitem__((0, 0), 3.0),
+        lambda y: y.copy_(engine.zeros(2, 2)),
+        lambda y: engine.view_as_real(y).zero_(),
+        lambda y: y.detach().T.add_(1),
+        lambda y: engine.add(y, y, out=y),
+        lambda y: y.index_add_(0, engine.tensor([0]), engine.ones(1, 2, dtype=y.dtype)),
+    ],
+    ids=["zero", "mul", "row", "element", "copy", "parts", "detached", "out", "index_add"],
+)
+def test_writing_to_a_conjugate_is_refused(conjugate, write) -> None:
+    """In PyTorch it is a view, and the base would change."""
+    x = engine.tensor([[1 + 2j, 3j], [4.0, 5 - 1j]])
+    y = conjugate(x)
+    before = y.tolist()
+    with pytest.raises(RuntimeError, match="the conjugate of a complex tensor"):
+        write(y)
+    assert y.tolist() == before
+
+
+def test_what_is_made_of_a_conjugate_may_be_written() -> None:
+    x = engine.tensor([1 + 2j, 3j], requires_grad=True)
+    for copy in (x.conj().resolve_conj(), x.conj().clone(), x.conj_physical(), x.conj() * 1, engine.fft.ihfft(x.real)):
+        copy.mul_(2)
+    (gradient,) = engine.autograd.grad((x.conj() * (2 + 1j)).real.sum(), x, create_graph=True)
+    assert gradient.tolist() == [2 + 1j, 2 + 1j]
+    gradient.detach().zero_()
+
+
 def test_conjugates_and_polar_form() -> None:
     assert Z.conj().tolist() == np.conj(Z.numpy()).tolist()
     assert Z.mH.shape == (2, 2)

@@ -5,8 +5,9 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine.ops import conv_arrays, conv_cpu
-from engine.ops.windows import ConvWindow
+from engine.ops.conv import arrays as conv_arrays
+from engine.ops.conv import columns as conv_cpu
+from engine.ops.shared.windows import ConvWindow
 from tests.data.operators.conv import CASES
 from tests.engine.ops.checking import check_against_pytorch, check_second_order
 

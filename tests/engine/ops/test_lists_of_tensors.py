@@ -3,9 +3,9 @@
 import pytest
 
 import engine
-from engine import dispatch
 from engine.autograd import gradcheck, gradgradcheck
-from engine.namespaces import OPERATORS
+from engine.calls import dispatch
+from engine.calls.namespaces import OPERATORS
 
 JOIN = {"cat": engine.cat, "stack": engine.stack}
 

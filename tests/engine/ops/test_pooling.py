@@ -5,7 +5,7 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine.ops.max_pool import max_places, window_members
+from engine.ops.pooling.max_pool import max_places, window_members
 from tests.data.operators.pooling import CASES
 from tests.engine.ops.checking import check_against_pytorch, check_second_order
 

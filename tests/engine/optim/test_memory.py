@@ -8,7 +8,7 @@ import pytest
 import engine
 from engine import optim
 from engine.nn import Parameter
-from engine.optim import flat
+from engine.optim import slabs as flat
 from tests.data import optim_cases
 
 # Adafactor keeps means along axes

@@ -440,5 +440,6 @@ def test_every_optimizer_has_samples() -> None:
         found |= {each.__name__ for each in subclasses}
         todo += subclasses
     refused = {"SparseAdam"}  # it says why
-    assert found - refused == {name for name, _ in optim_cases.OPTIMIZERS} | {"LBFGS"}, "tests/data/optim_cases.py"
+    cases = optim_cases.OPTIMIZERS + optim_cases.BEYOND_PYTORCH
+    assert found - refused == {name for name, _ in cases} | {"LBFGS"}, "tests/data/optim_cases.py"
     assert optim_cases.LBFGS

@@ -68,11 +68,11 @@ def test_files_of_others_are_taken_and_refused_as_their_own_reader_does() -> Non
 
 def test_a_crafted_pickle_patches_no_class() -> None:
     for name, content in damaged_files.crafted_pickles():
-        before = dict(vars(engine.Tensor)), dict(vars(engine.dtypes.dtype))
+        before = dict(vars(engine.Tensor)), dict(vars(engine.rules.dtypes.dtype))
         if name != "a frame without an end":
             with pytest.raises((RuntimeError, pickle.UnpicklingError)):
                 damaged_files.read_pickle(content)
-        assert (dict(vars(engine.Tensor)), dict(vars(engine.dtypes.dtype))) == before
+        assert (dict(vars(engine.Tensor)), dict(vars(engine.rules.dtypes.dtype))) == before
 
 
 _MEASURE = """

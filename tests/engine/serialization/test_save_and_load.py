@@ -12,7 +12,7 @@ import pytest
 
 import engine
 from engine import nn, serialization
-from engine.spec import Size
+from engine.rules.spec import Size
 
 
 class Settings:

@@ -2,10 +2,13 @@
 
 import re
 
+import pytest
+
 from tests.launch.testing.inner import RunFile
 from tests.mpi_job import ROOT
 
 
+@pytest.mark.full
 def test_the_example_runs_as_it_says(run_file: RunFile) -> None:
     text = (ROOT / "docs/testing.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from engine import backend
+from engine.memory import backend
 
 Array = Any
 

@@ -7,7 +7,8 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine.kernels.cuda import activation, dropout
+from engine.ops.activation import cuda as activation
+from engine.ops.random.cuda import dropout
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import KINDS, close, drawn, here, there
 
@@ -18,7 +19,7 @@ CALLS = {
     "gelu_tanh": ((), lambda x: F.gelu(x, approximate="tanh")),
     "silu": ((), F.silu),
     "leaky_relu": ((0.1,), lambda x: F.leaky_relu(x, 0.1)),
-    "elu": ((0.7, 1.3, 0.9), lambda x: engine.ops.activation.elu(x, 0.7, 1.3, 0.9)),
+    "elu": ((0.7, 1.3, 0.9), lambda x: engine.ops.activation.operator.elu(x, 0.7, 1.3, 0.9)),
     "hardtanh": ((-0.5, 0.75), lambda x: F.hardtanh(x, -0.5, 0.75)),
     "hardsigmoid": ((), F.hardsigmoid),
     "hardswish": ((), F.hardswish),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import engine
-from engine import backend
-from engine.kernels.cuda import attention as kernels
+from engine.memory import backend
+from engine.ops.attention import cuda as kernels
 from tests.cuda_simulator import kernels as on_host
 
 pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")

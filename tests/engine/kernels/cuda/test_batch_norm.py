@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine.kernels.cuda import batch_norm
+from engine.ops.norm.cuda import batch_norm
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import KINDS, Array, close, drawn, there
 

@@ -6,8 +6,8 @@ import pytest
 
 import engine
 from ddp.transport.summing import Summation
-from engine import backend
-from engine.kernels.cuda import buckets
+from engine.memory import backend
+from engine.ops.buckets import cuda as buckets
 from tests import cuda_simulator
 from tests.cuda_simulator import kernels
 

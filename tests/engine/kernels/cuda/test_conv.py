@@ -1,4 +1,4 @@
-"""The convolution kernels on the formulas of `engine.ops.conv_arrays` in float64: windows, layouts, groups, for every
+"""The convolution kernels on the formulas of `engine.ops.conv.arrays` in float64: windows, layouts, groups, for every
 way of multiplying. Without a GPU the kernels run on the CPU (tests/cuda_simulator).
 """
 
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import engine
-from engine import backend
-from engine.kernels.cuda import conv as kernels
-from engine.layout import contiguous_format
-from engine.ops import conv_arrays
-from engine.ops.windows import ConvWindow, channels_first, channels_last
+from engine.memory import backend
+from engine.ops.conv import arrays as conv_arrays
+from engine.ops.conv import cuda as kernels
+from engine.ops.shared.windows import ConvWindow, channels_first, channels_last
+from engine.rules.layout import contiguous_format
 from tests.cuda_simulator import kernels as on_host
 
 pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")

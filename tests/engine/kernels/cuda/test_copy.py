@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engine
-from engine import backend
-from engine.kernels.cuda import copy as copies
+from engine.memory import backend
+from engine.ops.copy import cuda as copies
 from tests import cuda_simulator
 from tests.cuda_simulator import kernels
 

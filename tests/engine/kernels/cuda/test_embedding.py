@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import engine
-from engine.kernels.cuda import embedding, reduce
+from engine.ops.embedding import cuda as embedding
+from engine.ops.reduce import cuda as reduce
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import KINDS, drawn, here, there
 

@@ -7,7 +7,7 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine.kernels.cuda import loss
+from engine.ops.loss import cuda as loss
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import KINDS, close, drawn, here, there
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine.kernels.cuda import norm
+from engine.ops.norm.cuda import layer_norm as norm
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import KINDS, close, drawn, here, there
 

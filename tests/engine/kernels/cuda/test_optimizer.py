@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import engine
-from engine import backend
-from engine.kernels import optimizer as on_cpu
-from engine.kernels.cuda import optimizer
+from engine.memory import backend
+from engine.optim import cuda as optimizer
+from engine.optim import kernels as on_cpu
 from tests import cuda_simulator
 from tests.cuda_simulator import kernels
 

@@ -9,8 +9,8 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine.kernels.cuda import pool
-from engine.ops.windows import pooled_shape
+from engine.ops.pooling import cuda as pool
+from engine.ops.shared.windows import pooled_shape
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import KINDS, Array, close, drawn, here, there
 

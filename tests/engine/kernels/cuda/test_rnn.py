@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import engine
-from engine.kernels.cuda import rnn
-from engine.ops import recurrent
+from engine.ops.rnn import cuda as rnn
+from engine.ops.rnn import operator as recurrent
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import close, drawn, there
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import backend
+from engine.memory import backend
 from tests.mpi_job import ROOT, python_path
 
 # Every array is an allocation of its own, so that an access beside it is seen.
 PROGRAM = """
 import sys
 import pytest
-from engine.backend import require_cupy
+from engine.memory.backend import require_cupy
 require_cupy().cuda.set_allocator(None)
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[1:]]))
 """

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import engine
-from engine import backend
-from engine.kernels.cuda import resample, scatter
+from engine.memory import backend
+from engine.ops.index import cuda as scatter
+from engine.ops.resample import cuda as resample
 from tests.cuda_simulator import kernels
 
 pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine.kernels.cuda import softmax
+from engine.ops.softmax import cuda as softmax
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import KINDS, close, drawn, here, there
 

@@ -4,21 +4,22 @@ installed, by NVRTC to machine code for GPUs of compute capability 8.0 and 9.0, 
 
 import importlib
 import os
-import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import engine.kernels.cuda
+import engine
 from engine.kernels.cuda.launch import SOURCES, Source
 from tests.cuda_simulator import kernels
 
-for module in pkgutil.iter_modules(engine.kernels.cuda.__path__):
-    importlib.import_module(f"engine.kernels.cuda.{module.name}")
+ENGINE = Path(engine.__file__).parent
+for source in ENGINE.rglob("*.py"):
+    if "Source(" in source.read_text():
+        importlib.import_module(".".join(source.relative_to(ENGINE.parent).with_suffix("").parts))
 
 ARCHITECTURES = ("sm_80", "sm_90")
 AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # what CuPy adds to the options
@@ -36,10 +37,10 @@ def problems(check: Callable[..., str | None], jobs: list[tuple[object, ...]]) -
 
 
 def test_every_file_belongs_to_one_source():
-    files = [item.name for item in resources.files("engine.kernels.cuda").iterdir()]
-    assert sorted(name for name in files if name.endswith(".cu")) == sorted(source.file for source in SOURCES)
-    used = {header for source in SOURCES for header in source.headers}
-    assert {name for name in files if name.endswith(".cuh")} == used
+    found = sorted(str(path.relative_to(ENGINE)) for path in ENGINE.rglob("*.cu"))
+    assert found == sorted(each.file for each in SOURCES)
+    used = {header if "/" in header else f"kernels/cuda/{header}" for each in SOURCES for header in each.headers}
+    assert {str(path.relative_to(ENGINE)) for path in ENGINE.rglob("*.cuh")} == used
 
 
 @every_source

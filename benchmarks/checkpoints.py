@@ -1,0 +1,196 @@
+"""What a checkpoint costs: beside one `write` of the same bytes, beside PyTorch, and in a training that goes on.
+
+    ddprun -n 2 benchmarks/checkpoints.py --megabytes 256 --folder /tmp/checkpoints
+
+Every rank holds the same state, as in data parallel training, so much a rank that each rank's part is --megabytes. A
+line of JSON a figure, the medians of --rounds that take turns: seconds of the slowest rank, and ratios. With PyTorch on
+the path, `torch.save` of the state by rank 0 and `torch.distributed.checkpoint` are measured in the same rounds; all of
+them sync what they write. `stall` is the part of its time that a training of 50 ms a step, saved every 100, spends
+in `Manager.step`; `loss` by how much it takes longer in all, for steps that sleep and for steps that multiply matrices.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ddp
+import engine
+from ddp import checkpoint
+
+PIECE = 4 << 20  # floats of each tensor
+
+
+def timed(action: Callable[[], Any]) -> float:
+    """Seconds until the slowest rank is through."""
+    ddp.barrier()
+    started = time.perf_counter()
+    action()
+    ddp.barrier()
+    return time.perf_counter() - started
+
+
+def write(path: Path, content: np.ndarray) -> None:
+    with path.open("wb", buffering=0) as file:
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+
+
+def read(paths: list[Path]) -> list[np.ndarray]:
+    found = []
+    for path in paths:
+        found.append(np.empty(path.stat().st_size, np.uint8))
+        with path.open("rb", buffering=0) as file:
+            left = memoryview(found[-1])
+            while left:
+                left = left[file.readinto(left) :]
+    return found
+
+
+def rounds(folder: Path, arrays: dict[str, np.ndarray], count: int) -> dict[str, list[float]]:
+    """Seconds of each way, round by round."""
+    rank, world = ddp.get_rank(), ddp.get_world_size()
+    state = {"state": {name: engine.from_numpy(array) for name, array in arrays.items()}}
+    own = np.concatenate([array.view(np.uint8) for array in list(arrays.values())[rank::world]])
+    files = [folder / f"plain-{other}" for other in range(world)]
+    torch = torch_of(folder)
+    seconds: dict[str, list[float]] = {}
+
+    def note(what: str, action: Callable[[], Any]) -> None:
+        seconds.setdefault(what, []).append(timed(action))
+
+    for number in range(count):
+        generation = folder / f"generation-{number}"
+        note("write", lambda: write(files[rank], own))
+        note("save", lambda path=generation: checkpoint.save(state, path))
+        note("read", lambda: read(files))
+        note("load", lambda path=generation: checkpoint.load({"state": None}, path))
+        if torch is not None:
+            import torch.distributed.checkpoint as dcp
+
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            path = folder / "torch.pt"
+
+            def save_with_torch(tensors: Any = tensors, path: Path = path) -> None:
+                if rank == 0:
+                    with path.open("wb") as file:
+                        torch.save(tensors, file)
+                        file.flush()
+                        os.fsync(file.fileno())
+
+            note("torch.save", save_with_torch)
+            note("torch.load", lambda path=path: torch.load(path))
+            note("dcp.save", lambda tensors=tensors: dcp.save(tensors, checkpoint_id=folder / "dcp"))
+            note("dcp.load", lambda tensors=tensors: dcp.load(tensors, checkpoint_id=folder / "dcp"))
+        if rank == 0:
+            for left in (generation, folder / "dcp"):
+                shutil.rmtree(left, ignore_errors=True)
+        ddp.barrier()
+    return seconds
+
+
+def torch_of(folder: Path) -> Any:
+    """PyTorch with its process group, where it is installed."""
+    try:
+        import torch
+        import torch.distributed
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=int(ddp.get_rank()), world_size=ddp.get_world_size()
+    )
+    return torch
+
+
+def train(step: Callable[[], Any], steps: int, manager: checkpoint.Manager | None) -> tuple[float, float]:
+    """Seconds of a training, and those in `Manager.step`."""
+    stalled = 0.0
+
+    def body() -> None:
+        nonlocal stalled
+        for number in range(1, steps + 1):
+            step()
+            started = time.perf_counter()
+            if manager is None:
+                ddp.barrier()
+            else:
+                manager.step(number + 100)
+            stalled += time.perf_counter() - started
+
+    return timed(body), stalled
+
+
+def multiplications() -> Callable[[], Any]:
+    """Matrix products of about 50 ms."""
+    matrix = np.ones((640, 640), np.float32)
+    started = time.perf_counter()
+    for _ in range(5):
+        matrix @ matrix
+    count = max(1, round(0.05 * 5 / (time.perf_counter() - started)))
+    return lambda: [matrix @ matrix for _ in range(count)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=256, help="of each rank's part")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=200, help="of the training")
+    parser.add_argument("--folder", type=Path, default=Path("out/checkpoint_figures"))
+    parser.add_argument("--only", choices=["speed", "stall"])
+    args = parser.parse_args()
+    ddp.init_process_group()
+    rank, world = ddp.get_rank(), ddp.get_world_size()
+    if rank == 0:
+        shutil.rmtree(args.folder, ignore_errors=True)
+        args.folder.mkdir(parents=True)
+    ddp.barrier()
+    folder = args.folder.resolve()
+    pieces = max(world, world * args.megabytes * 1_000_000 // (4 * PIECE))
+    arrays = {f"w{number}": np.full(PIECE, number, np.float32) for number in range(pieces)}
+
+    def tell(**figure: Any) -> None:
+        if rank == 0:
+            print(json.dumps({"ranks": world, "megabytes": pieces * 4 * PIECE // 1_000_000, **figure}), flush=True)
+
+    if args.only != "stall":
+        seconds = rounds(folder, arrays, args.rounds)
+        for what, values in seconds.items():
+            tell(figure=what, seconds=round(statistics.median(values), 3))
+        for what, beside in (("save", "write"), ("load", "read"), ("torch.save", "save"), ("torch.load", "load"),
+                             ("dcp.save", "save"), ("dcp.load", "load")):  # fmt: skip
+            if what in seconds:
+                ratios = [one / other for one, other in zip(seconds[what], seconds[beside], strict=True)]
+                tell(figure=f"{what} / {beside}", ratio=round(statistics.median(ratios), 3),
+                     range=[round(min(ratios), 3), round(max(ratios), 3)])  # fmt: skip
+    if args.only != "speed":
+        state = {"state": {name: engine.from_numpy(array) for name, array in arrays.items()}}
+        with checkpoint.Manager(folder / "runs", state, every=100, keep=1) as manager:
+            manager.save(1)  # memory for the copy is made once
+            manager.wait()
+            for kind, step in (("sleep", lambda: time.sleep(0.05)), ("matmul", multiplications())):
+                plain, _ = train(step, args.steps, None)
+                whole, stalled = train(step, args.steps, manager)
+                manager.wait()
+                tell(figure=f"stall, {kind}", part=round(stalled / whole, 4), loss=round(whole / plain - 1, 4))
+                if rank == 0:
+                    shutil.rmtree(folder / "runs", ignore_errors=True)
+                ddp.barrier()
+    with contextlib.suppress(FileNotFoundError):
+        if rank == 0:
+            shutil.rmtree(folder)
+    ddp.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

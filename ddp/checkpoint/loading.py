@@ -1,0 +1,218 @@
+"""Reading a generation: every rank what it needs, whichever ranks wrote it; nothing is changed before all have it.
+
+What a rank cannot read, since its host does not see the file or its bytes have changed, a rank that can sends it.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import engine
+from ddp.checkpoint import manifest, places, shard, states
+from ddp.checkpoint.agreeing import ranks_of, together
+from ddp.checkpoint.manifest import Manifest, Piece
+from ddp.checkpoint.progress import Progress
+from ddp.groups.group import ProcessGroup
+from engine.memory.flat import flat_view
+from engine.rules import layout
+from engine.serialization import structure
+
+_MESSAGE = 16 << 20  # bytes
+_LARGEST_MANIFEST = 1 << 30  # bytes
+
+
+def load(state: MutableMapping[str, Any], path: str | os.PathLike[str], *, group: ProcessGroup | None = None) -> None:
+    """Collective: takes over a checkpoint, written by any number of ranks.
+
+        checkpoint.load({"model": model, "optimizer": optimizer}, "runs/a/last")
+
+    state: what is wanted of it. Objects take their state over; other entries, whatever they are, are replaced by what
+        was saved. path: a checkpoint, or a directory of them, whose newest complete one is taken.
+    A rank reads what it needs: of state that is divided among ranks its share. All bytes are checked, and nothing is
+    changed before every rank has all that it needs. Nothing in a checkpoint is executed.
+    Raises, on every rank: FileNotFoundError where there is none; RuntimeError for a damaged one, naming the file;
+    ValueError where it lacks a name, or does not fit an object, before any is changed.
+    """
+    ranks = ranks_of(group)
+    found = together(ranks, lambda: places.newest(Path(path)) if ranks.rank == 0 else None)
+    generation = ranks.exchange(found)[0]
+    assert generation is not None
+    take(state, [generation], ranks)
+
+
+def take(state: MutableMapping[str, Any], folders: Sequence[Path], group: ProcessGroup) -> Manifest:
+    """Collective: `load` from a generation of which there may be copies in several folders."""
+    described = _manifest_of(folders, group)
+
+    def read() -> dict[str, Any]:
+        contents = {}
+        for key, value in state.items():
+            if key not in described.state:
+                raise ValueError(
+                    f"checkpoint: {folders[0]} holds no {key!r}; it has {', '.join(map(repr, described.state))}"
+                )
+            content = described.state[key]
+            contents[key] = states.prune(content, value.keeps) if isinstance(value, states.Divided) else content
+        return contents
+
+    contents = together(group, read)
+    tensors = fetch(described, contents, folders, group)
+
+    def build() -> dict[str, Any]:
+        loaded = {key: structure.unpack(content, tensors, str(folders[0])) for key, content in contents.items()}
+        for key, value in loaded.items():
+            states.check_fit(key, state[key], value)
+        return loaded
+
+    loaded = together(group, build)
+    tensors.clear()
+    together(group, lambda: states.apply(state, loaded))
+    return described
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a generation. Raises: OSError; RuntimeError."""
+    path = folder / manifest.NAME
+    with open(shard.open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > _LARGEST_MANIFEST:
+            raise manifest.damaged(path, "it is larger than any manifest")
+        return manifest.decode(file.read(), path)
+
+
+def _manifest_of(folders: Sequence[Path], group: ProcessGroup) -> Manifest:
+    """Collective: the manifest, of the first rank that has one. Raises its error where none is readable."""
+
+    def read() -> Manifest:
+        error: BaseException | None = None
+        for folder in folders:
+            try:
+                return read_manifest(folder)
+            except (OSError, RuntimeError) as raised:
+                error = error or raised
+        assert error is not None
+        raise error
+
+    mine: Manifest | None = None
+    problem: BaseException | None = None
+    try:
+        mine = read()
+    except (OSError, RuntimeError) as raised:
+        problem = raised
+    sees = group.exchange(mine is not None)
+    if not any(sees):
+        assert problem is not None
+        raise problem
+    root = sees.index(True)
+    if all(sees) or group.comm is None:
+        assert mine is not None
+        return mine
+    with group.meeting("the sending of what one rank has read"):
+        return group.objects().bcast(mine, root)
+
+
+def fetch(
+    described: Manifest, contents: Mapping[str, Any], folders: Sequence[Path], group: ProcessGroup
+) -> dict[str, engine.Tensor]:
+    """Collective: the tensors that these contents speak of, in host memory. Raises: RuntimeError, on every rank."""
+
+    def prepare() -> tuple[dict[str, engine.Tensor], dict[Piece, np.ndarray]]:
+        wanted: dict[str, structure.Description] = {}
+        for content in contents.values():
+            wanted |= structure.described_tensors(content, str(folders[0]))
+        tensors: dict[str, engine.Tensor] = {}
+        same: dict[Any, engine.Tensor] = {}
+        parts: dict[Piece, np.ndarray] = {}
+        for name, description in wanted.items():
+            if name not in described.tensors:
+                raise manifest.damaged(folders[0], f"it has no tensor {name!r}")
+            tensors[name] = _make(described.tensors[name], description, same, parts)
+        return tensors, parts
+
+    tensors, parts = together(group, prepare)
+    told = Progress(group, f"reading {folders[0]}", sum(piece.size for piece in parts))
+    errors = {}
+    for piece, target in parts.items():
+        error = _read(piece, target, folders, told)
+        if error is not None:
+            errors[piece] = error
+    _ask_peers(errors, parts, folders, group)
+    together(group, lambda: _check_truths(tensors))
+    return tensors
+
+
+def _make(
+    stored: manifest.Stored, description: structure.Description, same: dict[Any, engine.Tensor], parts: dict[Any, Any]
+) -> engine.Tensor:
+    """An empty tensor, its memory being added to `parts`; one that was made already where it has the same pieces."""
+    stride = layout.contiguous_strides(stored.shape) if description.stride is None else description.stride
+    if len(stride) != len(stored.shape):
+        raise RuntimeError(f"checkpoint: a tensor of shape {stored.shape} is said to have strides {stride}")
+    stride = layout.preserve_strides(stored.shape, stride)
+    key = stored, stride
+    if key not in same or not stored.pieces:
+        same[key] = made = engine.empty_strided(stored.shape, stride, dtype=engine.rules.dtypes.named(stored.dtype))
+        octets, at = flat_view(made).view(np.uint8), 0
+        for piece in stored.pieces:
+            if piece in parts:
+                raise RuntimeError(f"checkpoint: two tensors share {piece.key!r} of {piece.file}")
+            parts[piece] = octets[at : at + piece.size]
+            at += piece.size
+    return same[key]
+
+
+def _read(piece: Piece, target: np.ndarray, folders: Sequence[Path], told: shard.Told) -> BaseException | None:
+    """Reads a piece from the first folder that has it whole; else what is wrong with it in the first."""
+    first: BaseException | None = None
+    for folder in folders:
+        try:
+            shard.read_into(target, folder, piece, told)
+        except (OSError, RuntimeError) as error:
+            first = first or error
+        else:
+            if first is not None:
+                places.logger.warning("checkpoint: %s; taken from %s", first, folder)
+            return None
+    return first
+
+
+def _ask_peers(
+    errors: Mapping[Piece, BaseException],
+    parts: Mapping[Piece, np.ndarray],
+    folders: Sequence[Path],
+    group: ProcessGroup,
+) -> None:
+    """Collective: ranks that could not read pieces get them from others that can."""
+    missing = [piece for found in group.exchange([*errors]) for piece in found]
+    problem: BaseException | None = None
+    for piece in sorted(set(missing), key=lambda piece: (piece.file, piece.offset)):
+        target = parts.get(piece)
+        has = target is not None and piece not in errors
+        if piece not in parts:
+            target = np.empty(piece.size, np.uint8)
+            has = _read(piece, target, folders, lambda count: None) is None
+        everybody = group.exchange((has, "" if piece not in errors else str(errors[piece])))
+        having = [rank for rank, (there, _) in enumerate(everybody) if there]
+        if not having or group.comm is None:
+            problem = problem or RuntimeError(next(text for _, text in everybody if text))
+            continue
+        assert target is not None
+        with group.meeting("the sending of a checkpoint"):
+            for begin in range(0, piece.size, _MESSAGE):
+                group.comm.Bcast(target[begin : begin + _MESSAGE], having[0])
+    if problem is not None:
+        raise problem
+
+
+def _check_truths(tensors: Mapping[str, engine.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype is engine.bool and tensor.nbytes and flat_view(tensor).view(np.uint8).max() > 1:
+            raise RuntimeError(f"checkpoint: tensor {name!r} of dtype bool holds bytes other than 0 and 1")
+
+
+def readable(described: Manifest, folder: Path, names: Iterable[str]) -> dict[str, engine.Tensor]:
+    """Tensors of a generation, in this process alone. Raises: OSError; RuntimeError."""
+    content = {"list": [entry for key in names for entry, _ in structure.tensors_in(described.state[key])]}
+    return fetch(described, {"": content}, [folder], ranks_of(None))

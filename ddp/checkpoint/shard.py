@@ -1,0 +1,181 @@
+"""The file that one rank writes: plain safetensors, its tensors and cuts of tensors one after another."""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import engine
+from ddp.checkpoint.checksum import PIECE, Checksum, checksum_of
+from ddp.checkpoint.manifest import File, Piece, damaged
+from ddp.checkpoint.states import stored_layout
+from engine.memory.flat import flat_view
+from engine.rules.dtypes import dtype
+from engine.serialization import container, files
+
+_ALIGN = 4096  # bytes; where tensors begin
+
+Told = Callable[[int], None]
+"""Is told of every so many bytes that went by; may raise to end the writing or reading."""
+
+
+@dataclass(slots=True)
+class Blob:
+    """Bytes `begin` to `end` of the memory of a tensor. key, kind and shape: what others find in the file.
+
+    memory: the bytes themselves, once they were copied.
+    """
+
+    tensor: str
+    key: str
+    kind: dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    source: engine.Tensor | None
+    memory: np.ndarray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """How many there are."""
+        return self.end - self.begin
+
+    def octets(self) -> np.ndarray:
+        """The bytes, where they lie if they can be seen as one run of host memory, else a copy."""
+        if self.memory is not None:
+            return self.memory
+        assert self.source is not None
+        return octets_of(self.source)[self.begin : self.end]
+
+
+def octets_of(tensor: engine.Tensor) -> np.ndarray:
+    """All bytes of a tensor in memory order, as uint8; a copy where it is on a device or has gaps."""
+    tensor = tensor.detach()
+    host = tensor if tensor.is_cpu else tensor.cpu()
+    flat = flat_view(host)
+    if flat is None:
+        dense = engine.empty_strided(tuple(host.shape), stored_layout(host)[0], dtype=host.dtype)
+        flat = flat_view(dense.copy_(host))
+    return flat.view(np.uint8)
+
+
+def blob_of(name: str, tensor: engine.Tensor, begin: int, end: int, taken: set[str]) -> Blob:
+    """A blob of a tensor; `taken` are the keys that the file has already, and has this one's afterwards."""
+    kind = container.stored(tensor.dtype)[1]
+    key = name
+    shape: tuple[int, ...] = tuple(tensor.shape[axis] for axis in stored_layout(tensor)[1])
+    if kind is not tensor.dtype:
+        shape = (*shape, 2)
+    if (begin, end) != (0, tensor.nbytes):
+        key = f"{name}[{begin // kind.itemsize}:{end // kind.itemsize}]"
+        shape = ((end - begin) // kind.itemsize,)
+    while key in taken or key == "__metadata__":
+        key += "_"
+    taken.add(key)
+    return Blob(name, key, kind, shape, begin, end, tensor)
+
+
+class Layout(NamedTuple):
+    """Where a file's blobs lie. head: all bytes before the first."""
+
+    head: bytes
+    blobs: Sequence[Blob]
+    offsets: Sequence[int]
+    size: int
+
+
+def lay_out(blobs: Iterable[Blob]) -> Layout:
+    """The file with these blobs: those of large elements first, so that all are aligned."""
+    order = sorted(blobs, key=lambda blob: -blob.kind.itemsize)
+    text = container.header_of({"format": "np"}, ((b.key, b.kind, b.shape) for b in order), _ALIGN)
+    at = len(text) + 8
+    offsets = []
+    for blob in order:
+        offsets.append(at)
+        at += blob.nbytes
+    return Layout(len(text).to_bytes(8, "little") + text, order, offsets, at)
+
+
+def stage(plan: Layout, memory: np.ndarray) -> None:
+    """Copies the blobs to `memory`, of at least as many bytes as they have; from there on they are written from it."""
+    at = 0
+    for blob in plan.blobs:
+        target = memory[at : at + blob.nbytes]
+        np.copyto(target, blob.octets())
+        blob.memory, blob.source = target, None
+        at += blob.nbytes
+
+
+def write(path: Path, plan: Layout, durable: bool, told: Told) -> tuple[File, dict[str, list[tuple[int, Piece]]]]:
+    """Writes the file; returns what the manifest says of it, and of each tensor its pieces by their first byte.
+
+    durable: synced, with its folder. Raises: OSError; FileExistsError where the file is there already.
+    """
+    pieces: dict[str, list[tuple[int, Piece]]] = {}
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb", buffering=0) as file:
+        _write_all(file, memoryview(plan.head))
+        for blob, offset in zip(plan.blobs, plan.offsets, strict=True):
+            octets, checksum = blob.octets(), Checksum()
+            for begin in range(0, octets.nbytes, PIECE):
+                part = octets[begin : begin + PIECE]
+                checksum.add(part)
+                _write_all(file, part.data)
+                told(part.nbytes)
+            piece = Piece(path.name, blob.key, offset, blob.nbytes, checksum.text())
+            pieces.setdefault(blob.tensor, []).append((blob.begin, piece))
+        if durable:
+            os.fsync(file.fileno())
+    if durable:
+        files.sync_folder(path.parent)
+    head = np.frombuffer(plan.head, np.uint8)
+    return File(plan.size, len(plan.head), checksum_of(head)), pieces
+
+
+def _write_all(file: Any, content: memoryview) -> None:
+    while content:
+        content = content[file.write(content) :]
+
+
+def read_into(target: np.ndarray, folder: Path, piece: Piece, told: Told) -> None:
+    """Reads and checks a piece of a file of `folder`. Raises: OSError; RuntimeError where its bytes have changed.
+
+    A file that is no regular one is not opened: reading a pipe would take for ever.
+    """
+    parts = (target[begin : begin + PIECE] for begin in range(0, piece.size, PIECE))
+    _read(parts, folder, piece, told)
+
+
+def read_through(scratch: np.ndarray, folder: Path, piece: Piece) -> None:
+    """Checks a piece, reading it into `scratch`, of `PIECE` bytes, again and again. Raises as `read_into`."""
+    parts = (scratch[: min(PIECE, piece.size - begin)] for begin in range(0, piece.size, PIECE))
+    _read(parts, folder, piece, lambda count: None)
+
+
+def _read(parts: Iterable[np.ndarray], folder: Path, piece: Piece, told: Told) -> None:
+    path, checksum = folder / piece.file, Checksum()
+    with open(open_regular(path), "rb", buffering=0) as file:
+        file.seek(piece.offset)
+        for part in parts:
+            left = part.data
+            while left:
+                count = file.readinto(left)
+                if not count:
+                    raise damaged(path, f"it ends {len(left)} bytes early")
+                left = left[count:]
+            checksum.add(part)
+            told(part.nbytes)
+    if checksum.text() != piece.checksum:
+        raise damaged(path, f"the checksum of {piece.key!r} does not match: its bytes have changed")
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file, for reading. Raises: OSError; RuntimeError for anything else of that name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise damaged(path, "it is no regular file")
+    return descriptor

@@ -1,0 +1,160 @@
+"""Generations in one place, one after another, each written by a thread while the caller goes on."""
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddp.checkpoint import places
+from ddp.checkpoint.agreeing import FAILURES, together
+from ddp.checkpoint.places import Place
+from ddp.checkpoint.saving import Cancelled, Save
+from ddp.groups.group import ProcessGroup
+
+_LOWER = 5
+"""What is added to the thread's niceness: training has the first word where there are fewer cores than threads."""
+
+
+class Track:
+    """keep: how many generations stay. replace: whether a save gives up one that is being written. All ranks take the
+    same course: what moves on is said by all of them together.
+    """
+
+    def __init__(self, place: Place, keep: int, replace: bool, group: ProcessGroup) -> None:
+        self.place = place
+        self.broken: set[Path] = set()
+        self._keep, self._replace, self._group = keep, replace, group
+        self._save: Save | None = None
+        self._commits = False  # in the second phase, when all have written
+        self._thread: threading.Thread | None = None
+        self._cancelled = threading.Event()
+        self._memory = np.empty(0, np.uint8)
+        self._last: int | None = None
+
+    @property
+    def _makes(self) -> bool:
+        return self._group.rank in self.place.makers
+
+    def sweep(self) -> list[Path]:
+        """Removes what writers that died have left here; returns what it was. Not collective."""
+        return places.sweep(self.place.folder) if self._makes else []
+
+    def save(self, state: Mapping[str, Any], step: int) -> None:
+        """Collective: copies the state of a step and begins to write it."""
+        if step == self._last:
+            return
+        if self._save is not None:
+            if self._replace:
+                self._cancel()
+            else:
+                self.wait()
+        generation = places.path_of(self.place.folder, step)
+        together(self._group, lambda: self._clear_way(generation, step))
+        save = Save(state, generation, self.place, self._group, step)
+        if self._memory.nbytes < save.nbytes:
+            self._memory = np.empty(save.nbytes, np.uint8)
+        save.stage(self._memory)
+        self._save, self._commits, self._last = save, False, step
+        self._cancelled.clear()
+        self._run(lambda: save.write(self._told))
+
+    def status(self) -> tuple[bool, bool]:
+        """Of this rank: whether its thread is at work, and whether it failed."""
+        if self._save is None or self._thread is None:
+            return False, False
+        return self._thread.is_alive(), self._save.failed
+
+    def move_on(self, writing: bool, failed: bool) -> None:
+        """Collective: what follows from the `status` of any rank. Raises what went wrong."""
+        if self._save is None or (writing and not failed):
+            return
+        save = self._save
+        if failed:
+            self._cancelled.set()
+        self._join()
+        if not self._commits:
+            save.collect()
+            self._commits = True
+            self._run(lambda: self._commit(save))
+            if not failed:
+                return
+            self._join()
+        self._save = None
+        try:
+            save.conclude()
+        except FAILURES:
+            self._last = None
+            raise
+
+    def wait(self) -> None:
+        """Collective: until nothing is under way. Raises what went wrong."""
+        while self._save is not None:
+            self._join()
+            self.move_on(False, False)
+
+    def give_up(self) -> None:
+        """Ends what is under way on this rank, whatever the others do."""
+        if self._save is not None:
+            self._cancelled.set()
+            self._join()
+            self._save.abandon()
+            self._save = None
+
+    def forget(self) -> None:
+        """Removes all generations."""
+        if self._makes:
+            places.forget(self.place.folder)
+
+    def taken(self, step: int, folder: Path) -> None:
+        """The state was taken from a generation; where it was one of these, it need not be written again."""
+        if folder.parent == self.place.folder:
+            self._last = step
+
+    def _clear_way(self, generation: Path, step: int) -> None:
+        if not self._makes:
+            return
+        if generation in self.broken:
+            places.remove(generation)
+        for later, path in places.generations(self.place.folder).items():
+            if later > step and places.is_complete(path) and path not in self.broken:
+                raise FileExistsError(
+                    f"checkpoint: {self.place.folder} holds one of step {later}, and this is step {step}: go on from "
+                    "there with restore(), or choose another folder"
+                )
+
+    def _commit(self, save: Save) -> None:
+        save.commit()
+        if self._makes and not save.failed:
+            self.broken.discard(save.generation)
+            try:
+                places.rotate(self.place.folder, self._keep, self.broken)
+                self.broken.clear()
+            except OSError as error:
+                places.logger.warning("checkpoint: an old one cannot be removed: %s", error)
+
+    def _cancel(self) -> None:
+        """Collective: gives up what is under way; what all have written is completed all the same."""
+        self._cancelled.set()
+        self.wait()
+
+    def _told(self, count: int) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def _run(self, work: Any) -> None:
+        def run() -> None:
+            if sys.platform == "linux":  # where threads have a niceness of their own
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _LOWER)
+            work()
+
+        self._thread = threading.Thread(target=run, name="ddp checkpoint")
+        self._thread.start()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None

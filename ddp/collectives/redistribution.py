@@ -1,0 +1,241 @@
+"""Collectives on tensors that only move them, in torch.distributed's names: gather, scatter, all-to-all.
+
+The rules are those of `ddp.collectives`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+import engine
+from ddp.collectives.members import check_list, check_stacked, list_at_root, members_of, number_in_group
+from ddp.collectives.wire import check_tensor, elements, elements_like, in_shape, layout_of, store
+from ddp.execution.calls import Call
+from ddp.execution.messages import Messages
+from ddp.execution.work import Work, run
+from ddp.groups.group import ProcessGroup
+from engine.capture.effects import effect
+
+
+@effect
+def all_gather(
+    tensor_list: list[engine.Tensor],
+    tensor: engine.Tensor,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Fills `tensor_list` with the tensors of all ranks."""
+    members = members_of("all_gather", group)
+    if members is None:
+        return None
+    check_tensor("all_gather", tensor)
+    check_list("all_gather", "tensor_list", tensor_list, members, tensor)
+    rows = _rows_with_own(tensor, members)
+
+    def finish() -> None:
+        for target, row in zip(tensor_list, rows, strict=True):
+            store(target, in_shape(row, tensor))
+
+    call = Call("all_gather", (), (layout_of(tensor),))
+    return run(members, call, lambda messages: messages.collect(rows), finish, list(tensor_list), async_op)
+
+
+@effect
+def all_gather_into_tensor(
+    output_tensor: engine.Tensor,
+    input_tensor: engine.Tensor,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Fills `output_tensor`, of shape (ranks * n, ...) or (ranks, n, ...), with the (n, ...) tensors of all ranks."""
+    members = members_of("all_gather_into_tensor", group)
+    if members is None:
+        return None
+    name = "all_gather_into_tensor"
+    check_stacked(name, "output_tensor", output_tensor, "input_tensor", input_tensor, members)
+    rows = _rows_with_own(input_tensor, members)
+
+    def finish() -> None:
+        parts = np.stack([in_shape(row, input_tensor) for row in rows])
+        store(output_tensor, parts.reshape(tuple(output_tensor.shape)))
+
+    call = Call(name, (), (layout_of(input_tensor),))
+    return run(members, call, lambda messages: messages.collect(rows), finish, [output_tensor], async_op)
+
+
+@effect
+def gather(
+    tensor: engine.Tensor,
+    gather_list: list[engine.Tensor] | None = None,
+    dst: int | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Fills `gather_list` of rank `dst`, by default 0, with the tensors of all ranks."""
+    members = members_of("gather", group)
+    if members is None:
+        return None
+    check_tensor("gather", tensor)
+    root = number_in_group("gather", members, "dst", dst, group_dst, 0)
+    targets = list_at_root("gather", "gather_list", gather_list, members, root)
+    own = elements(tensor)
+    rows = np.empty((0, own.size), own.dtype)
+    if members.rank == root:
+        check_list("gather", "gather_list", targets, members, tensor)
+        rows = _rows_with_own(tensor, members)
+
+    def move(messages: Messages) -> None:
+        if members.rank == root:
+            messages.swap([], [(source, row) for source, row in enumerate(rows) if source != root])
+        else:
+            messages.swap([(root, own)], [])
+
+    def finish() -> None:
+        for target, row in zip(targets, rows, strict=True):
+            store(target, in_shape(row, tensor))
+
+    call = Call("gather", (("dst", members.ranks[root]),), (layout_of(tensor),))
+    return run(members, call, move, finish, list(targets), async_op)
+
+
+@effect
+def scatter(
+    tensor: engine.Tensor,
+    scatter_list: list[engine.Tensor] | None = None,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Gives each rank, in its `tensor`, its entry of the list of rank `src`, by default 0."""
+    members = members_of("scatter", group)
+    if members is None:
+        return None
+    check_tensor("scatter", tensor, written=True)
+    root = number_in_group("scatter", members, "src", src, group_src, 0)
+    sources = list_at_root("scatter", "scatter_list", scatter_list, members, root)
+    parts: list[np.ndarray] = []
+    values = elements(tensor)
+    if members.rank == root:
+        check_list("scatter", "scatter_list", sources, members, tensor)
+        parts = [elements_like(part, tensor) for part in sources]
+        values = parts[root]
+
+    def move(messages: Messages) -> None:
+        if members.rank == root:
+            messages.swap([(to, part) for to, part in enumerate(parts) if to != root], [])
+        else:
+            messages.swap([], [(root, values)])
+
+    def finish() -> None:
+        store(tensor, in_shape(values, tensor))
+
+    call = Call("scatter", (("src", members.ranks[root]),), (layout_of(tensor),))
+    return run(members, call, move, finish, [tensor], async_op)
+
+
+@effect
+def all_to_all(
+    output_tensor_list: list[engine.Tensor],
+    input_tensor_list: Sequence[engine.Tensor],
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Entry r of the inputs goes to rank r; entry s of the outputs comes from rank s. Shapes may differ by pair."""
+    members = members_of("all_to_all", group)
+    if members is None:
+        return None
+    check_list("all_to_all", "output_tensor_list", output_tensor_list, members)
+    check_list("all_to_all", "input_tensor_list", input_tensor_list, members)
+    mine = members.rank
+    sends = [elements(part) for part in input_tensor_list]
+    receives = [np.empty(part.numel(), part.dtype.numpy) for part in output_tensor_list]
+
+    def finish() -> None:
+        if sends[mine].shape == receives[mine].shape:
+            receives[mine] = sends[mine]
+        for target, values in zip(output_tensor_list, receives, strict=True):
+            store(target, in_shape(values, target))
+
+    call = Call(
+        "all_to_all",
+        sends=tuple(layout_of(part) for part in input_tensor_list),
+        expects=tuple(layout_of(part) for part in output_tensor_list),
+    )
+    if members.size() == 1 and call.sends != call.expects:
+        raise ValueError(f"all_to_all: expected an output like the input, {call.sends[0]}, got {call.expects[0]}")
+    return run(members, call, _swap_all(members, sends, receives), finish, list(output_tensor_list), async_op)
+
+
+@effect
+def all_to_all_single(
+    output: engine.Tensor,
+    input: engine.Tensor,
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Rows of `input` go to the ranks in turn, `input_split_sizes` of them to each; `output` is filled likewise.
+
+    Without sizes all ranks get equally many. Raises RuntimeError for sizes that do not add up, as PyTorch does.
+    """
+    members = members_of("all_to_all_single", group)
+    if members is None:
+        return None
+    check_tensor("all_to_all_single", output, written=True)
+    check_tensor("all_to_all_single", input)
+    sends = _split_rows(input, input_split_sizes, members)
+    outputs = _split_rows(output, output_split_sizes, members)
+    receives = [np.empty(part.size, part.dtype) for part in outputs]
+    mine = members.rank
+
+    def finish() -> None:
+        receives[mine] = sends[mine].reshape(-1)
+        rows = [values.reshape(part.shape) for values, part in zip(receives, outputs, strict=True)]
+        store(output, np.concatenate(rows).reshape(tuple(output.shape)))
+
+    call = Call(
+        "all_to_all_single",
+        sends=tuple(layout_of(engine.from_numpy(part), "rows") for part in sends),
+        expects=tuple(layout_of(engine.from_numpy(np.ascontiguousarray(part)), "rows") for part in outputs),
+    )
+    if members.size() == 1 and call.sends != call.expects:
+        raise ValueError(f"all_to_all_single: expected an output of {call.sends[0]}, got {call.expects[0]}")
+    flat = [part.reshape(-1) for part in sends]
+    return run(members, call, _swap_all(members, flat, receives), finish, [output], async_op)
+
+
+def _rows_with_own(tensor: engine.Tensor, members: ProcessGroup) -> np.ndarray:
+    """Room for the elements of all ranks, (ranks, count), with this rank's in place."""
+    own = elements(tensor)
+    rows = np.empty((members.size(), own.size), own.dtype)
+    rows[members.rank] = own
+    return rows
+
+
+def _split_rows(tensor: engine.Tensor, sizes: list[int] | None, members: ProcessGroup) -> list[np.ndarray]:
+    """Row-major parts of a tensor along its first dimension, one a rank."""
+    ranks, length = members.size(), tensor.shape[0] if tensor.dim() else 1
+    array = np.ascontiguousarray(tensor.detach().cpu().numpy()).reshape(length, *tensor.shape[1:])
+    if not sizes:
+        if length % ranks:
+            raise RuntimeError(
+                f"all_to_all_single: Tensor's dim 0 does not divide equally across group size: {length} and {ranks}"
+            )
+        sizes = [length // ranks] * ranks
+    if len(sizes) != ranks:
+        raise RuntimeError(f"all_to_all_single: Number of tensor splits not equal to group size: {sizes} and {ranks}")
+    if sum(sizes) != length or min(sizes) < 0:
+        raise RuntimeError(f"all_to_all_single: Split sizes doesn't match total dim 0 size: {sizes} and {length}")
+    ends = np.cumsum(sizes)
+    return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _swap_all(members: ProcessGroup, sends: list[np.ndarray], receives: list[np.ndarray]) -> Callable[[Messages], None]:
+    def move(messages: Messages) -> None:
+        others = [rank for rank in range(members.size()) if rank != members.rank]
+        messages.swap([(rank, sends[rank]) for rank in others], [(rank, receives[rank]) for rank in others])
+
+    return move

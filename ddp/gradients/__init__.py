@@ -1,0 +1,23 @@
+"""A gradient's way from backward to `.grad`.
+
+Read in this order: reference (the oracle), plan, bucket, listening, reducer.
+"""
+
+from ddp.gradients.bucket import Bucket, Stage
+from ddp.gradients.grad_bucket import GradBucket, Hook, check_hook
+from ddp.gradients.plan import BucketLayout, compute_bucket_assignment, plan_buckets
+from ddp.gradients.reducer import Reducer
+from ddp.gradients.reference import average_gradients
+
+__all__ = [
+    "Bucket",
+    "BucketLayout",
+    "GradBucket",
+    "Hook",
+    "Reducer",
+    "Stage",
+    "average_gradients",
+    "check_hook",
+    "compute_bucket_assignment",
+    "plan_buckets",
+]

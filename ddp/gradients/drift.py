@@ -1,0 +1,168 @@
+"""Are the replicas still one model? Every bucket's header says where its rank is; ranks that differ are named.
+
+A rank says of itself: its step (forwards in training mode so far, or a job's step), the learning rates of the
+optimizers that have stepped its parameters, and a checksum of a part of the parameters, another part in each step, so
+that in one round all of them had their turn. These become one number x. A header carries 1, x and x * x, which are
+summed with it: all x were equal exactly where n times the sum of squares is the square of the sum. So nothing is sent
+that would not be sent anyway, and every rank learns of it in the same bucket; only then do they tell each other the
+details.
+
+Parameters on a GPU are left out: a checksum would have to wait for the device.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+
+import engine
+from ddp.transport.headers import Header
+from engine.memory.flat import flat_view
+from engine.optim import Optimizer
+
+# Bytes of a part, and tensors. The checksum of 64 KiB takes 6 µs, that of a small tensor 2.
+_PART_BYTES = 1 << 16
+_PART_TENSORS = 2
+_MOST_PARTS = 1000  # of larger models parts are larger
+_EXACT_BITS = 53  # of a float64's integers
+_AT_MOST = 5  # differences that an error lists
+
+
+class Piece(NamedTuple):
+    """Of one parameter: bytes [begin, end) of its memory."""
+
+    parameter: int
+    begin: int
+    end: int
+
+
+class Statement(NamedTuple):
+    """Where a rank is, in one backward."""
+
+    step: int
+    rates: tuple[float, ...]
+    sums: tuple[tuple[str, int], ...]
+    """Name and checksum of the parameters in this step's part."""
+
+
+class Drift:
+    """What one rank says of its replica, and what it hears of the others'.
+
+    parameters: (name, parameter), alike on every rank. voices: how many statements are summed, at most. step: gives the
+    number that should be the same on all ranks. turns_by_step: whether it also says whose turn it is, not the number of
+    statements. raises: whether a drift is an error, or only a warning.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[tuple[str, engine.Tensor]],
+        voices: int,
+        step: Callable[[], int],
+        turns_by_step: bool,
+        raises: bool,
+    ) -> None:
+        self.raises = raises
+        self._names = [name for name, _ in parameters]
+        self._parameters = [parameter for _, parameter in parameters]
+        self._step = step
+        self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._ids = {id(parameter) for parameter in self._parameters}
+        self.parts = _plan([parameter.nbytes if parameter.device.type == "cpu" else 0 for _, parameter in parameters])
+        """What is looked at in the first, second, ... step of a round."""
+        self._turn = -1
+        self._turns_by_step = turns_by_step
+        self._mask = (1 << (_EXACT_BITS - voices.bit_length()) // 2) - 1
+        self.said = Statement(0, (), ())
+        """The last one of this rank."""
+
+    def note(self, optimizer: Optimizer) -> None:
+        """It is about to step. If it steps parameters of this replica, its learning rates are to be alike."""
+        if optimizer not in self._optimizers and any(
+            id(parameter) in self._ids for group in optimizer.param_groups for parameter in group["params"]
+        ):
+            self._optimizers.add(optimizer)
+
+    def state(self) -> tuple[float, float, float]:
+        """Of this rank now, as a header carries it; the next part's turn comes."""
+        rates = {float(group["lr"]) for each in self._optimizers for group in each.param_groups if "lr" in group}
+        step = self._step()
+        self._turn = step if self._turns_by_step else self._turn + 1
+        part = self.parts[self._turn % len(self.parts)] if self.parts else []
+        sums = tuple(
+            (self._names[piece.parameter], _checksum(self._parameters[piece.parameter], piece)) for piece in part
+        )
+        self.said = Statement(step, tuple(sorted(rates)), sums)
+        numbers = (self.said.step, *(total for _, total in sums))
+        text = struct.pack(f"<{len(numbers)}Q{len(rates)}d", *numbers, *self.said.rates)
+        number = zlib.crc32(text) & self._mask
+        return 1.0, number, number * number
+
+
+def is_in(told: Header) -> bool:
+    """Whether a header that was summed tells of different statements."""
+    return int(told.voices) * int(told.squares) != int(told.states) ** 2
+
+
+def in_words(everyones: Sequence[Statement]) -> str:
+    """Who differs from most others (or from rank 0), and in what."""
+    problems = [
+        f"{who} at step {step}, others at step {usual}"
+        for who, step, usual in _others([each.step for each in everyones])
+    ]
+    problems += [
+        f"{who} with learning rate {_plain(rates)}, others with {_plain(usual)}"
+        for who, rates, usual in _others([each.rates for each in everyones])
+    ]
+    for name in dict.fromkeys(name for each in everyones for name, _ in each.sums):
+        found = _others([dict(each.sums).get(name) for each in everyones])
+        problems += [f"{who} with another value of parameter {name}" for who, _, _ in found]
+    more = f", and {len(problems) - _AT_MOST} more" if len(problems) > _AT_MOST else ""
+    return "; ".join(problems[:_AT_MOST]) + more
+
+
+def _others(found: list[Any]) -> list[tuple[str, Any, Any]]:
+    """The ranks with another value than most, that value, and the usual one; of equally frequent ones the first."""
+    usual = max(found, key=found.count)
+    ranks: dict[Any, list[int]] = {}
+    for rank, value in enumerate(found):
+        if value != usual:
+            ranks.setdefault(value, []).append(rank)
+    return [
+        (f"rank {each[0]}" if len(each) == 1 else f"ranks {', '.join(map(str, each))}", value, usual)
+        for value, each in ranks.items()
+    ]
+
+
+def _plain(rates: tuple[float, ...]) -> str:
+    return ", ".join(f"{each:g}" for each in rates) or "none yet"
+
+
+def _plan(sizes: Sequence[int]) -> list[list[Piece]]:
+    """Parts of all tensors of these sizes in bytes."""
+    most = max(_PART_BYTES, -(-sum(sizes) // _MOST_PARTS) // 8 * 8)
+    parts: list[list[Piece]] = []
+    part: list[Piece] = []
+    room = most
+    for index, size in enumerate(sizes):
+        for begin in range(0, size, most):
+            end = min(begin + most, size)
+            if part and (end - begin > room or len(part) == _PART_TENSORS):
+                parts.append(part)
+                part, room = [], most
+            part.append(Piece(index, begin, end))
+            room -= end - begin
+    return [*parts, part] if part else parts
+
+
+def _checksum(parameter: engine.Tensor, piece: Piece) -> int:
+    """The sum of the words of a piece of memory: another one wherever one bit is another."""
+    flat = parameter._array.reshape(-1) if parameter._array.flags.c_contiguous else flat_view(parameter)
+    if flat is None:
+        flat = np.ascontiguousarray(parameter.detach().numpy()).reshape(-1)
+    size = piece.end - piece.begin
+    word = np.uint64 if size % 8 == 0 else np.uint32 if size % 4 == 0 else np.uint8
+    memory = np.ndarray((size // word().itemsize,), word, flat, piece.begin)
+    return int(np.add.reduce(memory, dtype=np.uint64))

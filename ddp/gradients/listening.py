@@ -1,0 +1,110 @@
+"""How the engine tells a Reducer of gradients: a listener on each parameter, which counts its bucket down."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary, finalize, ref
+
+import engine
+from ddp.gradients.bucket import Bucket, Stage
+from ddp.gradients.order import GradientOrder
+from engine.autograd import graph
+
+if TYPE_CHECKING:
+    from ddp.gradients.reducer import Reducer
+
+Listener = Callable[[bool, engine.Tensor | None], None]
+
+_owners: "WeakValueDictionary[int, Reducer]" = WeakValueDictionary()  # by id of the parameter
+
+# Gradients on a GPU come from a thread of the engine's, those in host memory from the one that called backward; but
+# Reducers and transports know one thread at a time.
+_turn = threading.RLock()
+
+
+def listen(
+    reducer: "Reducer", buckets: Sequence[Bucket], order: GradientOrder | None, as_view: bool
+) -> "finalize[[list[tuple[engine.Tensor, Listener]]], Any]":
+    """Has the engine tell this Reducer of every gradient and, with `as_view`, write it into its bucket.
+
+    An earlier Reducer of the same parameters is detached. order: notes the gradients meanwhile. Returns what ends it;
+    parameters outlive the wrapper, so it also ends with the Reducer.
+    """
+    for parameter in reducer.parameters:
+        before = _owners.get(id(parameter))
+        if before is not None and before is not reducer and any(owned is parameter for owned in before.parameters):
+            before.taken_over = True
+            before.detach()
+        _owners[id(parameter)] = reducer
+    listeners: list[tuple[engine.Tensor, Listener]] = []
+    threads = any(parameter.is_cuda for owner in set(_owners.values()) for parameter in owner.parameters)
+    for bucket in buckets:
+        for slot, (parameter, view) in enumerate(bucket.members):
+            listener = _listener(reducer, bucket, slot)
+            if threads:
+                listener = _in_turn(listener)
+            if order is not None:
+                listener = order.noting(bucket.indices[slot], listener)
+            graph.listen_to_gradients(parameter, listener, view if as_view else None)
+            listeners.append((parameter, listener))
+    release = finalize(reducer, _release, listeners)
+    release.atexit = False
+    return release
+
+
+def _listener(reducer: "Reducer", bucket: Bucket, slot: int) -> Listener:
+    """What the engine calls when backward has reached a parameter.
+
+    It runs once a parameter and step, so it touches nothing but the bucket: 0.25 µs where that is not full yet. The
+    Reducer is held weakly, or the parameter would keep it alive.
+    """
+    weak, fresh, flying, poll = ref(reducer), bucket.fresh, reducer.flying, reducer.poll
+    view, filling = bucket.members[slot][1], Stage.FILLING
+
+    def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
+        if arrived:
+            fresh[slot] = 1
+        if gradient is not view:
+            bucket.astray = True
+        if bucket.stage is not filling:
+            owner = weak()
+            if owner is None or not owner.admit(bucket, slot, arrived):
+                return
+        missing = bucket.missing
+        left = missing[slot] = missing[slot] - 1
+        if left < 0:  # more than expected do no harm as long as the bucket is here
+            return
+        bucket.pending = pending = bucket.pending - 1
+        if not pending:
+            _reducer(weak).start_full_buckets()
+        elif flying:
+            poll()
+
+    if bucket.streams is None:
+        return on_gradient
+    note = bucket.streams.note
+
+    def on_device_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
+        note()
+        on_gradient(arrived, gradient)
+
+    return on_device_gradient
+
+
+def _in_turn(listener: Listener) -> Listener:
+    def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
+        with _turn:
+            listener(arrived, gradient)
+
+    return on_gradient
+
+
+def _reducer(weak: "ref[Reducer]") -> "Reducer":
+    reducer = weak()
+    assert reducer is not None  # its backward is going on
+    return reducer
+
+
+def _release(listeners: list[tuple[engine.Tensor, Listener]]) -> None:
+    for parameter, listener in listeners:
+        graph.stop_listening(parameter, listener)

@@ -1,0 +1,586 @@
+"""DistributedDataParallel: one model, a replica on every rank, gradients averaged during backward."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
+from typing import Any
+
+import engine
+import engine.nn as nn
+from ddp import replicas
+from ddp.execution import Call, run
+from ddp.gradients.drift import Drift
+from ddp.gradients.plan import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
+from ddp.gradients.reducer import Reducer
+from ddp.groups.group import ProcessGroup, resolve
+from ddp.hooks import Hook, check_hook
+from ddp.hooks.post_local_sgd import PostLocalSGDState
+from ddp.replicas import placement
+from ddp.replicas.agreement import Replica, check_replicas
+from ddp.replicas.contents import Contents, layouts
+from ddp.training.hook_types import BuiltinCommHookType
+from ddp.training.job_type import JobOfShards
+from ddp.training.join import Join
+from ddp.training.logging_data import logging_data
+from ddp.training.overlapped_optimizer import StepInBackward
+from ddp.training.step_check import note_optimizer, refuse_local_gradients
+from ddp.training.uneven_batches import uneven
+from engine.capture.effects import effect
+from engine.optim import Optimizer, register_optimizer_step_pre_hook
+from engine.reports.layout_report import name_parameters
+
+_IGNORED = "_ddp_params_and_buffers_to_ignore"  # PyTorch's name of the attribute
+_MIB = 1024 * 1024
+# Compared between the ranks: one that evaluates alone would else take part in something else of the others.
+_EVALUATION = Call("taking over buffers to evaluate")
+
+
+register_optimizer_step_pre_hook(refuse_local_gradients)
+register_optimizer_step_pre_hook(note_optimizer)
+
+
+class _BufferCommHookLocation(Enum):
+    """When a hook of buffers runs; PyTorch's name."""
+
+    PRE_FORWARD = "before forward"
+    POST_FORWARD = "after forward"
+
+
+class DistributedDataParallel(nn.Module):
+    """Wraps `module` so that after backward every rank holds the mean of all ranks' gradients.
+
+    When it is made, the ranks check that their models agree (name, shape, strides and dtype of every parameter and
+    buffer; all ranks raise if not) and take over the values of rank 0. Gradients are views into buckets with their
+    parameters' strides; a bucket is summed as soon as it is full, while backward goes on (`ddp.gradients.reducer`,
+    which states the rule for accumulated and unused gradients). `engine.autograd.grad` does not reduce anything, nor
+    are gradients averaged of what `functional_call` puts in the place of parameters.
+
+    Args:
+        module: the model, on its device and in its memory format already.
+        broadcast_buffers: before each forward that records, and the first that does not after one, buffers (batch norm
+            statistics) become those of rank 0. With False they are not taken over at the start, either.
+        forward_sync_buffers: the same for the forward only, and wins over broadcast_buffers.
+        init_sync: with False making the wrapper is not collective: nothing is taken over, and the ranks' models are
+            compared at the first forward that records.
+        process_group: the ranks; default all.
+        bucket_cap_mb: MiB of a bucket; by default 25, and 1 for the first, so that communication starts early.
+        find_unused_parameters: do not wait for parameters that the loss does not depend on, so that their buckets are
+            on their way early. Without it they are noticed at the end of backward; the result is the same.
+        gradient_as_bucket_view: with False, `.grad` is memory of its own and a copy is made in and out of the bucket
+            (PyTorch's default; here the default is True).
+        static_graph: every step uses the same parameters equally often, as the first one will show; allows re-entrant
+            checkpoints that use a parameter several times.
+        delay_all_reduce_named_params: (name, parameter) of those that are summed last, in buckets of their own. PyTorch
+            asks for param_to_hook_all_reduce with it, which tells when; here that is when their gradients are there.
+        bucket_cap_mb_list: MiB of the first, second, ... bucket, the last one repeats; wins over bucket_cap_mb.
+        leave_unused: with True, `.grad` of a parameter that had no gradient on this rank stays as it is, though other
+            ranks had one (and got the mean): an optimizer skips it here, so the replicas differ from then on. Without
+            it every rank gets the mean, and a parameter is left alone where no rank used it.
+        skip_all_reduce_unused_params, batched_grad_copy: no effect: a bucket nobody used must tell so in its header,
+            and gradients are not copied.
+        on_drift: every backward compares between the ranks how many forwards they have trained, the learning rates of
+            their optimizers, and a part of the parameters, all of them in turn (`ddp.gradients.drift`). What differs is
+            an "error" on every rank, or a "warn"ing on rank 0, with rank, tensor and step; "ignore" does not compare.
+            An optimizer that steps under `no_sync` ends it.
+        job: the gradients of each step are those of its shards, summed to the same bits by any number of ranks; see
+            `ddp.Job`.
+        device_ids: [the GPU of the module], from then on inputs of `forward` are moved there; by default they are
+            left where they are. A module in host memory takes none.
+        output_device, dim, check_reduction, mixed_precision, device_mesh: PyTorch's, of which only the defaults have a
+            meaning here (output_device may be the module's GPU, too).
+
+    Raises, on every rank: RuntimeError when no parameter requires grad or a DistributedDataParallel is inside;
+    ValueError when models or options differ between ranks, and for device_ids, mixed_precision or a device_mesh.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: ProcessGroup | None = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = True,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Iterable[tuple[str, nn.Parameter]] | None = None,
+        param_to_hook_all_reduce: nn.Parameter | None = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: list[float] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+        *,
+        job: JobOfShards | None = None,
+        leave_unused: bool = False,
+        on_drift: str = "error",
+    ) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"DistributedDataParallel: expected a Module, got {type(module).__name__}")
+        self.process_group = resolve(process_group)
+        self.module = module
+        self.job = job
+        self.leave_unused = leave_unused
+        if None not in (broadcast_buffers, forward_sync_buffers) and broadcast_buffers != forward_sync_buffers:
+            warnings.warn(
+                f"DistributedDataParallel: forward_sync_buffers={forward_sync_buffers} wins over "
+                f"broadcast_buffers={broadcast_buffers}; pass one of them",
+                stacklevel=2,
+            )
+        self._start_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
+        self.broadcast_buffers = self._start_buffers if forward_sync_buffers is None else forward_sync_buffers
+        self.bucket_cap_mb = bucket_cap_mb
+        self.bucket_cap_mb_list = list(bucket_cap_mb_list or ())
+        self.find_unused_parameters = find_unused_parameters
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.static_graph = static_graph
+        self.require_backward_grad_sync = True
+        self.gradient_weight = 1.0
+        self.forwards = 0  # that recorded, so far
+        self.on_drift = on_drift
+        self._trained = 0  # of them, those in training mode since the Reducer was made
+        self.around_forward: Callable[[], AbstractContextManager[object]] | None = None  # of whoever watches
+        self._buffers_differ = False  # since a forward that recorded
+        self._joining: Join | None = None
+        self._batches: uneven[Any] | None = None
+        self._standing_in = False  # for want of data: this rank's gradients do not count
+        self._buffer_hook: tuple[Any, Callable[..., Any], _BufferCommHookLocation] | None = None
+        self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
+        self._contents = Contents(module, self.parameters_to_ignore)
+        self._delayed = [name for name, _ in delay_all_reduce_named_params or ()]
+        self.device_ids, problem = placement.read(module, device_ids, output_device)
+        only_defaults = {
+            "mixed_precision": mixed_precision,
+            "device_mesh": device_mesh,
+        }
+        problem = problem or self._problem(only_defaults, param_to_hook_all_reduce is not None)
+        problem = problem or (None if job is None else job.problem(self))
+        if self.device_ids is not None and problem is None:
+            self.register_forward_pre_hook(placement.Mover(self.device_ids[0]), with_kwargs=True)
+        if problem is not None and not init_sync:
+            raise problem
+        self.reducer: Reducer | None = self._agree(init_sync, problem) if init_sync or job is not None else None
+        if job is not None:
+            job.enter(self)
+
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(
+        module: nn.Module, params_and_buffers_to_ignore: Iterable[str]
+    ) -> None:
+        """Leaves these out when `module` is wrapped: they stay as they are on each rank. Names as in `state_dict`."""
+        setattr(module, _IGNORED, list(params_and_buffers_to_ignore))
+
+    # --- making one ---------------------------------------------------------------------------------------------------
+
+    def _agree(self, init_sync: bool, problem: Exception | None) -> Reducer:
+        """Collective: check that the ranks agree, take over rank 0's values if wanted, and make the Reducer."""
+        try:
+            check_replicas(self._describe(problem, init_sync), self.process_group.exchange)
+        except RuntimeError:
+            if problem is not None:
+                raise problem from None
+            raise
+        if init_sync:
+            replicas.copy_from(0, self._contents.tensors(self._start_buffers), self.process_group)
+        return self._make_reducer()
+
+    def _problem(self, only_defaults: dict[str, Any], hooked: bool) -> Exception | None:
+        """What is wrong on this rank. only_defaults: arguments that must be None."""
+        name = "DistributedDataParallel"
+        if hooked != bool(self._delayed):
+            return ValueError(
+                f"{name}: delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time."
+            )
+        missing = set(self._delayed) - {path for path, _ in self._contents.trainable()}
+        if missing:
+            return ValueError(f"{name}: delay_all_reduce_named_params names no trainable parameter {min(missing)!r}")
+        if any(value is not None for value in only_defaults.values()):
+            given = ", ".join(argument for argument, value in only_defaults.items() if value is not None)
+            return ValueError(
+                f"{name}: {given} given, but mixed_precision has no meaning here (use autocast), nor has device_mesh "
+                "(pass process_group)"
+            )
+        if any(isinstance(child, DistributedDataParallel) for child in self.module.modules()):
+            return RuntimeError(f"{name}: the module is, or contains, a {name} already; wrap it once, outermost")
+        if self.on_drift not in ("error", "warn", "ignore"):
+            return ValueError(f"{name}: expected on_drift 'error', 'warn' or 'ignore', got {self.on_drift!r}")
+        for cap in (*self.bucket_cap_mb_list, 1 if self.bucket_cap_mb is None else self.bucket_cap_mb):
+            if cap <= 0:
+                return ValueError(f"{name}: expected a positive bucket_cap_mb, got {cap}")
+        if not self._contents.trainable():
+            return RuntimeError(
+                f"{name} is not needed when a module doesn't have any parameter that requires a gradient."
+            )
+        return placement.check(self._contents.trainable())
+
+    def _describe(self, problem: Exception | None, init_sync: bool) -> Replica:
+        options = {
+            name: getattr(self, name)
+            for name in (
+                "bucket_cap_mb",
+                "bucket_cap_mb_list",
+                "broadcast_buffers",
+                "gradient_as_bucket_view",
+                "static_graph",
+                "on_drift",
+                "_delayed",
+            )
+        }
+        return Replica(
+            str(problem or ""),
+            options | {"init_sync": init_sync, "num_shards": self.job and self.job.num_shards},
+            layouts(self._contents.parameters()),
+            layouts(self._contents.trainable()),
+            layouts(self._contents.buffers()),
+        )
+
+    def _make_reducer(self) -> Reducer:
+        """Collective: the Reducer, and what `forward` needs to know of the module."""
+        trainable = self._contents.trainable()
+        name_parameters(trainable)
+        self._contents.note()
+        group, devices = self.process_group, placement.devices(trainable)
+        transports = {where: group.transport if self.job else group.transport_on(where) for where in devices}
+        with self.process_group.meeting("the making of gradient buckets"):
+            reducer = Reducer(
+                trainable,
+                {device: transport.independent() for device, transport in transports.items()},
+                self.bucket_limits(),
+                self.gradient_as_bucket_view,
+                self.find_unused_parameters,
+                self.static_graph,
+                [parameter for name, parameter in trainable if name in self._delayed],
+                self.process_group.exchange if self.process_group.size() > 1 else None,
+                None if self.job is None else self.job.num_shards,
+                self.leave_unused,
+            )
+        reducer.synchronize = self.require_backward_grad_sync
+        reducer.weight = self.gradient_weight
+        if self.on_drift != "ignore" and group.size() > 1 and not self.leave_unused:
+            voices = group.size() if self.job is None else self.job.num_shards
+            self._trained = 0  # it is compared in this group from now on
+            reducer.drift = Drift(trainable, voices, self._step, self.job is not None, self.on_drift == "error")
+        self.process_group.models += 1
+        reducer.watch(self.process_group.subchannel(f"the gradients of model {self.process_group.models}"))
+        return reducer
+
+    def _step(self) -> int:
+        """A number that is the same on all ranks in one backward."""
+        return self._trained if self.job is None else self.job.step
+
+    def bucket_limits(self) -> list[int]:
+        """Bytes of the first, second, ... bucket."""
+        if self.bucket_cap_mb_list:
+            return [int(cap * _MIB) for cap in self.bucket_cap_mb_list]
+        return [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES] if self.bucket_cap_mb is None else [int(self.bucket_cap_mb * _MIB)]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name != "module" and hasattr(self.module, name):
+                advice = f"the wrapped module has it: use .module.{name}"
+                raise AttributeError(f"'DistributedDataParallel' object has no attribute '{name}'; {advice}") from None
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: everything but what belongs to this process."""
+        if self.process_group is not resolve(None):
+            raise RuntimeError(
+                "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
+                "when you have called init_process_group and have not passed process_group argument to DDP constructor"
+            )
+        local = ("reducer", "process_group", "_contents")
+        state = {name: value for name, value in self.__dict__.items() if name not in local}
+        return state | {
+            "_joining": None,
+            "_batches": None,
+            "_standing_in": False,
+            "_buffer_hook": None,
+            "_buffers_differ": False,
+            "around_forward": None,
+            "job": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The ranks join at the first forward that records: one of them may have made a copy for itself."""
+        self.__dict__.update(state)
+        self.process_group = resolve(None)
+        self._contents = Contents(self.module, self.parameters_to_ignore)
+        self.reducer = None
+
+    # --- using it -----------------------------------------------------------------------------------------------------
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        """Runs the module.
+
+        It is collective where it takes over buffers: every forward that records outside of `no_sync`, and the first
+        one without gradients after such a one (an evaluation; on one rank only, call `module` itself). So is the
+        forward after a parameter was unfrozen, which has to be done on all ranks alike.
+        Raises RuntimeError when a parameter was exchanged since the module was wrapped: nobody would average its
+        gradients.
+        """
+        if self.around_forward is not None:
+            with self.around_forward():
+                return self._forward(*inputs, **keywords)
+        return self._forward(*inputs, **keywords)
+
+    def _forward(self, *inputs: Any, **keywords: Any) -> Any:
+        module = self.module
+        if engine.is_grad_enabled():
+            self._prepare()
+        elif self._buffers_differ:
+            self._make_buffers_equal()
+        if self._buffer_hook is None:
+            return module(*inputs, **keywords)
+        self._run_buffer_hook(_BufferCommHookLocation.PRE_FORWARD)
+        outputs = module(*inputs, **keywords)
+        self._run_buffer_hook(_BufferCommHookLocation.POST_FORWARD)
+        return outputs
+
+    @effect
+    def _prepare(self) -> None:
+        self.forwards += 1
+        self._trained += self.module.training
+        reducer = self.live_reducer()
+        if reducer.taken_over:
+            raise RuntimeError("DistributedDataParallel: the module was wrapped again since; use the later wrapper")
+        unfrozen = self._contents.check()
+        if reducer.failed:
+            reducer.recover()
+        if unfrozen:
+            check_replicas(self._describe(None, False), self.process_group.exchange)
+            self.renew_reducer()
+        synchronize = self.require_backward_grad_sync
+        self._buffers_differ = synchronize and self._shares_buffers()
+        buffers = self._buffers_differ
+        root = 0
+        if self._joining is not None:
+            root = self._joining.before_step(synchronize, buffers).active - 1
+        elif self._batches is not None and buffers:
+            root = self._batches.root()
+        if buffers:
+            if not self.module.training:
+                run(self.process_group, _EVALUATION)
+            replicas.copy_from(root, self._contents.current_buffers(), self.process_group)
+
+    def _shares_buffers(self) -> bool:
+        """Whether forward makes buffers equal. A job does so after its shards."""
+        return (
+            self.broadcast_buffers and self._contents.has_buffers() and self._buffer_hook is None and self.job is None
+        )
+
+    @effect
+    def _make_buffers_equal(self) -> None:
+        """Collective: before a forward without gradients, what forwards that recorded have done to them."""
+        self._buffers_differ = False
+        if self._joining is None and self._shares_buffers():
+            run(self.process_group, _EVALUATION)
+            root = 0 if self._batches is None else self._batches.root()
+            replicas.copy_from(root, self._contents.current_buffers(), self.process_group)
+
+    def live_reducer(self) -> Reducer:
+        """The Reducer; collective where this wrapper was unpickled or copied and has none yet."""
+        if self.reducer is None:
+            self.reducer = self._agree(False, None)
+        return self.reducer
+
+    def set_gradient_weight(self, weight: float) -> None:
+        """How much this rank's gradients count from now on: the mean is sum(weight * gradient) / sum(weight).
+
+        With the number of its samples (or tokens) as weight, ranks whose batches differ in size get what one process
+        would get on all samples together. A rank of weight 0 takes part and contributes nothing.
+        Raises ValueError unless the weight is finite and at least 0; and backward, on every rank, if all are 0.
+        """
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"set_gradient_weight: expected a finite weight of at least 0, got {weight}")
+        if self.job is not None and weight != int(weight):
+            raise ValueError(
+                f"set_gradient_weight: in a job weights are whole numbers (of samples, or tokens), whose sum does not "
+                f"depend on who adds them; got {weight}"
+            )
+        self.gradient_weight = float(weight)
+        if self.reducer is not None and not self._standing_in:
+            self.reducer.weight = self.gradient_weight
+
+    def register_comm_hook(self, state: Any, hook: Hook) -> None:
+        """Collective: from now on `hook(state, bucket)` reduces every bucket of gradients; see `ddp.hooks`.
+
+        A copy of the wrapper (pickle, deepcopy) does not have the hook.
+        Raises TypeError unless `hook` can be called; ValueError for annotations that contradict `ddp.hooks`;
+        RuntimeError when there is one already.
+        """
+        check_hook(hook)
+        if self.job is not None:
+            raise ValueError(
+                "register_comm_hook: in a job gradients are summed by shards, so that the number of ranks does not "
+                "matter; a hook knows ranks only. Leave out the hook, or job="
+            )
+        reducer = self.live_reducer()
+        reducer.register_hook(state, hook)
+        if isinstance(state, PostLocalSGDState):
+            reducer.drift = None  # replicas differ between two averages
+
+    def overlap(self) -> dict[str, float]:
+        """How much of the last backward's communication was hidden behind it: see `Reducer.overlap`."""
+        if self.reducer is None:
+            raise RuntimeError("DistributedDataParallel: this copy has not trained yet, so there is nothing to tell")
+        return self.reducer.overlap()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside only accumulate local gradients; the next one outside averages the sums.
+
+        What counts is where backward runs (in PyTorch, where forward ran).
+        """
+        before = self.require_backward_grad_sync
+        self._set_sync(False)
+        try:
+            yield
+        finally:
+            self._set_sync(before)
+
+    @contextmanager
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Iterator[None]:
+        """Around a training loop whose number of batches differs between ranks: who is through waits for the others.
+
+        Waiting ranks take part in the others' steps (one backward a forward) with zeros; in the end all have the model
+        of the highest rank that took the last step. With `divide_by_initial_world_size=False` gradients are divided by
+        the number of ranks that have data, not of all. With `throw_on_early_termination` every rank raises RuntimeError
+        as soon as one is through. An exception inside is passed on at once.
+
+        The optimizers of waiting ranks do not step, so states that they keep differ afterwards, as in PyTorch:
+        `ddp.uneven` has neither that flaw nor a context.
+        """
+        if not enable:
+            yield
+            return
+        if self.job is not None:
+            raise ValueError("join: the shards of a job have equally many batches on every rank (ddp.ShardSampler)")
+        reducer = self.live_reducer()
+        joining = self._joining = Join(self.process_group, throw_on_early_termination)
+        reducer.drift, drift = None, reducer.drift  # who waits does not step
+        try:
+            yield
+        finally:
+            self._joining = None
+        if reducer.failed:  # and caught inside: the others wait for it, not for a vote
+            reducer.recover()
+        weight = reducer.weight if divide_by_initial_world_size else 0.0
+        while (vote := joining.before_shadow_step()) is not None:
+            if vote.buffers:
+                replicas.copy_from(vote.active - 1, self._contents.current_buffers(), self.process_group)
+            if vote.synchronize:
+                reducer.shadow(weight)
+        if joining.root is not None:
+            replicas.copy_from(joining.root, self._contents.tensors(self.broadcast_buffers), self.process_group)
+            self._trained = self.process_group.exchange(self._trained)[joining.root]
+        reducer.drift = drift
+
+    @effect
+    def _set_sync(self, synchronize: bool) -> None:
+        self.require_backward_grad_sync = synchronize
+        if self.reducer is not None:
+            self.reducer.synchronize = synchronize
+
+    # --- for ddp.uneven and ddp.Job -----------------------------------------------------------------------------------
+
+    def follow_batches(self, batches: "uneven[Any] | None") -> None:
+        """Take buffers over from the rank that `batches` says, not from rank 0."""
+        self._batches = batches
+
+    def stand_in(self, stands_in: bool) -> None:
+        """Whether this rank has no data: then its gradients weigh nothing, but for what was accumulated before."""
+        self._standing_in = stands_in
+        reducer = self.live_reducer()
+        reducer.weight = self.gradient_weight if not stands_in or reducer.local_gradients() else 0.0
+
+    def current_buffers(self) -> list[engine.Tensor]:
+        """Those that are not ignored, as they are now."""
+        return self._contents.current_buffers()
+
+    def renew_reducer(self) -> None:
+        """Collective: buckets made anew, as the job or the process group asks for them now."""
+        before = self.live_reducer()
+        before.detach()
+        self.reducer = self._make_reducer()
+        self.reducer.succeed(before)
+
+    def take_over_buffers(self, root: int) -> None:
+        """Collective: the buffers of one rank become those of all, if they are to be alike."""
+        if self.broadcast_buffers:
+            replicas.copy_from(root, self._contents.current_buffers(), self.process_group)
+
+    # --- PyTorch's names for advanced use -----------------------------------------------------------------------------
+
+    def _set_static_graph(self) -> None:
+        """As `static_graph=True`. Raises RuntimeError after the first backward."""
+        self.live_reducer().set_static()
+        self.static_graph = True
+
+    def _register_buffer_comm_hook(
+        self,
+        state: Any,
+        hook: Callable[[Any, dict[str, engine.Tensor]], Any],
+        comm_hook_location: _BufferCommHookLocation = _BufferCommHookLocation.POST_FORWARD,
+    ) -> None:
+        """`hook(state, {name: buffer})` takes the place of the broadcast, before or after each synchronised forward.
+
+        It may return a Future or a list of them, which are waited for at once.
+        """
+        if not callable(hook):
+            raise TypeError("DistributedDataParallel: the hook of buffers must be callable")
+        if self.job is not None:
+            raise ValueError("DistributedDataParallel: in a job buffers are those of shard 0, so they have no hook")
+        self._buffer_hook = state, hook, comm_hook_location
+
+    @effect
+    def _run_buffer_hook(self, location: _BufferCommHookLocation) -> None:
+        assert self._buffer_hook is not None
+        state, hook, wanted = self._buffer_hook
+        if location is not wanted or not engine.is_grad_enabled() or not self.require_backward_grad_sync:
+            return
+        found = hook(state, dict(self._contents.buffers()))
+        for future in found if isinstance(found, list | tuple) else [found]:
+            if future is not None:
+                future.wait()
+
+    def _register_builtin_comm_hook(self, comm_hook_type: BuiltinCommHookType) -> None:
+        """Collective: `register_comm_hook` of one of the hooks that PyTorch has in C++."""
+        self.register_comm_hook(self.process_group, comm_hook_type.hook)
+
+    def _register_fused_optim(
+        self, optim: type[Optimizer], *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
+    ) -> StepInBackward:
+        """`ddp.step_in_backward` with a new optimizer `optim(parameters, *args, **kwargs)`."""
+        chosen = list(self.parameters() if optim_params is None else optim_params)
+        return StepInBackward(optim([p for p in chosen if p.requires_grad], *args, **kwargs), self)
+
+    def _update_process_group(self, new_process_group: ProcessGroup) -> None:
+        """Collective in the new group: from now on gradients are averaged over its ranks."""
+        if self.job is not None:
+            raise ValueError("_update_process_group: the ranks of a job are those of its process group")
+        self.live_reducer()
+        self.process_group = new_process_group
+        self.renew_reducer()
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        """See `ddp.training.logging_data`."""
+        return logging_data(self)
+
+    def _remove_autograd_hooks(self) -> None:
+        """Gradients are local from now on; the module may be wrapped again."""
+        self.live_reducer().detach()

@@ -1,0 +1,351 @@
+"""A rank that waits too long for the others says whom it waits for and where those are; when that is hopeless, it ends
+the job.
+
+A thread on every rank looks twice a second at what its main thread does (`ddp.watching.progress`) and writes it, with
+the Python stack, to a page that all ranks can read (`ddp.watching.board`). When its own main thread has waited for a
+while it reads the others' pages:
+
+* A rank that is waited for **has ended** (`sys.exit` on one rank only, say): the job is ended.
+* Ranks **wait for one another**, in different collectives, a bucket of gradients or messages: the job is ended.
+* **A host is lost**: none of its ranks was heard of for a minute (`init_process_group(host_timeout=...)`), and its
+  kernel does not acknowledge what is sent to it (`ddp.watching.sockets`). It is named; the job is ended or goes on, as
+  asked.
+* **Soft timeout**: after a minute, or half the group's timeout if that is less, it prints who is late, in which
+  collective or bucket, and the Python stack there; then again whenever the time has doubled.
+* **Hard timeout**, that of the group (`init_process_group(timeout=...)`, 30 minutes): the same, and the job is ended.
+
+Of all that wait for the same and answer, the lowest rank speaks. The hot path writes two Python attributes a collective
+(or bucket).
+
+It watches from `init_process_group` to the end of the process. There the ranks wait for one another before MPI ends,
+for as long as those that are late do something: who does not answer is given the default group's timeout. What comes
+before it is watched by `ddp.watching.starting`.
+"""
+
+import atexit
+import json
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddp.watching import progress
+from ddp.watching.board import PAGE_TEXT, Board
+from ddp.watching.last_resort import end_this_host
+from ddp.watching.progress import DEFAULT_TIMEOUT, Channel, begin_wait, end_wait
+from ddp.watching.sockets import unacknowledged
+from ddp.watching.verdict import (
+    Place,
+    Record,
+    Waiting,
+    describe_awaited,
+    describe_gone,
+    describe_lost,
+    describe_ranks,
+    describe_wait,
+    gone_ranks,
+    speaker,
+    stuck_ranks,
+)
+from ddp.world import bootstrap
+from ddp.world.ranks import name_ranks
+from engine.calls import listening
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_PERIOD = 0.5  # seconds between looks; one costs 10 µs, and 6 µs for each page that is read
+_PATIENCE = 1.0  # seconds of waiting that are nothing to look into
+SOFT = 60.0  # seconds until the first report; Horovod's number, too
+_SILENT = 3.0  # seconds without an answer, which another node's rank may take to read its page; more are told
+_END = 0.01  # seconds between looks whether all ranks have come to the end
+_FRAMES = 20  # of a stack, the innermost
+# Not all of engine: where a rank computes is worth telling.
+OWN_CODE = (os.path.dirname(os.path.dirname(__file__)) + os.sep, listening.__file__)
+
+Records = dict[int, Record]
+
+
+class Lost(NamedTuple):
+    """What is to happen when a host is lost: after so many seconds, and whether the job is ended."""
+
+    after: float
+    ends: bool
+
+
+class Watchdog:
+    """See the module. Making one is collective. comm: the world, which is duplicated."""
+
+    def __init__(self, comm: "MPI.Intracomm") -> None:
+        self._comm = comm.Dup()
+        self._end = Channel("the end of the job", tuple(range(comm.size)))
+        self.rank = comm.rank
+        self.lost = Lost(SOFT, True)
+        self.timeout = DEFAULT_TIMEOUT
+        whereabouts = comm.allgather((socket.gethostname(), os.getpid()))
+        self._hosts = [host for host, _ in whereabouts]
+        self._pids = [pid for _, pid in whereabouts]
+        self._board = Board(self._comm)
+        self._process = os.getpid()
+        self._next_look = 0.0
+        self._reported: tuple[object, float] | None = None  # the wait last reported, and when to do so again
+        self._hopeless: tuple[str, float] | None = None  # why nobody can go on, and since when that is known
+        self._told_lost: set[str] = set()
+        self._left: tuple[str, dict[str, int]] | None = None  # why nothing comes from here, and what had come
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ddp watchdog", daemon=True)
+        self._publish()
+        self._thread.start()
+
+    def leave(self, ended: str) -> None:
+        """This rank contributes nothing any more; `ended` says why, as in `Record`."""
+        contributed = self._left[1] if self._left is not None else _contributed()
+        self._left = ended, contributed
+        self._publish()
+
+    def come_back(self) -> None:
+        """Before the world is entered again."""
+        self._left = None
+        self._publish()
+
+    def watches(self, comm: "MPI.Intracomm") -> bool:
+        """Whether its ranks are those of `comm`, in this order."""
+        from mpi4py import MPI
+
+        return MPI.Comm.Compare(comm, self._comm) == MPI.CONGRUENT
+
+    def retire(self) -> None:
+        """This rank enters a world of other ranks. Waits for nobody; what was the world's end does not wait for it."""
+        self.leave("has left the process group")
+        self._stop.set()
+        self._thread.join()
+        _retired.append(self._comm.Ibarrier())
+
+    def end(self) -> None:
+        """Returns when all ranks have called it: whoever ends first is to be seen by the others until then."""
+        from mpi4py import MPI
+
+        if os.getpid() != self._process or MPI.Is_finalized():  # a child of ours; or the user's own end of MPI
+            return
+        self.leave("has ended")
+        everybody = self._comm.Ibarrier()
+        begin_wait(self._end, self._end.contribute(), "the end of the job")
+        while not everybody.Test():
+            time.sleep(_END)
+        end_wait()
+        self._stop.set()
+        self._thread.join()
+        self._board.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD):
+            self._publish()
+            wait, now = progress.current_wait(), time.monotonic()
+            if wait is None or not wait.channel.ranks or now - wait.since < _PATIENCE:
+                self._next_look = 0.0
+                self._board.forget()
+            elif now > self._next_look:
+                # Who waits for minutes need not look twice a second: on many ranks a look takes a while.
+                self._next_look = now + min((now - wait.since) / 10, 5.0)
+                self._look_at_the_end(wait) if wait.channel is self._end else self._look_into(wait)
+
+    def _publish(self) -> None:
+        record = _own_record(self._left)
+        text = json.dumps(record).encode()
+        if len(text) > PAGE_TEXT:  # thousands of channels, of messages between many pairs of ranks
+            text = json.dumps(record._replace(contributed=None)).encode()
+        self._board.write(text)
+
+    def _read(self, ranks: Iterable[int]) -> Records:
+        records = {rank: _parse(text) for rank in ranks if (text := self._board.read(rank)) is not None}
+        for rank in records.keys() - self._board.neighbours:
+            # Another node has another clock: what counts is for how long it has been asked in vain.
+            records[rank] = records[rank]._replace(beat=time.monotonic() - self._board.silence(rank))
+        return records
+
+    # --- when it has waited for a while -------------------------------------------------------------------------------
+
+    def _look_into(self, wait: progress.Wait) -> None:
+        records = self._read(self._board.neighbours)
+        own = records[self.rank].waiting
+        if own is None or own.since != wait.since:
+            return  # it has gone on meanwhile
+        speaks = self.rank == speaker(own, records, time.monotonic())
+        known = records
+        if speaks:
+            far = [rank for rank in self._board.others if rank not in records]
+            self._board.ask(far)
+            # Of what was read before this wait nothing follows: a rank may have left the world then, and be back.
+            records = records | self._read(rank for rank in far if self._board.answered(rank) > own.since)
+            known = self._read(far) | records
+            if self._tell_lost(known):
+                return
+            if any(rank not in records and self._board.silence(rank) < _SILENT for rank in far):
+                return  # their answers are on their way
+            speaks = self.rank == speaker(own, records, time.monotonic())
+        now = time.monotonic()
+        gone, stuck = gone_ranks(own, records), stuck_ranks(records)
+        if gone:
+            self._give_up(describe_gone(own, gone, records), speaks, known)
+        elif self.rank in stuck:
+            reason = f"{name_ranks(stuck)} wait for each other, and that would never end"
+            self._give_up(reason, self.rank == stuck[0], known)
+        else:
+            self._hopeless = None
+            whom = describe_awaited(own, known, now)
+            headline = f"rank {self.rank} has been waiting in {describe_wait(own, now)}, for {whom}"
+            if now - own.since > own.timeout + (0 if speaks else 2 * _PATIENCE):
+                self._end_job(f"{headline}; that is longer than the timeout of {own.timeout:g} s", known)
+            elif speaks:
+                ends = f"after {own.timeout:g} s this ends the job"
+                self._report(wait, now - own.since, own.timeout, f"{headline}; {ends}", own.ranks, known)
+
+    def _look_at_the_end(self, wait: progress.Wait) -> None:
+        """All that this rank does any more is to wait for the others' ends."""
+        others = [rank for rank in range(self._board.size) if rank != self.rank]
+        self._board.ask(self._board.others)
+        known, now = self._read(range(self._board.size)), time.monotonic()
+        if self._tell_lost(known):
+            return
+        silent = [rank for rank in others if rank in known and now - known[rank].beat > _SILENT]
+        ended = [rank for rank, record in known.items() if record.ended and rank not in silent]
+        if not silent or self.rank != min(ended, default=-1):
+            return
+        seconds = max(now - known[rank].beat for rank in silent)
+        headline = f"rank {self.rank} has ended and waits for {name_ranks(silent)}, not heard of for {seconds:.0f} s"
+        if seconds > self.timeout:
+            self._end_job(f"{headline}; that is longer than the timeout of {self.timeout:g} s", known)
+        else:
+            ends = f"after {self.timeout:g} s this ends the job"
+            self._report(wait, seconds, self.timeout, f"{headline}; {ends}", silent, known)
+
+    def _tell_lost(self, known: Records) -> bool:
+        """Names hosts of which nothing is heard. Returns whether the job is ended for that."""
+        silences: dict[str, float] = {}
+        for rank, host in enumerate(self._hosts):
+            if rank not in self._board.neighbours:
+                silences[host] = min(self._board.silence(rank), silences.get(host, math.inf))
+        self._told_lost &= {host for host, seconds in silences.items() if seconds > self.lost.after}
+        hosts = [host for host, seconds in silences.items() if seconds > self.lost.after]
+        if not hosts or (not self.lost.ends and self._told_lost.issuperset(hosts)):
+            return False
+        addresses = unacknowledged(self.lost.after / 2)
+        if addresses == []:
+            return False  # their kernels are alive
+        members = {host: [rank for rank, name in enumerate(self._hosts) if name == host] for host in hosts}
+        seconds = min(silences[host] for host in hosts)
+        reason = describe_lost(members, self._hosts[self.rank], seconds, addresses or ())
+        if self.lost.ends:
+            self._end_job(reason, known)
+            return True
+        self._told_lost.update(hosts)
+        self._say(f"{reason}; the job goes on, as asked", range(self._board.size), known)
+        return False
+
+    def _report(
+        self, wait: object, seconds: float, timeout: float, headline: str, ranks: Iterable[int], records: Records
+    ) -> None:
+        """Says it after a while, and again whenever the time has doubled."""
+        if self._reported is None or self._reported[0] is not wait:
+            self._reported = wait, min(SOFT, timeout / 2)
+        due = self._reported[1]
+        if seconds > due:
+            self._reported = wait, 2 * due if 2 * due < timeout else math.inf
+            self._say(headline, ranks, records)
+
+    def _give_up(self, reason: str, speaks: bool, records: Records) -> None:
+        """Ends the job if it is this rank that speaks, or if the one that does has not done so for a while."""
+        now = time.monotonic()
+        if self._hopeless is None or self._hopeless[0] != reason:
+            self._hopeless = reason, now
+        if speaks or now - self._hopeless[1] > 2 * _PATIENCE:
+            self._end_job(reason, records)
+
+    def _end_job(self, reason: str, records: Records) -> None:
+        self._say(f"{reason}; the job is ended", range(self._board.size), records)
+        if len(set(self._hosts)) > 1:
+            end_this_host([self._pids[rank] for rank in self._board.neighbours])
+        bootstrap.abort(1)
+
+    def _say(self, headline: str, ranks: Iterable[int], records: Records) -> None:
+        text = describe_ranks(ranks, records, time.monotonic(), OWN_CODE, self._hosts)
+        # One write, so that it is not mixed with what other ranks say.
+        sys.stderr.write(f"ddp watchdog on {self._hosts[self.rank]}: {headline}\n{text}\n")
+        sys.stderr.flush()
+
+
+def _own_record(left: tuple[str, dict[str, int]] | None) -> Record:
+    stack = stack_of_main_thread()
+    if left is not None:
+        ended, contributed = left
+        return Record(time.monotonic(), contributed, None, stack, ended)
+    wait = progress.current_wait()
+    waiting = None
+    if wait is not None:
+        channel = wait.channel
+        waiting = Waiting(
+            channel.name, wait.number, wait.label, wait.since, channel.ranks, channel.timeout, channel.anybody
+        )
+    return Record(time.monotonic(), _contributed(), waiting, stack, "")
+
+
+def _contributed() -> dict[str, int]:
+    return {name: channel.contributed for name, channel in progress.channels.copy().items()}
+
+
+def _parse(text: bytes) -> Record:
+    beat, contributed, waiting, stack, ended = json.loads(text)
+    if waiting is not None:
+        waiting = Waiting(*waiting)._replace(ranks=tuple(waiting[4]))
+    return Record(beat, contributed, waiting, tuple(Place(*place) for place in stack), ended)
+
+
+def stack_of_main_thread() -> tuple[Place, ...]:
+    """Its innermost frames."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    places: list[Place] = []
+    while frame is not None and len(places) < _FRAMES:
+        places.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(reversed(places))
+
+
+_watchdog: Watchdog | None = None
+_retired: "list[MPI.Request]" = []  # kept to the end of MPI
+
+
+def start(comm: "MPI.Intracomm", timeout: float, lost: Lost) -> None:
+    """Watch over this process; collective where nobody has done so yet among these ranks. timeout: of the group."""
+    global _watchdog
+    if _watchdog is not None and not _watchdog.watches(comm):
+        _watchdog.retire()
+        _watchdog = None
+    if _watchdog is None:
+        _watchdog = Watchdog(comm)
+    _watchdog.timeout, _watchdog.lost = timeout, lost
+
+
+def come_back() -> None:
+    """Before the world is entered again: this rank counts from now on."""
+    if _watchdog is not None:
+        _watchdog.come_back()
+
+
+def leave() -> None:
+    """This rank has left the process group, and the others are to know."""
+    if _watchdog is not None:
+        _watchdog.leave("has left the process group")
+
+
+def _end() -> None:
+    if _watchdog is not None:
+        _watchdog.end()
+
+
+# Registered when this is imported, so that it runs after what programs register themselves, which may communicate.
+atexit.register(_end)

@@ -1,0 +1,137 @@
+"""Code that the engine writes itself, where a call of a small function takes longer than what the function does.
+
+`compiled` makes a function of lines; tracebacks and debuggers show them. `Code` collects the lines, those of plain
+functions and constructors among them, in place of calls: what those do is written down once, in themselves. Where a
+program has no sources of the engine (it was frozen), calls stand in their place.
+"""
+
+import ast
+import inspect
+import linecache
+import re
+import textwrap
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from engine.errors.callers import GENERATED
+
+_INDENT = "    "
+
+
+def compiled(name: str, title: str, lines: list[str], namespace: dict[str, Any]) -> Any:
+    """The function `name` that the lines define; `title` says in tracebacks what it is."""
+    source = "\n".join(lines) + "\n"
+    lines_shown = source.splitlines(keepends=True)
+    file, number = f"{GENERATED}{title}>", 1
+    while linecache.getlines(file) not in ([], lines_shown):
+        number += 1  # of a twin with other rules
+        file = f"{GENERATED}{title}, {number}>"
+    linecache.cache[file] = (len(source), None, lines_shown, file)
+    exec(compile(source, file, "exec"), namespace)
+    return namespace[name]
+
+
+class Code:
+    """Lines of a function and the names that they need; `title` says in tracebacks what it is."""
+
+    def __init__(self, title: str, head: str) -> None:
+        self._title = title
+        self._name = head.split("(")[0]
+        self.lines = [f"def {head}:"]
+        self.names: dict[str, Any] = {}
+
+    def add(self, *lines: str, **names: Any) -> None:
+        """Lines of the body, each with its indent inside of it, and what stands behind names in them."""
+        self.lines += [_INDENT + line for line in lines]
+        for name, value in names.items():
+            assert self.names.setdefault(name, value) is value, f"{name} stands for two things in {self._title}"
+
+    def call(self, result: str, function: Callable[..., Any], *arguments: str, indent: int = 0) -> None:
+        """`result = function(*arguments)` for a function whose only return is at its end; arguments are names."""
+        made = _body(function)
+        if made is None:
+            name = f"call_{function.__name__}"
+            self.add(f"{_INDENT * indent}{result} = {name}({', '.join(arguments)})", **{name: function})
+            return
+        self._insert(made, result, arguments, indent)
+
+    def construct(self, result: str, kind: type, *arguments: str, indent: int = 0) -> None:
+        """`result = kind(*arguments)`."""
+        made = _body(kind.__init__)  # type: ignore[misc]
+        name = f"class_{kind.__name__}"
+        if made is None:
+            self.add(f"{_INDENT * indent}{result} = {name}({', '.join(arguments)})", **{name: kind})
+            return
+        self.add(f"{_INDENT * indent}{result} = new({name})", **{"new": object.__new__, name: kind})
+        self._insert(made, "", (result, *arguments), indent)
+
+    def _insert(self, body: "_Body", result: str, arguments: tuple[str, ...], indent: int) -> None:
+        names = {own: f"{own}_{result or arguments[0]}" for own in body.locals}
+        names |= {name: repr(value) for name, value in body.defaults.items()}
+        names |= dict(zip(body.parameters, arguments, strict=False)) | {_RESULT: result}
+        self.add(*(_INDENT * indent + _NAME.sub(lambda name: names[name[1]], line) for line in body.lines))
+        self.add(**body.globals)
+
+    def function(self) -> Any:
+        """What the lines define."""
+        return compiled(self._name, self._title, self.lines, self.names)
+
+
+_NAME = re.compile("«(\\w+)»")
+_RESULT = "_result"
+
+
+class _Body:
+    """A plain function, apart: parameters, and lines in which their names, and those of local variables, stand in
+    «marks».
+    """
+
+    def __init__(self, function: Any, tree: ast.FunctionDef) -> None:
+        self.parameters = [each.arg for each in tree.args.args]
+        parameters = inspect.signature(function).parameters.values()
+        self.defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+        if tree.args.vararg is not None:
+            self.defaults[tree.args.vararg.arg] = ()
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        stored = {node.id for node in found if isinstance(node.ctx, ast.Store)}
+        self.locals = stored - set(self.parameters)
+        known = {each: value for each, value in function.__globals__.items() if each in {node.id for node in found}}
+        self.globals = {each: known[each] for each in known.keys() - self.locals - {"super"}}
+        for node in found:
+            if node.id in self.locals or node.id in self.parameters or node.id in self.defaults:
+                node.id = f"«{node.id}»"
+        self.lines: list[str] = []
+        for statement in tree.body[1:] if ast.get_docstring(tree) is not None else tree.body:
+            self._add(function, statement)
+
+    def _add(self, function: Any, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.Return):
+            assert statement.value is not None
+            self.lines.append(f"«{_RESULT}» = {ast.unparse(statement.value)}")
+        elif isinstance(statement, ast.AnnAssign):
+            assert statement.value is not None
+            self.lines.append(f"{ast.unparse(statement.target)} = {ast.unparse(statement.value)}")
+        elif ast.unparse(statement).startswith("super().__init__("):
+            base = _body(function.__closure__[0].cell_contents.__mro__[1].__init__)
+            assert base is not None, "one file has sources, another has not"
+            given = [f"({ast.unparse(each)})" for each in statement.value.args]  # type: ignore[attr-defined]
+            names = dict(zip(base.parameters, ["«self»", *given], strict=True))
+            names |= {own: f"«{own}»" for own in base.locals}
+            self.lines += [_NAME.sub(lambda name: names[name[1]], line) for line in base.lines]
+            self.locals |= base.locals
+            self.globals |= base.globals
+        else:
+            self.lines += ast.unparse(statement).splitlines()
+
+
+@cache
+def _body(function: Any) -> _Body | None:
+    """None where there are no sources."""
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return None
+    tree = ast.parse(text).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    return _Body(function, tree)

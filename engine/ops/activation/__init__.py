@@ -1,0 +1,1 @@
+"""Activations: rules, compiled kernels and CUDA kernels."""

@@ -1,0 +1,313 @@
+"""Attention on the device: what `attention.cu` and `attention_backward.cu` are compiled for, grids, places in memory.
+
+Arrays are (..., positions, width) of one dtype, float32, float16 or bfloat16, in any strides; leading axes broadcast.
+Sums are in float32. Queries and keys are compared on tensor cores for the half types, for float32 with `tf32`, else on
+the ordinary units. Memory beside the results: the logarithm of each row's sum, and one number more a row in backward.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.kernels.cuda.launch import CUDA_TYPES, Source
+from engine.kernels.cuda.limits import TENSOR_CORES, limits, ready
+from engine.kernels.cuda.rows import pointer
+from engine.memory import backend
+
+Array = Any
+Axes = tuple[int, ...]
+
+_NAMES = ("float32", "float16", "bfloat16")
+_HEADS = (32, 64, 128, 256)  # elements of a row in shared memory, at least the widths of operands
+_HEADERS = ["philox.cuh", "mma.cuh", "ops/attention/attention_dropout.cuh", "ops/attention/attention.cuh"]
+
+
+class Plan(NamedTuple):
+    """Macros and shared memory of one kind of call."""
+
+    forward: dict[str, str]
+    backward: dict[str, str]
+    queries: int  # of a tile in forward
+    tile: int  # positions of a tile in backward
+    threads: int
+    forward_bytes: int
+    query_bytes: int
+    key_bytes: int
+    chunks: int
+
+
+@lru_cache
+def _plan(name: str, tf32: bool, head: int, masked: bool) -> Plan:
+    """Shapes of tiles, such that ptxas for sm_80 and sm_90 keeps sums in registers. Calls without masks have a
+    variant of their own for half precision rows of up to 128 elements.
+    """
+    size = 4 if name == "float32" else 2
+    masked = masked or size == 4 or head == 256
+    product = "Tensor" if size == 2 else "Tf32" if tf32 else "Simt"
+    warps = 2 if size == 4 and head >= 128 else 4
+    tiles = 2 if head <= 64 and not masked else 1
+    keys = (64 if size == 2 else 32) if head < 256 else 64 // size
+    others = 64 if head == 32 else 32 if head < 256 else 16
+    chunk = min(head, 128 if size == 2 else 64)
+    stages = 2 if size == 2 else 1
+    common = {
+        "ELEMENT": CUDA_TYPES[name],
+        "PRODUCT": product,
+        "HEAD": str(head),
+        "WARPS": str(warps),
+        "MASKED": str(int(masked)),
+    }
+    row = head * size + 16
+    scratch = 4 * warps if product == "Simt" else 0
+    queries, tile = 16 * tiles * warps, 16 * warps
+    return Plan(
+        {**common, "TILES": str(tiles), "KEYS": str(keys)},
+        {**common, "OTHERS": str(others), "CHUNK": str(chunk), "STAGES": str(stages)},
+        queries,
+        tile,
+        32 * warps,
+        (queries + 2 * keys) * row + scratch * 16 * tiles * (keys + 4),
+        2 * (tile + stages * others) * row + scratch * 16 * (others + 4),
+        2 * (tile + stages * others) * row + stages * 8 * others + scratch * 16 * (others + 4),
+        head // chunk,
+    )
+
+
+_PLANS = [
+    _plan(name, tf32, head, masked)
+    for name in _NAMES
+    for tf32 in ((False, True) if name == "float32" else (False,))
+    for head in _HEADS
+    for masked in ((False, True) if name != "float32" and head < 256 else (True,))
+]
+FORWARD = Source("ops/attention/attention.cu", ["attention"], [plan.forward for plan in _PLANS], headers=_HEADERS)
+BACKWARD = Source(
+    "ops/attention/attention_backward.cu",
+    ["attention_of_query", "attention_of_key"],
+    [plan.backward for plan in _PLANS],
+    headers=_HEADERS,
+)
+DRAWS = Source(
+    "ops/attention/attention_draws.cu",
+    ["draw", "keep_mask"],
+    [{}],
+    headers=["philox.cuh", "ops/attention/attention_dropout.cuh"],
+)
+
+
+def serves(*arrays: Array) -> bool:
+    """Whether the kernels are there for these queries, keys and values: dtype, width, and a device of compute
+    capability 8.0 or more with enough shared memory.
+    """
+    if arrays[0].dtype.name not in _NAMES or not all(array.size for array in arrays):
+        return False
+    widest = max(array.shape[-1] for array in arrays)
+    if widest > _HEADS[-1]:
+        return False
+    plan = _plan(arrays[0].dtype.name, False, _head(widest), True)
+    capability, shared = limits()
+    return capability >= TENSOR_CORES and max(plan.forward_bytes, plan.query_bytes, plan.key_bytes) <= shared
+
+
+def forward(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    draws: Array | None,
+    out: Array,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+    tf32: bool,
+) -> Array:
+    """Fills `out` (..., L, V), whose leading axes are the broadcast ones; returns the logarithms of the rows' sums,
+    float32 (..., L).
+
+    mask: bool, or of the operands' dtype, broadcasting to (..., L, S); draws: uint64 (2,) from `draw`, with dropout.
+    """
+    assert query.dtype == key.dtype == value.dtype == out.dtype
+    cupy = backend.require_cupy()
+    query, key, value = map(_with_neighbours, (query, key, value))
+    log_sums = cupy.empty(out.shape[:-1], np.float32)
+    batch = out.shape[:-2]
+    operands = (query, key, value, out)
+    plan = _plan(query.dtype.name, tf32, _head(max(query.shape[-1], value.shape[-1])), not (mask is None is draws))
+    count, middle, inner, sizes, steps = _places(batch, *_layouts(*operands, mask))
+    grid = (count * -(-query.shape[-2] // plan.queries),)
+    ready(FORWARD, "attention", plan.forward, plan.forward_bytes)(
+        grid,
+        (plan.threads,),
+        (
+            query, key, value, pointer(mask), pointer(draws), out, log_sums, middle, inner, *sizes, *steps,
+            _mask_kind(mask), np.int32(causal), _vectors(operands), np.float32(scale), np.float32(kept_scale),
+        ),
+        shared_mem=plan.forward_bytes,
+    )  # fmt: skip
+    return log_sums
+
+
+def backward(
+    slope: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    draws: Array | None,
+    out: Array,
+    log_sums: Array,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+    tf32: bool,
+) -> tuple[Array, Array, Array]:
+    """The gradients of query, key and value from that of `out`, with the leading axes of `out`; where key and value are
+    both shared along the last of these, it has size 1 in theirs. Positions lie outside heads in their memory.
+    """
+    assert slope.dtype == query.dtype
+    cupy = backend.require_cupy()
+    query, key, value, out, slope = map(_with_neighbours, (query, key, value, out, slope))
+    batch = out.shape[:-2]
+    shared = batch[-1] if batch and all(_is_shared(each, batch) for each in (key, value)) else 1
+    few = (*batch[:-1], batch[-1] // shared) if batch else batch
+    of_query = _positions_first((*batch, *query.shape[-2:]), query.dtype)
+    of_key = _positions_first((*few, *key.shape[-2:]), key.dtype)
+    of_value = _positions_first((*few, *value.shape[-2:]), value.dtype)
+    deltas = cupy.empty(log_sums.shape, np.float32)
+    plan = _plan(query.dtype.name, tf32, _head(max(query.shape[-1], value.shape[-1])), not (mask is None is draws))
+    vectors = _vectors((query, key, value, out, slope))
+    scalars = (_mask_kind(mask), np.int32(causal), vectors, np.float32(scale), np.float32(kept_scale))
+
+    count, middle, inner, sizes, steps = _places(batch, *_layouts(query, key, value, out, slope, of_query, mask))
+    ready(BACKWARD, "attention_of_query", plan.backward, plan.query_bytes)(
+        (count * -(-query.shape[-2] // plan.tile),),
+        (plan.threads,),
+        (
+            query, key, value, pointer(mask), pointer(draws), out, slope, log_sums, deltas, of_query,
+            middle, inner, *sizes, *steps, *scalars,
+        ),
+        shared_mem=plan.query_bytes,
+    )  # fmt: skip
+    count, middle, inner, sizes, steps = _places(batch, *_layouts(query, key, value, slope, of_key, of_value, mask))
+    ready(BACKWARD, "attention_of_key", plan.backward, plan.key_bytes)(
+        (count // shared * -(-key.shape[-2] // plan.tile), plan.chunks),
+        (plan.threads,),
+        (
+            query, key, value, pointer(mask), pointer(draws), slope, log_sums, deltas, of_key, of_value,
+            middle, inner, np.int64(shared), *sizes, *steps, *scalars,
+        ),
+        shared_mem=plan.key_bytes,
+    )  # fmt: skip
+    return of_query, of_key, of_value
+
+
+def draw(state: tuple[np.uint64, np.uint64, np.uint64]) -> Array:
+    """{seed, offset} as a uint64 array (2,), from what `DeviceGenerator.draw` gave."""
+    draws = backend.require_cupy().empty(2, np.uint64)
+    DRAWS.get("draw")((1,), (1,), (draws, *state))
+    return draws
+
+
+def keep_mask(draws: Array, shape: Axes, kept_scale: float) -> Array:
+    """The bool mask of dropout in whole, of the scores' shape."""
+    kept = backend.require_cupy().empty(shape, np.bool_)
+    if kept.size:
+        grid = (min(-(-kept.size // 256), 4096),)
+        rows = np.int64(prod(shape[:-1]))
+        DRAWS.get("keep_mask")((*grid,), (256,), (draws, kept, rows, np.int64(shape[-1]), np.float32(kept_scale)))
+    return kept
+
+
+# --- places in memory -------------------------------------------------------------------------------------------------
+
+
+def _head(width: int) -> int:
+    return next(size for size in _HEADS if width <= size)
+
+
+def _layouts(*arrays: Array | None) -> Iterable[tuple[Axes, Axes, int] | None]:
+    return [None if array is None else (array.shape, array.strides, array.itemsize) for array in arrays]
+
+
+@lru_cache(4096)
+def _places(
+    batch: Axes, query: Any, key: Any, value: Any, *others: Any
+) -> tuple[int, np.int64, np.int64, tuple[np.int32, ...], tuple[np.int64, ...]]:
+    """Heads, sizes of the middle and the inner axis of heads, sizes of rows, and the steps of each operand, in the
+    order of a kernel's parameters. The last of `others` is the mask, with a step of its columns.
+    """
+    outer, middle, inner = _three(batch)
+    steps: list[int] = []
+    for layout in (query, key, value, *others[:-1]):
+        shape, strides, size = layout
+        steps += [*_steps(batch, shape, strides, size), strides[-2] // size]
+    if others[-1] is None:
+        steps += [0] * 5
+    else:
+        shape, strides, size = others[-1]
+        missing = 2 - min(len(shape), 2)
+        shape, strides = (1,) * missing + shape, (0,) * missing + strides
+        rows = [0 if shape[at] == 1 else strides[at] // size for at in (-2, -1)]
+        steps += [*_steps(batch, shape, strides, size), *rows]
+    sizes = (query[0][-2], key[0][-2], query[0][-1], value[0][-1])
+    return (
+        outer * middle * inner,
+        np.int64(middle),
+        np.int64(inner),
+        tuple(map(np.int32, sizes)),
+        tuple(map(np.int64, steps)),
+    )
+
+
+def _three(batch: Axes) -> Axes:
+    assert len(batch) <= 3
+    return (1,) * (3 - len(batch)) + batch
+
+
+def _steps(batch: Axes, shape: Axes, strides: Axes, size: int) -> list[int]:
+    """Steps along the three leading axes, 0 where the operand is shared."""
+    leading = len(shape) - 2
+    own = [0 if shape[at] == 1 else strides[at] // size for at in range(leading)]
+    return [0] * (3 - leading) + own
+
+
+def _is_shared(array: Array, batch: Axes) -> bool:
+    return batch[-1] > 1 and (array.ndim < 3 or array.shape[-3] == 1 or array.strides[-3] == 0)
+
+
+def _with_neighbours(array: Array) -> Array:
+    """The array, copied unless elements of a row are neighbours."""
+    if array.shape[-1] == 1 or array.strides[-1] == array.itemsize:
+        return array
+    return backend.require_cupy().ascontiguousarray(array)
+
+
+def _vectors(arrays: Iterable[Array]) -> np.int32:
+    """Whether all rows begin and end at multiples of 16 bytes."""
+    return np.int32(
+        all(
+            backend.address(array) % 16 == 0 and _in_vectors(array.shape, array.strides, array.itemsize)
+            for array in arrays
+        )
+    )
+
+
+@lru_cache(4096)
+def _in_vectors(shape: Axes, strides: Axes, size: int) -> bool:
+    rows = zip(shape[:-1], strides[:-1], strict=True)
+    return shape[-1] * size % 16 == 0 and all(step % 16 == 0 for count, step in rows if count > 1)
+
+
+def _mask_kind(mask: Array | None) -> np.int32:
+    return np.int32(0 if mask is None else 1 if mask.dtype == np.bool_ else 2)
+
+
+def _positions_first(shape: Axes, dtype: Any) -> Array:
+    """Memory for a gradient (..., heads, positions, width)."""
+    cupy = backend.require_cupy()
+    if len(shape) < 3:
+        return cupy.empty(shape, dtype)
+    return cupy.empty((*shape[:-3], shape[-2], shape[-3], shape[-1]), dtype).swapaxes(-2, -3)

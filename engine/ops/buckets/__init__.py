@@ -1,0 +1,1 @@
+"""What is done to buckets of gradients on a GPU."""

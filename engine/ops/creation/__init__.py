@@ -1,0 +1,1 @@
+"""Tensors from nothing (`factories`) and from data."""

@@ -1,0 +1,56 @@
+"""`Tensor(2, 3)`, `Tensor([1.0, 2.0])`, `FloatTensor`, `LongTensor` ...: the constructors of older code."""
+
+from typing import Any
+
+import numpy as np
+
+from engine.ops.creation import factories, from_data
+from engine.rules import dtypes
+from engine.rules.spec import Size
+from engine.tensor import Tensor
+
+_DTYPES = {
+    "FloatTensor": dtypes.float32,
+    "DoubleTensor": dtypes.float64,
+    "HalfTensor": dtypes.float16,
+    "BFloat16Tensor": dtypes.bfloat16,
+    "LongTensor": dtypes.int64,
+    "IntTensor": dtypes.int32,
+    "ShortTensor": dtypes.int16,
+    "CharTensor": dtypes.int8,
+    "ByteTensor": dtypes.uint8,
+    "BoolTensor": dtypes.bool_,
+}
+
+
+def construct(arguments: tuple[Any, ...], dtype: dtypes.dtype | None = None) -> Tensor:
+    """Uninitialised for sizes, an alias of a tensor, a copy of other data; in `dtype`, by default the default dtype.
+
+    Raises: TypeError for a tensor of another dtype or arguments of the wrong kind.
+    """
+    kind = dtypes.get_default_dtype() if dtype is None else dtype
+    if not arguments:
+        return factories.empty(0, dtype=kind)
+    first = arguments[0]
+    if len(arguments) == 1 and not isinstance(first, Size | int | np.integer):
+        if not isinstance(first, Tensor):
+            return from_data.tensor(first, dtype=kind)
+        if first.dtype is not kind:
+            raise TypeError(f"expected {kind} (got {first.dtype}); convert it with .to({kind})")
+        return first.detach()
+    return factories.empty(*arguments, dtype=kind)
+
+
+class _OfDtype(type):
+    """`LongTensor(...)` makes a tensor of int64, and every such tensor in host memory is an instance of it."""
+
+    dtype: dtypes.dtype
+
+    def __call__(cls, *arguments: Any) -> Tensor:
+        return construct(arguments, cls.dtype)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and instance.dtype is cls.dtype and instance.is_cpu
+
+
+TYPES = {name: _OfDtype(name, (), {"dtype": kind, "__module__": "engine"}) for name, kind in _DTYPES.items()}

@@ -1,0 +1,1 @@
+"""Reading and writing at places: `x[...]`, index tensors along an axis, masks."""

@@ -1,0 +1,1 @@
+"""Factorisations and solutions of systems of matrices."""

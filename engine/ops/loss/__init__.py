@@ -1,0 +1,1 @@
+"""Losses over class indices."""

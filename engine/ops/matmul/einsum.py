@@ -1,0 +1,379 @@
+"""Products over named axes, composed from matmul and views: einsum, tensordot, inner, kron, cdist and their relatives.
+
+einsum contracts from left to right. Source of the order of axes in intermediate results, which decides the strides of
+the last: aten/native/Linear.cpp.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from string import ascii_letters
+from typing import Any
+
+from engine.calls.listening import heard
+from engine.ops.matmul.operator import bmm, matmul, mv, weighted_sum
+from engine.ops.pointwise.selection import constant_beside
+from engine.ops.reduce.norms import vector_norm
+from engine.ops.shape.combine import stack
+from engine.ops.views.parts import diagonal
+from engine.rules import layout
+from engine.rules.dims import wrap_dim
+from engine.rules.dtypes import FLOATING_CATEGORY, bool_
+from engine.rules.promotion import promote_types
+from engine.tensor import Tensor
+
+_ELLIPSIS = "."
+
+
+@heard
+def einsum(equation: Any, *operands: Any) -> Tensor:
+    """The sum of products that an equation such as "bij,bjk->bik" names: axes that are missing on the right are summed.
+
+    `...` stands for axes that broadcast; operands and lists of axis numbers may alternate in place of a string.
+    Raises: RuntimeError for an equation that does not fit the operands, naming the subscript and sizes.
+    """
+    if not isinstance(equation, str):
+        equation, operands = _from_lists((equation, *operands))
+    elif len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    inputs, output = _parse(equation, operands)
+    position = {label: place for place, label in enumerate(output)}
+    for labels in inputs:
+        for label in labels:
+            position.setdefault(label, len(position))
+    _check_sizes(inputs, operands)
+    result, labels = _diagonals(operands[0], inputs[0])
+    for number in range(1, len(operands)):
+        other, other_labels = _diagonals(operands[number], inputs[number])
+        later = set(output).union(*inputs[number + 1 :])
+        result, labels = _sum_out(result, labels, later | set(other_labels))
+        other, other_labels = _sum_out(other, other_labels, later | set(labels))
+        result, labels = _contract(result, labels, other, other_labels, later, position)
+    result, labels = _sum_out(result, labels, set(output))
+    order = tuple(labels.index(label) for label in output)
+    return result.permute(order) if order != tuple(range(len(order))) else result
+
+
+def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """The sublist format, einsum(a, [0, 1], b, [1, 2], [0, 2]), as a string and operands."""
+    tensors = [each for each in arguments if isinstance(each, Tensor)]
+    lists = [each for each in arguments if not isinstance(each, Tensor)]
+
+    def letters(axes: Any) -> str:
+        return "".join("..." if axis is Ellipsis else ascii_letters[axis] for axis in axes)
+
+    equation = ",".join(letters(axes) for axes in lists[: len(tensors)])
+    return equation + ("->" + letters(lists[len(tensors)]) if len(lists) > len(tensors) else ""), tuple(tensors)
+
+
+def _parse(equation: str, operands: tuple[Any, ...]) -> tuple[list[list[str]], list[str]]:
+    """Labels of the axes of each operand and of the result. Axes of an ellipsis are labelled ".0", ".1" ... from the
+    left of the broadcast shape.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) > len(operands):
+        raise RuntimeError(f"einsum(): fewer operands were provided than specified in the equation {equation!r}")
+    if len(terms) < len(operands):
+        raise RuntimeError(f"einsum(): more operands were provided than specified in the equation {equation!r}")
+    named, extra = [], []
+    for number, (term, tensor) in enumerate(zip(terms, operands, strict=True)):
+        before, dots, after = term.partition("...")
+        for letter in before + after:
+            if letter not in ascii_letters:
+                raise RuntimeError(
+                    f"einsum(): invalid subscript given at operand {number}: {letter!r}, subscripts must be in [a-zA-Z]"
+                )
+        free = tensor.ndim - len(before) - len(after)
+        if free < 0 or (free and not dots):
+            raise RuntimeError(
+                f"einsum(): the number of subscripts in the equation ({len(before) + len(after)}) does not match the "
+                f"number of dimensions ({tensor.ndim}) "
+                f"for operand {number} and no ellipsis was given"
+            )
+        named.append((before, after, dots))
+        extra.append(free)
+    rank = max(extra)
+    inputs = []
+    for (before, after, dots), free in zip(named, extra, strict=True):
+        middle = [f"{_ELLIPSIS}{rank - free + i}" for i in range(free)] if dots else []
+        inputs.append([*before, *middle, *after])
+    free_labels = [f"{_ELLIPSIS}{i}" for i in range(rank)]
+    if arrow:
+        before, dots, after = right.partition("...")
+        output = [*before, *(free_labels if dots else []), *after]
+        known = {label for labels in inputs for label in labels}
+        for label in output:
+            if label not in known:
+                raise RuntimeError(
+                    f"einsum(): output subscript {label} does not appear in the equation for any input operand"
+                )
+            if output.count(label) > 1:
+                raise RuntimeError(f"einsum(): output subscript {label} appears more than once in the output")
+    else:
+        letters = [label for labels in inputs for label in labels if label[0] != _ELLIPSIS]
+        output = free_labels + sorted(label for label in set(letters) if letters.count(label) == 1)
+    return inputs, output
+
+
+def _check_sizes(inputs: list[list[str]], operands: tuple[Any, ...]) -> None:
+    """Raises RuntimeError where a label's sizes do not broadcast."""
+    sizes: dict[str, int] = {}
+    for number, (labels, tensor) in enumerate(zip(inputs, operands, strict=True)):
+        for label, size in zip(labels, tensor.shape, strict=True):
+            seen = sizes.get(label, 1)
+            if seen != size and 1 not in (seen, size):
+                raise RuntimeError(
+                    f"einsum(): subscript {label} has size {size} for operand {number} which does not broadcast with "
+                    f"previously seen size {seen}"
+                )
+            sizes[label] = seen if size == 1 else size
+
+
+def _diagonals(tensor: Tensor, labels: list[str]) -> tuple[Tensor, list[str]]:
+    """Axes that share a label become one, the diagonal."""
+    labels = list(labels)
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            if tensor.shape[first] != tensor.shape[second]:
+                raise RuntimeError(
+                    f"einsum(): subscript {label} is repeated for operand but the sizes don't match, "
+                    f"{tensor.shape[second]} != {tensor.shape[first]}"
+                )
+            tensor = diagonal(tensor, 0, first, second).movedim(-1, first)
+            labels.pop(second)
+    return tensor, labels
+
+
+def _sum_out(tensor: Tensor, labels: list[str], kept: set[str]) -> tuple[Tensor, list[str]]:
+    axes = [axis for axis, label in enumerate(labels) if label not in kept]
+    if not axes:
+        return tensor, labels
+    return tensor.sum(axes), [label for label in labels if label in kept]
+
+
+def _aligned(tensor: Tensor, labels: list[str], order: list[str]) -> Tensor:
+    """`tensor` with its axes in `order`, axes it lacks of size 1."""
+    present = [label for label in order if label in labels]
+    permuted = tuple(labels.index(label) for label in present)
+    if permuted != tuple(range(len(permuted))):
+        tensor = tensor.permute(permuted)
+    shape, sizes = [], iter(tensor.shape)
+    for label in order:
+        shape.append(next(sizes) if label in labels else 1)
+    return tensor.reshape(shape) if tuple(shape) != tuple(tensor.shape) else tensor
+
+
+def _contract(
+    a: Tensor, a_labels: list[str], b: Tensor, b_labels: list[str], later: set[str], position: dict[str, int]
+) -> tuple[Tensor, list[str]]:
+    """The product of two operands, summed over the labels that both have and nothing later needs."""
+    union = sorted(set(a_labels) | set(b_labels), key=position.__getitem__)
+    a_size, b_size = dict(zip(a_labels, a.shape, strict=True)), dict(zip(b_labels, b.shape, strict=True))
+    summed = []
+    for label in [label for label in union if label not in later]:
+        if a_size[label] == b_size[label]:
+            summed.append(label)
+        else:  # the operand in which the axis has its size is summed alone, the other has but one element there
+            a = a.sum(a_labels.index(label)) if a_size[label] != 1 else a.squeeze(a_labels.index(label))
+            b = b.sum(b_labels.index(label)) if b_size[label] != 1 else b.squeeze(b_labels.index(label))
+            a_labels, b_labels = (
+                [each for each in a_labels if each != label],
+                [each for each in b_labels if each != label],
+            )
+            union.remove(label)
+    if not summed:
+        return _aligned(a, a_labels, union) * _aligned(b, b_labels, union), union
+    free = [label for label in union if label in later]
+    shared = [label for label in free if a_size.get(label) == b_size.get(label)]
+    left = [label for label in free if label not in shared and (label not in b_size or a_size.get(label, 1) != 1)]
+    right = [label for label in free if label not in shared and label not in left]
+    if left and right and position[left[0]] > position[right[0]]:
+        a, a_labels, b, b_labels, left, right = b, b_labels, a, a_labels, right, left
+    first = _aligned(a, a_labels, shared + left + right + summed)
+    second = _aligned(b, b_labels, shared + summed + right + left)
+    batch = tuple(first.shape[: len(shared)])
+    rows = tuple(first.shape[len(shared) : len(shared) + len(left)])
+    columns = tuple(second.shape[len(shared) + len(summed) : len(shared) + len(summed) + len(right)])
+    inner = prod(first.shape[len(shared) + len(left) + len(right) :])
+    product = matmul(first.reshape(prod(batch), prod(rows), inner), second.reshape(prod(batch), inner, prod(columns)))
+    return product.reshape(*batch, *rows, *columns), shared + left + right
+
+
+@heard
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """The sum of products over the last `dims` axes of `a` and the first of `b`, or over two lists of axes; an axis of
+    size 1 meets one of any size.
+
+    Raises: RuntimeError where the sizes differ.
+    """
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        if dims < 0:
+            raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
+        first, second = list(range(a.ndim - dims, a.ndim)), list(range(dims))
+    else:
+        first, second = ([each] if isinstance(each, int) else [int(axis) for axis in each] for each in dims)
+    first, second = [axis % a.ndim for axis in first], [axis % b.ndim for axis in second]
+    if len(first) != len(second):
+        raise RuntimeError(f"both dimension lists should have same length, got {first} and {second}")
+    for i, j in zip(first, second, strict=True):
+        if a.shape[i] == 1:
+            b = b.sum(j, keepdim=True, dtype=b.dtype)
+        elif b.shape[j] == 1:
+            a = a.sum(i, keepdim=True, dtype=a.dtype)
+        elif a.shape[i] != b.shape[j]:
+            raise RuntimeError(
+                f"contracted dimensions need to match, but first has size {a.shape[i]} in dim {i} and second has size "
+                f"{b.shape[j]} in dim {j}"
+            )
+    rows = [axis for axis in range(a.ndim) if axis not in first]
+    columns = [axis for axis in range(b.ndim) if axis not in second]
+    inner = prod(a.shape[axis] for axis in first)
+    left = a.permute((*rows, *first)).reshape(prod(a.shape[axis] for axis in rows), inner)
+    right = b.permute((*second, *columns)).reshape(inner, prod(b.shape[axis] for axis in columns))
+    return matmul(left, right).reshape([a.shape[axis] for axis in rows] + [b.shape[axis] for axis in columns])
+
+
+@heard
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """The sum of products over the last axis of both."""
+    if not input.ndim or not other.ndim:
+        return input * other
+    if input.shape[-1] != other.shape[-1]:
+        raise RuntimeError(
+            f"inner() the last dimension must match on both input tensors but got shapes {list(input.shape)} and "
+            f"{list(other.shape)}"
+        )
+    return tensordot(input, other, ([-1], [-1]))
+
+
+@heard
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """The dot product of vectors, the first one conjugated."""
+    return (input.conj() if input.is_complex() else input).dot(other)
+
+
+@heard
+def ger(input: Tensor, vec2: Tensor) -> Tensor:
+    """`outer`."""
+    return input.outer(vec2)
+
+
+def vector_product(input: Tensor, other: Tensor, dim: int) -> Tensor:
+    """The cross product along an axis of size 3; other axes broadcast."""
+    if input.ndim != other.ndim:
+        raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
+    axis = wrap_dim(dim, input.ndim, "linalg.cross")
+    if input.shape[axis] != 3 or other.shape[axis] != 3:
+        raise RuntimeError(
+            f"linalg.cross: inputs dimension {dim} must have length 3. Got {input.shape[axis]} and {other.shape[axis]}"
+        )
+    a, b = input.unbind(axis), other.unbind(axis)
+    return stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]], axis)
+
+
+@heard
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """The cross product along an axis of size 3, the first such axis without `dim`."""
+    if dim is None:
+        dim = next((axis for axis, size in enumerate(input.shape) if size == 3), None)
+        if dim is None:
+            raise RuntimeError(f"cross: no dimension of size 3 in input, got shape {list(input.shape)}")
+    return vector_product(input, other, dim)
+
+
+@heard
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """The Kronecker product; the shorter shape is extended by ones in front."""
+    axes = max(input.ndim, other.ndim)
+    a = input.reshape((1,) * (axes - input.ndim) + tuple(input.shape))
+    b = other.reshape((1,) * (axes - other.ndim) + tuple(other.shape))
+    product = a.reshape([n for size in a.shape for n in (size, 1)]) * b.reshape(
+        [n for size in b.shape for n in (1, size)]
+    )
+    return product.reshape([m * n for m, n in zip(a.shape, b.shape, strict=True)])
+
+
+@heard
+def trace(input: Tensor) -> Tensor:
+    """The sum of the diagonal of a matrix."""
+    if input.ndim != 2:
+        raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {input.ndim}")
+    return diagonal(input).sum()
+
+
+@heard
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * (mat @ vec)."""
+    return weighted_sum("addmv", input, mv(mat, vec), beta, alpha)
+
+
+@heard
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * outer(vec1, vec2), of bools with `and` and `or`.
+
+    Raises: RuntimeError for factors that the dtype does not hold, and an input that does not expand to the product.
+    """
+    product = vec1.outer(vec2)
+    kind = promote_types(input.dtype, product.dtype)
+    if layout.broadcast_shapes(tuple(input.shape), tuple(product.shape)) != tuple(product.shape):
+        raise RuntimeError(
+            f"addr: expected an input that expands to the product's shape {list(product.shape)}, but got "
+            f"{list(input.shape)}"
+        )
+    for name, factor in (("beta", beta), ("alpha", alpha)):
+        if isinstance(factor, bool) and kind is not bool_:
+            raise RuntimeError(f"Boolean {name} only supported for Boolean results, got {kind}.")
+        if isinstance(factor, float) and kind.category < FLOATING_CATEGORY:
+            raise RuntimeError(
+                f"For integral input tensors, argument {name} must not be a floating point number, got {factor}."
+            )
+        if isinstance(factor, complex) and not kind.is_complex:
+            raise RuntimeError(f"addr: {name}={factor} cannot be converted to {kind}: it is complex")
+    if kind is bool_:
+        return (input & bool(beta)) | (product & bool(alpha))
+    product = product * alpha
+    return input * beta + product if beta else constant_beside(product.to(kind), input)
+
+
+@heard
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * the sum of the batch's products."""
+    return weighted_sum("addbmm", input, bmm(batch1, batch2).sum(0, dtype=batch1.dtype), beta, alpha)
+
+
+@heard
+def chain_matmul(*matrices: Tensor) -> Tensor:
+    """The product of several matrices, in the cheapest order."""
+    from engine import linalg
+
+    given = matrices[0] if len(matrices) == 1 and isinstance(matrices[0], Sequence) else matrices
+    return given[0] if len(given) == 1 else linalg.multi_dot(given)
+
+
+@heard
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+    """p-norm distances between the rows of two (batches of) matrices: (..., P, R). Every distance is computed from the
+    differences.
+    """
+    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
+        raise RuntimeError(
+            f"cdist: X1 and X2 must have at least two dimensions and the same number of columns. X1: {list(x1.shape)} "
+            f"X2: {list(x2.shape)}"
+        )
+    layout.broadcast_shapes(tuple(x1.shape[:-2]), tuple(x2.shape[:-2]))
+    return vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+
+
+@heard
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """p-norm distances between all pairs of rows, as a vector."""
+    from engine.ops.shape.composed import triu_indices
+
+    if input.ndim != 2:
+        raise RuntimeError(f"pdist only supports 2D tensors, got: {input.ndim}D")
+    pairs = triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
+    return vector_norm(input[pairs[0]] - input[pairs[1]], p, -1)

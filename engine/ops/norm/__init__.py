@@ -1,0 +1,1 @@
+"""Batch, group and layer normalisation."""

@@ -1,0 +1,1 @@
+"""CUDA kernels: sources, and what launches them."""

@@ -1,0 +1,1 @@
+"""Random tensors, draws and dropout."""

@@ -1,0 +1,1 @@
+"""Separable linear maps along spatial axes: interpolation, adaptive averages."""

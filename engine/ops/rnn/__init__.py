@@ -1,0 +1,1 @@
+"""Layers of LSTM, GRU and Elman networks."""

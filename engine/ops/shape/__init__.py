@@ -1,0 +1,1 @@
+"""Other shapes by copying: cat, stack, flip, padding."""

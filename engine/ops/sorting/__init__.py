@@ -1,0 +1,1 @@
+"""Order: sort, topk, quantiles, unique, histograms."""

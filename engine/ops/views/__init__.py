@@ -1,0 +1,1 @@
+"""Other shapes and strides on the same memory, and the history of views."""

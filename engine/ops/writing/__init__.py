@@ -1,0 +1,1 @@
+"""Writing into memory that exists: in place, `out=`."""

@@ -1,0 +1,5 @@
+"""Tensor: memory with a layout, and its place in the graph."""
+
+from engine.tensor.tensor import AutogradMeta as AutogradMeta
+from engine.tensor.tensor import Tensor as Tensor
+from engine.tensor.tensor import _rebuild as _rebuild

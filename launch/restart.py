@@ -1,0 +1,72 @@
+"""A job that is started again when it has lost ranks or hosts (`--max-restarts`): when, when not, and where.
+
+Its script goes on from its newest checkpoint; torchrun's variables tell it how often it was started. An error of the
+script that comes twice in a row is a bug and no lost rank: then the job ends as it would without.
+"""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from launch.hosts import Found
+from launch.roll import FAILED, Roll
+
+COUNT, MOST = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
+
+
+class Ended(NamedTuple):
+    """How one start of the job has ended."""
+
+    code: int
+    stopped: bool
+    """By a signal to ddprun."""
+    roll: Roll
+
+
+def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: Callable[[str], None]) -> int:
+    """Starts the job, and again up to `most` times; returns the exit code of the last time.
+
+    start: takes how often the job was started before, and the hosts that no longer answered; it returns None where
+    nothing was to be started.
+    """
+    lost: dict[str, None] = {}
+    error = ""
+    for number in range(most + 1):
+        ended = start(number, lost)
+        if ended is None:
+            return 0
+        code, stopped, roll = ended
+        if code == 0 or stopped or most == 0:
+            return code
+        if number == most:
+            say(f"error: {cause(roll, code)}; the job was started {most + 1} times, as often as --max-restarts allows")
+            return code
+        if roll.error and roll.error == error:
+            say(f"error: {cause(roll, code)} by the same error as before, which another start does not mend")
+            return code
+        error = roll.error
+        lost |= dict.fromkeys(roll.lost)
+        say(f"{cause(roll, code)}; the job is started again ({number + 1} of {most})")
+    raise AssertionError("the last start returns")
+
+
+def cause(roll: Roll, code: int) -> str:
+    """What ended a job, in words."""
+    if roll.lost:
+        return f"host{'' if len(roll.lost) == 1 else 's'} {', '.join(roll.lost)} no longer answered"
+    if roll.first is None:
+        return f"mpirun ended with code {code}"
+    if roll.first.ended == FAILED:
+        return f"rank {roll.first.number} on {roll.first.host} failed"
+    return f"rank {roll.first.number} on {roll.first.host} was lost"
+
+
+def without(found: Found, nproc: int | None, lost: Collection[str]) -> tuple[Found, int | None]:
+    """The hosts that are left, with at most as many ranks as they take. Names may be long on one side and short on the
+    other. Where all are gone, or mpirun finds the hosts by itself, nothing changes.
+    """
+    gone = {name.partition(".")[0] for name in lost}
+    left = tuple(host for host in found.hosts if host.name.partition(".")[0] not in gone)
+    if not gone or not left or len(left) == len(found.hosts):
+        return found, nproc
+    slots = sum(host.slots for host in left)
+    return found._replace(hosts=left), None if nproc is None else min(nproc, slots)

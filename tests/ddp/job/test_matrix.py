@@ -1,0 +1,74 @@
+"""One digest for each job after 20 steps, whatever the ranks, the transport, the buckets and the accumulation are."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from launch.testing.process import mpirun_command
+from tests.ddp.job.runs import MODELS, PRECISIONS
+from tests.ddp.two_hosts import NotPossibleError, two_hosts
+from tests.examples.running import ROOT, environment
+
+pytestmark = pytest.mark.full
+
+STEPS = 20
+SETTINGS = ("1024:1", "26214400:2")  # bytes of a bucket, backward passes of a shard
+ARGUMENTS = ["-m", "tests.ddp.job.matrix"]
+
+Digests = dict[str, str]
+
+
+def on_one_host(ranks: int, transport: str, settings: Iterable[str] = SETTINGS) -> Digests:
+    """Of all jobs."""
+    words = [*([] if ranks == 1 else mpirun_command(ranks)), sys.executable, *ARGUMENTS, transport, str(STEPS)]
+    mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_osc": "^ucx"}
+    mpi |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    words += settings
+    return told(subprocess.run(words, cwd=ROOT, env=environment(**mpi), capture_output=True, text=True, timeout=600))
+
+
+def told(done: subprocess.CompletedProcess[str]) -> Digests:
+    """What rank 0 printed."""
+    assert done.returncode == 0, done.stderr
+    found: Digests = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> Digests:
+    """One rank's."""
+    found = on_one_host(1, "loopback")
+    assert len(set(found.values())) == len(found) == len(MODELS) * len(PRECISIONS) * len(SETTINGS)
+    return found
+
+
+def test_buckets_of_any_size_give_the_same_bits(alone: Digests) -> None:
+    others = on_one_host(1, "loopback", ["26214400:1", "16384:2", "65536:2"])
+    assert {others[name.replace("1024:1", "26214400:1")] for name in alone if name.endswith(":1")} == {
+        alone[name] for name in alone if name.endswith(":1")
+    }
+    for name in alone:
+        if name.endswith(":2"):
+            assert {others[name.replace("26214400", size)] for size in ("16384", "65536")} == {alone[name]}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "transport"),
+    # Every number of ranks, and both transports; with more ranks than cores each of the rest takes minutes.
+    [(2, "shared"), (2, "mpi"), (3, "shared"), (3, "mpi"), (4, "shared"), (5, "mpi"), (7, "shared"), (12, "mpi")],
+)
+def test_any_number_of_ranks_gives_the_same_bits(alone: Digests, ranks: int, transport: str) -> None:
+    assert on_one_host(ranks, transport) == alone
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_two_hosts_give_the_same_bits(alone: Digests, ranks: int) -> None:
+    try:
+        with two_hosts() as hosts:
+            found = told(hosts.run([*ARGUMENTS, "hierarchical", str(STEPS), *SETTINGS], ranks, timeout=280))
+    except NotPossibleError as reason:
+        pytest.skip(f"two hosts: {reason}")
+    assert found == alone

@@ -1,0 +1,88 @@
+"""A program that goes wrong on one of two hosts ends on both, and what the ranks of the other host do is known."""
+
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.ddp.two_hosts import NotPossibleError, two_hosts
+from tests.ddp.watching.test_faults import LATE
+
+
+def test_a_rank_of_another_host_is_named_with_its_python_line(tmp_path: Path) -> None:
+    """The last rank is on the second host."""
+    program = tmp_path / "program.py"
+    program.write_text(LATE)
+    try:
+        with two_hosts() as hosts:
+            results = {
+                site: hosts.run([str(program), site, "4"], ranks=4, timeout=60)
+                for site in ("exits before a collective", "sleeps before a collective")
+            }
+    except NotPossibleError as why:
+        pytest.skip(f"two hosts cannot be made here: {why}")
+    for site, words in {
+        "exits before a collective": r"rank 3 has ended, but ranks 0, 1, 2 wait for it in all_reduce",
+        "sleeps before a collective": r"rank 0 has been waiting in broadcast .* for rank 3; that is longer than the "
+        r"timeout of 4 s; the job is ended\n(.|\n)*in oversleep\n    time.sleep\(100\)  # here\n",
+    }.items():
+        assert results[site].returncode != 0
+        assert re.search(words, results[site].stderr), results[site].stderr
+
+
+CUT = """
+import datetime, sys, time
+from pathlib import Path
+import ddp, engine
+from engine import nn
+
+folder, what = Path(sys.argv[1]), sys.argv[2]
+ddp.init_process_group(host_timeout=datetime.timedelta(seconds=4), lost_host=what)
+net = ddp.DistributedDataParallel(nn.Linear(4, 4))
+for _ in range(3):
+    net(engine.ones(2, 4)).sum().backward()
+(folder / f"trains {ddp.get_rank()}").touch()
+healed = engine.zeros(1)
+while not healed.item():
+    net(engine.ones(2, 4)).sum().backward()
+    healed.fill_((folder / "healed").exists())
+    ddp.all_reduce(healed, ddp.ReduceOp.MAX)
+print("the end")
+"""
+
+
+@pytest.mark.parametrize("what", ["end", "report"])
+def test_a_cable_that_is_cut_is_told_with_the_names_of_the_hosts(tmp_path: Path, what: str) -> None:
+    """The job ends, though the launcher's daemons cannot reach each other; or it goes on when the cable is back."""
+    program = tmp_path / "program.py"
+    program.write_text(CUT)
+
+    def cut() -> None:
+        while len(list(tmp_path.glob("trains *"))) < 4:
+            time.sleep(0.1)
+        hosts.set_cable("down")
+        if what == "report":
+            time.sleep(10)  # the fault itself: for so long it is cut
+            hosts.set_cable("up")
+            (tmp_path / "healed").touch()
+
+    try:
+        with two_hosts() as hosts:
+            threading.Thread(target=cut, daemon=True).start()
+            result = hosts.run([str(program), str(tmp_path), what], ranks=4, timeout=300)
+            deadline = time.monotonic() + 20
+            while (left := hosts.processes()) and time.monotonic() < deadline:
+                time.sleep(0.1)
+    except NotPossibleError as why:
+        pytest.skip(f"two hosts cannot be made here: {why}")
+    told = (
+        rf"ddp watchdog on {hosts.names[0]}: host {hosts.names[1]} \(ranks 2, 3\) has not been heard of for \d+ s on "
+        rf"{hosts.names[0]}: it is dead, or the network between them is cut; 10.213.7.2 acknowledges nothing; the job "
+    )
+    ends = {"end": "is ended", "report": "goes on, as asked"}[what]
+    assert len(re.findall(told + ends, result.stderr)) == 1, result.stderr
+    assert (result.returncode == 0) == (what == "report")
+    assert result.stdout.count("the end") == (4 if what == "report" else 0)
+    assert left == []

@@ -1,0 +1,155 @@
+"""The number of threads, and sharing work between them."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import engine
+import engine.nn.functional as F
+from engine.memory import threads
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = engine.get_num_threads()
+    yield
+    engine.set_num_threads(before)
+
+
+def test_the_blas_is_told() -> None:
+    for number in (1, 2):
+        engine.set_num_threads(number)
+        assert engine.get_num_threads() == number == threads._blas()[1]()
+
+
+def test_wrong_numbers() -> None:
+    with pytest.raises(RuntimeError, match="expects a positive integer"):
+        engine.set_num_threads(0)
+    with pytest.raises(TypeError, match="expects an int, but got float"):
+        engine.set_num_threads(2.0)  # type: ignore[arg-type]
+
+
+def test_parts_run_on_that_many_threads() -> None:
+    engine.set_num_threads(3)
+    meeting = threading.Barrier(3)
+    seen = []
+
+    def work(part: int) -> None:
+        meeting.wait(30)
+        seen.append(part)
+
+    threads.share(work, [0, 1, 2])
+    assert sorted(seen) == [0, 1, 2]
+    engine.set_num_threads(1)
+    names = []
+    threads.share(lambda part: names.append(threading.current_thread()), [0, 1])
+    assert set(names) == {threading.current_thread()}
+
+
+def test_an_error_of_any_part_is_raised_when_all_have_ended() -> None:
+    engine.set_num_threads(2)
+    done = []
+
+    def work(part: int) -> None:
+        if part == 1:
+            raise ValueError("part 1")
+        done.append(part)
+
+    with pytest.raises(ValueError, match="part 1"):
+        threads.share(work, [0, 1, 2, 3])
+    assert sorted(done) == [0, 2, 3]
+
+
+def test_parts_share_nothing_further_and_the_blas_works_alone_meanwhile() -> None:
+    engine.set_num_threads(3)
+    seen = []
+
+    def work(part: int) -> None:
+        here = threading.current_thread()
+        threads.share(lambda _: seen.append((threads._blas()[1](), threading.current_thread() is here)), [0, 1])
+
+    threads.share(work, [0, 1, 2])
+    assert seen == [(1, True)] * 6
+    assert threads._blas()[1]() == 3
+
+
+def test_several_threads_share_at_once() -> None:
+    engine.set_num_threads(3)
+    results: list[list[int]] = [[] for _ in range(8)]
+    callers = [
+        threading.Thread(target=lambda mine=mine: [threads.share(mine.append, [*range(5)]) for _ in range(50)])
+        for mine in results
+    ]
+    for caller in callers:
+        caller.start()
+    for number in (2, 5, 1, 3):
+        engine.set_num_threads(number)
+    for caller in callers:
+        caller.join()
+    assert [sorted(mine) for mine in results] == [sorted([*range(5)] * 50)] * 8
+    assert threads._blas()[1]() == 3
+
+
+def test_in_pieces() -> None:
+    engine.set_num_threads(3)
+    for size, handovers, number in ((10, 3.9, 1), (10, 4, 2), (10, 8.9, 2), (10, 9, 3), (10, 900, 3), (2, 900, 2)):
+        parts: list[slice] = []
+        threads.in_pieces(parts.append, size, int(handovers * threads.HANDOVER))
+        parts.sort(key=lambda part: part.start)
+        assert len(parts) == number
+        assert [parts[0].start, parts[-1].stop] == [0, size]
+        assert all(one.stop == other.start for one, other in pairwise(parts))
+
+
+PROGRAM = """
+import os, threading
+import engine
+from engine.memory import threads
+
+def meet():  # only three threads together get past the barrier
+    meeting = threading.Barrier(3)
+    threads.share(lambda part: meeting.wait(60), [0, 1, 2])
+
+engine.set_num_threads(3)
+meet()
+child = os.fork()
+meet()
+if not child:
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_has_threads_of_its_own_and_the_interpreter_ends() -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (job.returncode, job.stdout, job.stderr) == (0, "0\n", "")
+
+
+def test_pieces() -> None:
+    engine.set_num_threads(3)
+    assert threads.pieces(10, 1) == [slice(0, 4), slice(4, 7), slice(7, 10)]
+    assert threads.pieces(10, 6) == [slice(0, 10)]
+    assert threads.pieces(0, 1) == []
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution_has_the_same_bits_on_any_number_of_threads(groups: int) -> None:
+    results = []
+    for number in (1, 2, 3):
+        engine.set_num_threads(number)
+        engine.manual_seed(0)
+        x = engine.randn(5, 8, 9, 11).requires_grad_()
+        weight = engine.randn(70, 8 // groups, 3, 3).requires_grad_()
+        F.conv2d(x, weight, padding=1, groups=groups).square().sum().backward()
+        assert x.grad is not None
+        assert weight.grad is not None
+        results.append((x.grad.numpy(), weight.grad.numpy()))
+    for result in results[1:]:
+        for actual, expected in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(actual, expected)

@@ -1,0 +1,315 @@
+"""ddprun with two hosts: what is known of ranks on the other one, what reaches them, and what is left there."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from launch.peers import addresses
+from tests.ddp.two_hosts import Hosts, NotPossibleError, two_hosts
+from tests.launch.jobs import LIMIT, names, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+# A remote shell for mpirun: enters the other network namespace, and a process namespace that lasts as long as there is
+# somebody in it, in a session that mpirun cannot end, and without mpirun's environment: as ssh and another host do.
+# With a folder for temporary files of its own: Open MPI's daemon calls its folder by its process id, which is the same
+# in each new process namespace, and one that is killed leaves the folder in the way of the next job's.
+AGENT = """#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+host=$1; shift
+enter=(ip netns exec "$host" unshare --uts --pid --fork --mount-proc setsid)
+exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="${0%/*}/other" "${enter[@]}" bash -c "hostname $host; $*
+while set -- /proc/[0-9]*; [ \\$# -gt 1 ]; do sleep 0.05; done"
+"""
+
+SCRIPT = """
+import os, pathlib, signal, sys, time
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+got = []
+def stop(number, frame):
+    got.append(number)
+def ready():
+    MPI.COMM_WORLD.Barrier()
+    pathlib.Path(f'ready.{rank}').touch()
+"""
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    try:
+        with two_hosts() as hosts:
+            yield hosts
+    except NotPossibleError as why:
+        pytest.skip(f"two hosts cannot be made here: {why}")
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(environment: None, hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
+    """Starts the rest of a script on two ranks of each host, ddprun being on the first.
+
+    options: where ddprun is to have the hosts from, if not from its hostfile. environ: changes of the environment;
+    None: without this variable.
+    """
+    agent, hostfile, program = tmp_path / "agent", tmp_path / "hosts", tmp_path / "train.py"
+    agent.write_text(AGENT)
+    agent.chmod(0o755)
+    hostfile.write_text("".join(f"{name} slots=2\n" for name in hosts.names))
+    settings = {
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(tmp_path / "tmp"),
+        "PRTE_MCA_plm_ssh_agent": str(agent),
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "self,sm,tcp",
+        "OMPI_MCA_btl_tcp_if_include": "e0",
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": str(agent),
+        "HYDRA_IFACE": "e0",
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(agent),
+        "I_MPI_HYDRA_IFACE": "e0",
+        "FI_TCP_IFACE": "e0",
+        "UCX_TLS": "tcp,self",
+        "UCX_NET_DEVICES": "e0",
+        "MPIR_CVAR_NOLOCAL": "1",  # MPICH would share memory across process namespaces
+    }
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "other").mkdir()
+    first = hosts.names[0]
+    enter = ["ip", "netns", "exec", first, "unshare", "--uts", "bash", "-c", f'hostname {first}; exec "$@"', "bash"]
+    started = []
+
+    def start(
+        rest: str,
+        options: Sequence[str] = ("--hostfile", str(hostfile)),
+        environ: Mapping[str, str | None] | None = None,
+    ) -> subprocess.Popen[str]:
+        program.write_text(SCRIPT + rest)
+        command = [*enter, sys.executable, "-P", "-m", "launch", "-n", "4", *options, "train.py"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        env = {name: value for name, value in (os.environ | settings | (environ or {})).items() if value is not None}
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, **pipes)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+def processes(host: str) -> list[int]:
+    """As the first host numbers them."""
+    return [int(pid) for pid in subprocess.run(["ip", "netns", "pids", host], capture_output=True).stdout.split()]
+
+
+def ready(folder: Path) -> bool:
+    return {f"ready.{rank}" for rank in range(4)} <= names(folder)
+
+
+def test_a_job_that_goes_well(start: Start, tmp_path: Path) -> None:
+    process = start("if rank == 0: print(sys.stdin.read())\nready()\n")
+    out, err = process.communicate("blue\nred\n", timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert out == "blue\nred\n\n"
+    assert err.count("ddprun") == 1  # what was decided
+    assert names(tmp_path / "tmp") == set()
+
+
+def test_a_training_has_the_bits_that_it_has_on_one_host(start: Start, tmp_path: Path) -> None:
+    """A small network, and the world that it is trained in."""
+    training = """
+import hashlib, ddp, engine
+import engine.nn as nn
+ddp.init_process_group()
+engine.manual_seed(0)
+net = ddp.DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)))
+optimizer = engine.optim.SGD(net.parameters(), lr=0.1)
+x = engine.arange(4 * 16 * 8, dtype=engine.float32).reshape(4, 16, 8)[rank].sin()
+for _ in range(5):
+    optimizer.zero_grad()
+    net(x).square().mean().backward()
+    optimizer.step()
+digest = hashlib.sha256(b''.join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest()
+names = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT')
+print(digest, *(os.environ[name] for name in names))
+"""
+    lines = []
+    for options in ((), ("-H", "localhost:4")):
+        process = start(training, options) if options else start(training)
+        out, err = process.communicate(timeout=4 * LIMIT)  # with a new cache, kernels are compiled first
+        assert process.returncode == 0, err
+        lines.append(sorted(line.split(maxsplit=1) for line in out.splitlines()))
+    (two, places), (one, alone) = (
+        ({digest for digest, _ in found}, sorted(words for _, words in found)) for found in lines
+    )
+    assert len(two) == 1
+    assert two == one
+    first = hosts_of(tmp_path)[0]
+    assert places == [f"{rank} 4 {rank % 2} 2 {first} 29500" for rank in range(4)]
+    assert alone == [f"{rank} 4 {rank} 4 localhost 29500" for rank in range(4)]
+
+
+def hosts_of(folder: Path) -> list[str]:
+    return [line.split()[0] for line in (folder / "hosts").read_text().splitlines()]
+
+
+def test_other_hosts_get_what_they_need_and_no_secret(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+    given = {"CUPY_CACHE_DIR": "c", "NCCL_DEBUG": "n", "MKL_CBWR": "m", "NUMBA_TOKEN": "t", "MINE": "a b", "OTHER": "o"}
+    asked = [*given, "SET", "HF_TOKEN"]
+    script = f"print(rank, [os.environ.get(name) for name in {asked}])\nready()\n"
+    options = ["--hostfile", str(tmp_path / "hosts"), "-x", "MINE", "-x", "SET=1 2", "-x", "HF_TOKEN"]
+    process = start(script, options, given | {"HF_TOKEN": "h"})
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert f"3 {['c', 'n', 'm', None, 'a b', None, '1 2', 'h']}" in out.splitlines()
+
+
+def test_logs_are_written_on_the_other_host_too(start: Start, tmp_path: Path) -> None:
+    options = ["--hostfile", str(tmp_path / "hosts"), "--log-dir", "logs", "--tag"]
+    process = start("print('here is', rank)\nready()\n", options)
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert out == "[rank 0] here is 0\n"
+    assert [(tmp_path / f"logs/rank_{rank}.log").read_text() for rank in range(4)] == [
+        f"here is {rank}\n" for rank in range(4)
+    ]
+
+
+@pytest.mark.parametrize("system", ["PBS", "LSF", "Grid Engine"])
+def test_the_hosts_of_a_batch_systems_job(start: Start, hosts: Hosts, tmp_path: Path, system: str) -> None:
+    """Two slots on each host. LSF and Grid Engine start processes on them by their own programs, which mpirun finds."""
+    first, second = hosts.names
+    agent, nodes, tools = tmp_path / "agent", tmp_path / "nodes", tmp_path / "tools"
+    tools.mkdir()
+    environ: dict[str, str | None] = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    if system == "PBS":
+        nodes.write_text(f"{first}\n{first}\n{second}\n{second}\n")
+        environ |= {"PBS_JOBID": "9.pbs", "PBS_NODEFILE": str(nodes)}
+    elif system == "LSF":
+        (tools / "blaunch").write_text(f'#!/bin/bash\ntouch {tmp_path}/asked; exec {agent} "$@"\n')
+        environ |= {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": f"{first} 2 {second} 2", "PRTE_MCA_plm_ssh_agent": None}
+    else:
+        qrsh = tmp_path / "sge/bin/lx-amd64/qrsh"
+        qrsh.parent.mkdir(parents=True)
+        qrsh.symlink_to(tools / "qrsh")
+        (tools / "qrsh").write_text(f'#!/bin/bash\ntouch {tmp_path}/asked; exec {agent} "$@"\n')
+        nodes.write_text(f"{first} 2 all.q@{first} UNDEFINED\n{second} 2 all.q@{second} UNDEFINED\n")
+        environ |= {"JOB_ID": "9", "PE_HOSTFILE": str(nodes), "SGE_ROOT": str(tmp_path / "sge"), "ARC": "lx-amd64"}
+        environ["PRTE_MCA_plm_ssh_agent"] = None
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    process = start("print(rank, os.uname().nodename)\nready()\n", [], environ)
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert f"({system} job 9" in err
+    assert sorted(out.splitlines()) == [f"0 {first}", f"1 {first}", f"2 {second}", f"3 {second}"]
+    assert (tmp_path / "asked").exists() == (system != "PBS")
+
+
+def test_a_job_is_started_again_on_the_host_that_is_left(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+    rest = "if MPI.COMM_WORLD.size == 4:\n    ready()\n    time.sleep(3600)\n"
+    rest += "print(MPI.COMM_WORLD.size, os.environ['TORCHELASTIC_RESTART_COUNT'], os.uname().nodename)\n"
+    process = start(rest, ["--hostfile", str(tmp_path / "hosts"), "--max-restarts", "2"])
+    wait_until(lambda: ready(tmp_path))
+    for pid in processes(hosts.names[1]):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert out.splitlines().count(f"2 1 {hosts.names[0]}") == 2  # mpirun may say there that it lost a host
+    assert f"host {hosts.names[1]} no longer answered; the job is started again (1 of 2)" in err
+
+
+def test_a_host_that_dies_is_no_success_and_is_named(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+    process = start("ready()\ntime.sleep(3600)\n")
+    wait_until(lambda: ready(tmp_path))
+    for pid in processes(hosts.names[1]):
+        with contextlib.suppress(ProcessLookupError):  # some end with the first of them
+            os.kill(pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode != 0
+    assert f"ranks 2, 3 on {hosts.names[1]} were not seen to finish" in err
+    wait_until(lambda: processes(hosts.names[0]) == [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_reach_the_handlers_of_the_other_host(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    process = start(
+        "for one in (2, 10, 12, 15): signal.signal(one, stop)\nready()\n"
+        "while not got: time.sleep(0.01)\n"
+        "time.sleep(1)\npathlib.Path(f'checkpoint.{rank}.{got[0]}').touch()\n"
+    )
+    wait_until(lambda: ready(tmp_path))
+    process.send_signal(number)
+    assert process.wait(LIMIT) == 0, process.stderr.read()
+    assert {f"checkpoint.{rank}.{number:d}" for rank in range(4)} <= names(tmp_path)
+
+
+def test_ranks_without_a_handler_end(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+    process = start("ready()\ntime.sleep(3600)\n")
+    wait_until(lambda: ready(tmp_path))
+    process.terminate()
+    assert process.wait(LIMIT) == 128 + signal.SIGTERM
+    wait_until(lambda: not any(map(processes, hosts.names)))
+
+
+# By what mpirun calls it: its own process, and its agent on the other host.
+@pytest.mark.parametrize("victims", [["launch"], ["mpirun", "prterun", "mpiexec"], ["prted", "hydra_pmi_proxy"]])
+def test_nothing_outlives_who_is_killed(start: Start, hosts: Hosts, tmp_path: Path, victims: list[str]) -> None:
+    """Ranks that hear no polite request, one with a child in a session of its own."""
+    start(
+        "import subprocess\n"
+        "for one in (1, 2, 15): signal.signal(one, signal.SIG_IGN)\n"
+        "if rank == 3: subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+        "ready()\nwhile True: time.sleep(0.01)\n"
+    )
+    wait_until(lambda: ready(tmp_path))
+    host = hosts.names[victims[0] == "prted"]
+    for pid in processes(host):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if Path(words[0]).name in victims or words[1:4] == ["-P", "-m", *victims]:
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(processes, hosts.names)))
+    wait_until(lambda: names(tmp_path / "tmp") == set())
+
+
+def test_who_does_not_know_the_token_is_not_heard(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+    """Neither one who says nothing, nor one who says what a rank would say."""
+    process = start(
+        "import socket\n"
+        "_, port, where = os.environ['DDPRUN_REPORT'].split(':', 2)\n"
+        "quiet = socket.create_connection((where.split(',')[0], int(port)))\n"
+        "loud = socket.create_connection((where.split(',')[0], int(port)))\n"
+        "loud.sendall(b'x' * 32 + f'rank {rank} 1 nowhere\\nfinished\\n'.encode())\n"
+        "while loud.recv(4096): pass\n"
+        "print('DDPRUN_TOKEN' in os.environ)\n"
+        "ready()\n"
+    )
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert out == "False\n" * 4
+
+
+def test_addresses(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/fib_trie").write_text(
+        "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n     |-- 10.0.0.255\n"
+        "        /32 link BROADCAST\n     |-- 10.0.0.7\n        /32 host LOCAL\n"
+    )
+    assert addresses(tmp_path) == ["10.0.0.7", "127.0.0.1"]
+    (tmp_path / "net/if_inet6").write_text(
+        "20010db8000000000000000000000007 02 40 00 80 e0\nfe800000000000000000000000000007 02 40 20 80 e0\n"
+    )
+    assert addresses(tmp_path) == ["10.0.0.7", "2001:db8::7", "127.0.0.1"]
