@@ -23,6 +23,7 @@ before it is watched by `ddp.watching.starting`.
 """
 
 import atexit
+import gc
 import json
 import math
 import os
@@ -305,14 +306,27 @@ def _parse(text: bytes) -> Record:
     return Record(beat, contributed, waiting, tuple(Place(*place) for place in stack), ended)
 
 
+# Before Python 3.12 any allocation may collect garbage, that of the objects through which one looks at a running frame
+# included; a finalizer then lets the main thread run on, and the memory of its frame is something else's before the
+# look is over (python/cpython#106883 is one face of it).
+_ALLOCATIONS_COLLECT = sys.version_info < (3, 12)
+
+
 def stack_of_main_thread() -> tuple[Place, ...]:
     """Its innermost frames."""
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
-    places: list[Place] = []
-    while frame is not None and len(places) < _FRAMES:
-        places.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return tuple(reversed(places))
+    collects = _ALLOCATIONS_COLLECT and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+        places: list[Place] = []
+        while frame is not None and len(places) < _FRAMES:
+            places.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frame = frame.f_back
+        return tuple(reversed(places))
+    finally:
+        if collects:
+            gc.enable()
 
 
 _watchdog: Watchdog | None = None

@@ -1,6 +1,8 @@
 """From what ranks report of themselves to who keeps whom waiting."""
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -109,6 +111,43 @@ def test_a_stack_ends_where_the_package_was_called_and_shows_the_lines(tmp_path)
     assert format_stack(stack, OWN_CODE) == f'  File "{script}", line 2, in <module>\n    ddp.all_reduce(x)'
     inside = (Place("/lib/ddp/bench.py", 1, "main"),)
     assert format_stack(inside, OWN) == '  File "/lib/ddp/bench.py", line 1, in main'
+
+
+LOOKED_AT = """
+import gc, sys, threading, time
+from ddp.watching.watchdog import stack_of_main_thread
+
+class Garbage:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        time.sleep(0)  # lets the other thread run
+
+def look():
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        assert stack_of_main_thread()[-1].function
+    ended.append(True)
+
+def call(depth, *others):
+    garbage = Garbage()
+    return call(depth - 1, garbage, *others) if depth else others
+
+ended = []
+sys.setswitchinterval(1e-6)
+gc.set_threshold(3, 2, 2)
+threading.Thread(target=look).start()
+while not ended:
+    call(30)
+print(gc.isenabled())
+"""
+
+
+def test_garbage_may_be_collected_while_it_looks_at_the_main_thread() -> None:
+    """On Python 3.11 this hung, or took another object for a frame."""
+    done = subprocess.run([sys.executable, "-c", LOOKED_AT], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_hosts_are_named_where_there_are_several() -> None:
