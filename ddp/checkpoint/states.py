@@ -162,8 +162,9 @@ def _check_shapes(place: str, own: Any, loaded: Any) -> None:
         if own.shape != loaded.shape:
             raise ValueError(f"checkpoint: {place} has shape {tuple(own.shape)}, the checkpoint {tuple(loaded.shape)}")
     elif isinstance(own, dict) and isinstance(loaded, dict):
-        for key in own.keys() & loaded.keys():
-            _check_shapes(f"{place}.{key}", own[key], loaded[key])
+        for key in own:  # in the object's order: all ranks name the same one
+            if key in loaded:
+                _check_shapes(f"{place}.{key}", own[key], loaded[key])
 
 
 def apply(state: MutableMapping[str, Any] | Mapping[str, Any], loaded: Mapping[str, Any]) -> None:
