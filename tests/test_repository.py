@@ -1,5 +1,6 @@
 """What the repository says about itself: README, CI and packaging agree with each other and with the files."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -88,6 +89,31 @@ def test_only_the_backend_imports_cupy() -> None:
     found = {str(p.relative_to(ROOT)) for name in ("engine", "ddp", "launch") for p in (ROOT / name).rglob("*.py")
              if wanting.search(p.read_text())}  # fmt: skip
     assert found == {"engine/memory/backend.py"}
+
+
+def test_no_package_uses_names_with_an_underscore_of_another() -> None:
+    """What a name begins with belongs to the package that defines it; what is not defined here is another's."""
+    # of the standard library's and xdist's classes, which have no other names for it
+    known = {"_replace", "_fields", "_asdict", "_exit", "_getframe", "_current_frames", "_actions", "_pending_of"}
+    for name in ("ddp", "launch"):
+        own, used = set(known), {}
+        for path in (ROOT / name).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    own.add(node.name)
+                elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    own.add(node.id)
+                elif isinstance(node, ast.Attribute):
+                    of_itself = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+                    if of_itself and isinstance(node.ctx, ast.Store):
+                        own.add(node.attr)
+                    elif re.match(r"_[a-z]", node.attr):
+                        used.setdefault(node.attr, f"{path.relative_to(ROOT)}:{node.lineno}")
+                elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(name):
+                    hidden = [alias.name for alias in node.names if re.match(r"_[A-Za-z]", alias.name)]
+                    assert not hidden, f"{path.relative_to(ROOT)}:{node.lineno} imports {hidden}"
+        foreign = {attribute: where for attribute, where in used.items() if attribute not in own}
+        assert not foreign, f"{name} uses names of other packages: {foreign}"
 
 
 def test_no_rule_of_correctness_is_switched_off_for_the_whole_project() -> None:

@@ -16,6 +16,7 @@ from engine.autograd import graph
 from engine.memory.backend import require_cupy, spec_of_array
 from engine.memory.flat import flat_view
 from engine.rules import layout
+from engine.tensor import array_of
 
 
 def check_tensor(name: str, value: Any, written: bool = False) -> None:
@@ -61,7 +62,7 @@ def elements(tensor: engine.Tensor) -> np.ndarray:
     """1-D, in the order of `wire_strides`: the tensor's own memory where it is dense and on the host, else a copy."""
     flat = flat_view(tensor)
     if tensor.is_cuda:
-        return _from_device(tensor.detach().contiguous()._array.reshape(-1) if flat is None else flat)
+        return _from_device(array_of(tensor.detach().contiguous()).reshape(-1) if flat is None else flat)
     return np.ascontiguousarray(tensor.detach().numpy()).reshape(-1) if flat is None else flat
 
 

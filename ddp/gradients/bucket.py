@@ -18,6 +18,7 @@ from ddp.watching.progress import Channel, begin_wait, end_wait
 from engine.autograd import graph
 from engine.memory import backend
 from engine.reports import layout_report as report
+from engine.tensor import array_of
 
 if TYPE_CHECKING:
     from ddp.execution.futures import Future
@@ -216,7 +217,7 @@ class Bucket:
             if self._host is not None:
                 assert self.streams is not None
                 self.streams.join()
-                self._host._array[...] = self.flat.detach().cpu()._array
+                array_of(self._host)[...] = array_of(self.flat.detach().cpu())
             self.buffer.shards.add(weight)
             self.header.header[:] += self._of_shards
             self._of_shards[:] = self.header.header
@@ -260,11 +261,11 @@ class Bucket:
             gradient = parameter.grad
             if gradient is None:
                 self.fresh[slot] = 0  # one that came was dropped by a hook
-                view._array[...] = 0
+                array_of(view)[...] = 0
             elif gradient is not view:
                 self._copy_in(slot, gradient)
             elif not self.fresh[slot]:
-                self._kept[slot] = view._array.copy()
+                self._kept[slot] = array_of(view).copy()
 
     def _copy_in(self, slot: int, gradient: engine.Tensor) -> None:
         parameter, view = self.members[slot]
@@ -274,7 +275,7 @@ class Bucket:
                 f"{view.dtype}, got {list(gradient.shape)} {gradient.dtype}; convert the model before wrapping it"
             )
         began = perf_counter()
-        view._array[...] = gradient._array
+        array_of(view)[...] = array_of(gradient)
         if report.is_breach(gradient.stride(), parameter):
             copies = 1 if self.as_view else 2  # the mean is copied back out
             self.layout_bytes += copies * gradient.nbytes
@@ -323,7 +324,7 @@ class Bucket:
                 f"communication hook: expected the future of a Tensor of {self.flat.numel()} elements, got {got}"
             )
         if reduced.data_ptr() != self.flat.data_ptr():
-            self.flat._array[...] = reduced.detach().reshape(-1)._array
+            array_of(self.flat)[...] = array_of(reduced.detach().reshape(-1))
 
     def hand_out(self) -> None:
         """Lets every parameter that some rank had a gradient for have the mean as its `.grad`."""
@@ -334,7 +335,7 @@ class Bucket:
                 used = [ranks and here for ranks, here in zip(used, self._own, strict=True)]
             for slot, gradient in self._kept.items():
                 if not used[slot]:
-                    members[slot][1]._array[...] = gradient
+                    array_of(members[slot][1])[...] = gradient
             self._kept.clear()
             members = list(compress(members, used))
         for parameter, view in members:

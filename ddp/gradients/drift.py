@@ -22,6 +22,7 @@ import engine
 from ddp.transport.headers import Header
 from engine.memory.flat import flat_view
 from engine.optim import Optimizer
+from engine.tensor import array_of
 
 # Bytes of a part, and tensors. The checksum of 64 KiB takes 6 µs, that of a small tensor 2.
 _PART_BYTES = 1 << 16
@@ -159,7 +160,7 @@ def _plan(sizes: Sequence[int]) -> list[list[Piece]]:
 
 def _checksum(parameter: engine.Tensor, piece: Piece) -> int:
     """The sum of the words of a piece of memory: another one wherever one bit is another."""
-    flat = parameter._array.reshape(-1) if parameter._array.flags.c_contiguous else flat_view(parameter)
+    flat = array_of(parameter).reshape(-1) if array_of(parameter).flags.c_contiguous else flat_view(parameter)
     if flat is None:
         flat = np.ascontiguousarray(parameter.detach().numpy()).reshape(-1)
     size = piece.end - piece.begin

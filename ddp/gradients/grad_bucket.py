@@ -9,6 +9,7 @@ import numpy as np
 import engine
 from ddp.execution.futures import Future
 from ddp.transport import Buffer, headers
+from engine.tensor import array_of
 
 if TYPE_CHECKING:
     from ddp.gradients.bucket import Bucket
@@ -85,7 +86,7 @@ class GradBucket:
     def _mean(self, target: engine.Tensor, room: Buffer) -> Future[engine.Tensor]:
         own = room is self._bucket.buffer
         if not own:
-            room.array[...] = target._array.reshape(-1)
+            room.array[...] = array_of(target).reshape(-1)
         headers.write_weight(room.header, self._weight)
         self._bucket.transport.start(room, divisor=None)
         self._bucket.under_way.append(room)
@@ -94,7 +95,7 @@ class GradBucket:
             self._bucket.transport.wait(room)
             self._bucket.under_way.remove(room)
             if not own:
-                target._array[...] = room.array.reshape(tuple(target.shape))
+                array_of(target)[...] = room.array.reshape(tuple(target.shape))
             return target
 
         return Future(finish)

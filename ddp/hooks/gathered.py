@@ -17,6 +17,7 @@ from ddp.groups.group import ProcessGroup, resolve
 from engine.memory.backend import spec_of_array
 from engine.memory.guard import on_gpu_of
 from engine.ops.buckets import cuda as buckets
+from engine.tensor import array_of
 
 _LARGEST = 127  # of int8; -128 is not used, so that -x is as exact as x
 
@@ -66,8 +67,8 @@ def quantization_perchannel_hook(
 
 def _quantized_on_gpu(group: ProcessGroup, bucket: GradBucket, bucket_size: int) -> Future[engine.Tensor]:
     buffer = bucket.buffer()
-    with on_gpu_of(buffer._array):
-        scales, levels = buckets.quantise(buffer._array, bucket_size)
+    with on_gpu_of(array_of(buffer)):
+        scales, levels = buckets.quantise(array_of(buffer), bucket_size)
         rows = scales.size
         parts = [wire.elements(_tensor(part)).view(np.uint8) for part in (scales, levels)]
     parts.insert(0, np.array([bucket.weight()]).view(np.uint8))
@@ -78,12 +79,12 @@ def _quantized_on_gpu(group: ProcessGroup, bucket: GradBucket, bucket_size: int)
     def finish() -> engine.Tensor:
         messages = received()
         weights = [float(message[:8].view(np.float64)[0]) for message in messages]
-        with on_gpu_of(buffer._array):
+        with on_gpu_of(array_of(buffer)):
             everyone = engine.empty(messages.shape, dtype=engine.uint8, device=buffer.device)
             wire.store(everyone, messages)
-            split = [(own[8 : 8 + 4 * rows].view(np.float32), own[8 + 4 * rows : end]) for own in everyone._array]
+            split = [(own[8 : 8 + 4 * rows].view(np.float32), own[8 + 4 * rows : end]) for own in array_of(everyone)]
             all_levels = [each.view(np.int8) for _, each in split]
-            buckets.dequantised_mean([each for each, _ in split], all_levels, weights, bucket_size, buffer._array)
+            buckets.dequantised_mean([each for each, _ in split], all_levels, weights, bucket_size, array_of(buffer))
         return bucket.buffer()
 
     return Future(finish)

@@ -19,6 +19,7 @@ from ddp.execution.futures import Future
 from ddp.gradients.grad_bucket import GradBucket
 from ddp.groups.group import ProcessGroup, resolve
 from engine.memory.backend import Array, array_module, spec_of_array
+from engine.tensor import array_of
 
 _logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[engine.Ten
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return bucket.average()
-    gradients = [gradient._array for gradient in bucket.gradients()]
+    gradients = [array_of(gradient) for gradient in bucket.gradients()]
     chosen = [_is_worth_it(state, gradient.shape) for gradient in gradients]
     low_rank = [gradient for gradient, yes in zip(gradients, chosen, strict=True) if yes]
     exact = [gradient for gradient, yes in zip(gradients, chosen, strict=True) if not yes]
@@ -117,7 +118,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[engine.Ten
     state.maybe_increase_iter(bucket)
 
     def finish() -> engine.Tensor:
-        values = rest_mean.wait()._array
+        values = array_of(rest_mean.wait())
         begin = 0
         for gradient in exact:
             gradient[...] = values[begin : begin + gradient.size].reshape(gradient.shape)
@@ -134,7 +135,7 @@ def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[en
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return bucket.average()
-    flat = bucket.buffer()._array
+    flat = array_of(bucket.buffer())
     side = math.isqrt(max(flat.size - 1, 0)) + 1
     square = array_module(bucket.buffer().device).zeros(side * side, flat.dtype)
     square[: flat.size] = flat
@@ -189,11 +190,11 @@ def _start(state: PowerSGDState, bucket: GradBucket, matrices: list[Array]) -> C
     left_mean = bucket.mean(_joined(lefts, sent, device), "P")
 
     def finish() -> list[Array]:
-        left = _split(left_mean.wait()._array.astype(wide), lefts)
+        left = _split(array_of(left_mean.wait()).astype(wide), lefts)
         left = [orthogonalize(each, epsilon, xp) for each in left]
         right = [matrix.T @ each for matrix, each in zip(matrices, left, strict=True)]
         mean = bucket.mean(_joined(right, sent, device), "Q").wait()
-        right = _split(mean._array.astype(wide), right)
+        right = _split(array_of(mean).astype(wide), right)
         if state.warm_start:
             state.q_memory_dict[index] = right
         products = [p @ q.T for p, q in zip(left, right, strict=True)]

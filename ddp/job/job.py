@@ -23,6 +23,7 @@ from ddp.job.fingerprint import differences, fingerprint
 from ddp.job.streams import seed_stream
 from ddp.training.sync_batch_norm import SyncBatchNorm
 from ddp.transport.summing import carried
+from engine.tensor import array_of
 
 if TYPE_CHECKING:
     from ddp.training.parallel import DistributedDataParallel
@@ -287,14 +288,14 @@ _NONE = object()
 
 def _copies(nets: Sequence["DistributedDataParallel"]) -> list[list[np.ndarray]]:
     """Of their buffers."""
-    return [[buffer._array.copy() for buffer in net.current_buffers()] for net in nets]
+    return [[array_of(buffer).copy() for buffer in net.current_buffers()] for net in nets]
 
 
 def _write(nets: Sequence["DistributedDataParallel"], copies: list[list[np.ndarray]]) -> None:
     """What `_copies` gave, into the buffers. Versions stay: a backward may have saved them."""
     for net, arrays in zip(nets, copies, strict=True):
         for buffer, array in zip(net.current_buffers(), arrays, strict=True):
-            buffer._array[...] = array
+            array_of(buffer)[...] = array
 
 
 def _warn_of(found: list[str], what: str) -> None:

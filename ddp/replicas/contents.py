@@ -6,6 +6,7 @@ from typing import Any
 import engine
 import engine.nn as nn
 from ddp.execution.layouts import TensorLayout
+from engine.nn.state import own_modules, own_parameters
 from engine.nn.utils.stateless import is_given
 
 Named = list[tuple[str, Any]]  # by path, as in `state_dict`
@@ -43,15 +44,15 @@ class Contents:
     def note(self) -> None:
         """The module is wrapped: from now on its parameters and the modules that have them may not change."""
         self._noted = [
-            (owner._parameters, name, parameter, parameter.requires_grad, _path(where, name))
+            (own_parameters(owner), name, parameter, parameter.requires_grad, _path(where, name))
             for where, owner in self._module.named_modules()
             for name, parameter in owner.named_parameters(recurse=False)
             if _path(where, name) not in self._ignored
         ]
         self._children = [
-            (owner._modules, tuple(owner._modules.values()), where)
+            (children, tuple(children.values()), where)
             for where, owner in self._module.named_modules()
-            if owner._modules
+            if (children := own_modules(owner))
         ]
         self._owners_of_buffers = [
             (where, owner)

@@ -12,6 +12,7 @@ import engine
 from ddp.groups.group import ProcessGroup
 from engine.memory.backend import require_cupy
 from engine.memory.flat import flat_view
+from engine.tensor import array_of
 
 _MESSAGE_BYTES = 16 << 20  # of one sum
 
@@ -38,7 +39,7 @@ def copy_from(root: int, tensors: list[engine.Tensor], group: ProcessGroup) -> N
     if group.rank != root:
         for tensor, piece in zip(tensors, pieces, strict=True):
             if not tensor.is_non_overlapping_and_dense():
-                array = tensor._array
+                array = array_of(tensor)
                 array[...] = piece.view(array.dtype).reshape(array.shape)
 
 
@@ -46,7 +47,7 @@ def _memory(tensor: engine.Tensor) -> Any:
     """The tensor's bytes, in the order in which they lie in memory: a view where it is dense, else a row-major copy."""
     flat = flat_view(tensor)
     if flat is None:
-        flat = require_cupy().ascontiguousarray(tensor._array).reshape(-1)
+        flat = require_cupy().ascontiguousarray(array_of(tensor)).reshape(-1)
     return flat.view(np.uint8)
 
 

@@ -132,11 +132,11 @@ class Comm:
         return Request(self, name, lambda: len(meeting.parts) == self.size, finish)
 
     def Iallreduce(self, send: Any, receive: Any, op: Any = None) -> Request:
-        part = _array(receive if _is_in_place(send) else send).copy()
+        part = _as_array(receive if _is_in_place(send) else send).copy()
         return self._meet("Allreduce", part, lambda parts: _write(receive, _combine(op, parts)))
 
     def Ireduce(self, send: Any, receive: Any, op: Any = None, root: int = 0) -> Request:
-        part = _array(receive if _is_in_place(send) else send).copy()
+        part = _as_array(receive if _is_in_place(send) else send).copy()
 
         def take(parts: list[Any]) -> None:
             if self.rank == root:
@@ -145,7 +145,7 @@ class Comm:
         return self._meet("Reduce", part, take)
 
     def Ireduce_scatter_block(self, send: Any, receive: Any, op: Any = None) -> Request:
-        part = _array(send).copy().reshape(self.size, -1)
+        part = _as_array(send).copy().reshape(self.size, -1)
         return self._meet(
             "Reduce_scatter_block", part, lambda parts: _write(receive, _combine(op, [p[self.rank] for p in parts]))
         )
@@ -318,7 +318,7 @@ def _is_in_place(buffer: Any) -> bool:
     return buffer is MPI.IN_PLACE
 
 
-def _array(buffer: Any) -> np.ndarray:
+def _as_array(buffer: Any) -> np.ndarray:
     return np.asarray(buffer).reshape(-1)
 
 

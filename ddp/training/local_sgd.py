@@ -21,6 +21,7 @@ from engine.memory.backend import array_module, spec_of_array
 from engine.memory.flat import flat_view
 from engine.optim import Optimizer
 from engine.optim.optimizer import Closure, Group, StateDict
+from engine.tensor import array_of
 
 
 def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None = None) -> None:
@@ -50,7 +51,7 @@ def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None
             if tensor.is_non_overlapping_and_dense():
                 _flat(tensor)[...] = mean
             else:
-                array = tensor._array
+                array = array_of(tensor)
                 array[...] = mean.reshape(tuple(tensor.shape))
         increment_version(alike)
 
@@ -58,7 +59,7 @@ def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None
 def _flat(tensor: engine.Tensor) -> Any:
     """Its elements in the order of memory, as a view where it is dense; else a row-major copy."""
     flat = flat_view(tensor)
-    return array_module(tensor.device).ascontiguousarray(tensor._array).reshape(-1) if flat is None else flat
+    return array_module(tensor.device).ascontiguousarray(array_of(tensor)).reshape(-1) if flat is None else flat
 
 
 class PeriodicModelAverager:

@@ -59,8 +59,7 @@ class StepInBackward:
             if part["params"]:
                 part.update({name: value for name, value in group.items() if name != "params"}, part_of=group)
                 with engine.no_grad():
-                    optimizer._step_group(part)
-        optimizer._opt_called = True  # for LR schedulers
+                    optimizer.step_group(part)
 
 
 def step_in_backward(optimizer: Optimizer, net: "DistributedDataParallel") -> StepInBackward:

@@ -10,10 +10,11 @@ from ddp.groups.group import ProcessGroup, is_initialized, resolve
 from engine.autograd import Function
 from engine.autograd.function import once_differentiable
 from engine.memory import backend
-from engine.nn.norm import _BatchNorm
+from engine.nn.norm import BatchNorm
+from engine.tensor import array_of
 
 
-class SyncBatchNorm(_BatchNorm):
+class SyncBatchNorm(BatchNorm):
     """`BatchNorm1d`, `2d` or `3d` over the batches of all ranks; in eval mode, and without a process group, the same.
 
     Shapes: (N, C, d...), with N of its own on each rank, which may be 0; channels-last inputs stay channels-last.
@@ -75,7 +76,7 @@ class SyncBatchNorm(_BatchNorm):
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: ProcessGroup | None = None) -> nn.Module:
         """`module` with each batch norm in it replaced by a SyncBatchNorm that has its parameters and statistics."""
-        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+        if isinstance(module, BatchNorm) and not isinstance(module, cls):
             converted = cls(
                 module.num_features,
                 module.eps,
@@ -201,7 +202,7 @@ def _gather_on_device(group: ProcessGroup, own: engine.Tensor, count: int) -> tu
     values = own.numel()
     room = group.device_room("SyncBatchNorm", own.device, group.size() * values, np.float64, header=1)
     room.array[...] = 0
-    room.array[group.rank * values : (group.rank + 1) * values] = own.detach()._array
+    room.array[group.rank * values : (group.rank + 1) * values] = array_of(own.detach())
     room.header[0] = count
     transport.start(room)
     with group.meeting("the statistics of SyncBatchNorm"):

@@ -80,7 +80,6 @@ class ZeroRedundancyOptimizer(Optimizer):
                 elements[rank] += parameter.numel()
                 self._owner[id(parameter)] = rank
                 self._shares[rank].append(parameter)
-        self.optim._plans.clear()
         mine = self.process_group.rank
         self._parts: list[Group] = [
             {"params": [parameter for parameter in group["params"] if self._owner[id(parameter)] == mine]}
@@ -100,7 +99,7 @@ class ZeroRedundancyOptimizer(Optimizer):
                 loss = closure()
         for group, part in zip(self.param_groups, self._parts, strict=True):
             part.update({name: value for name, value in group.items() if name != "params"}, part_of=group)
-            self.optim._step_group(part)
+            self.optim.step_group(part)
         replicas.copy_shares(dict(enumerate(self._shares)), self.process_group)
         for rank, share in enumerate(self._shares):
             if rank != self.process_group.rank:

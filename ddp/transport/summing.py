@@ -292,7 +292,7 @@ class Shards:
             else:
                 self._steps.append((Summation([array], [slots[depth]]), [1.0]))
                 depth += 1
-        self._array = array
+        self._values = array
         self.parts = [*slots[:depth], *([array] if self._steps[-1][0] is None else [])]
         """What is left when all have come; their weights are in it."""
 
@@ -308,7 +308,7 @@ class Shards:
             if step is not None:
                 step.run()
         elif step is None:
-            Summation([self._array], [self._array]).run(1.0, [weight])
+            Summation([self._values], [self._values]).run(1.0, [weight])
         else:
             step.run(1.0, [*ones[:1], weight, *ones[2:]] if len(ones) > 1 else [weight])
 

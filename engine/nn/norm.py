@@ -98,7 +98,7 @@ class _RunningNorm(_Affine):
         )
 
 
-class _BatchNorm(_RunningNorm):
+class BatchNorm(_RunningNorm):
     """(x - mean) / sqrt(var + eps) · weight + bias a channel. Ioffe and Szegedy (2015).
 
     Running statistics move by `momentum` towards each batch's (None: cumulative average); evaluation uses them if
@@ -134,18 +134,21 @@ class _BatchNorm(_RunningNorm):
         return F.batch_norm(input, mean, var, self.weight, self.bias, batch_statistics, momentum, self.eps)
 
 
-class BatchNorm1d(_BatchNorm):
-    __doc__ = f"Shapes: (N, C) or (N, C, L).\n\n    {_BatchNorm.__doc__}"
+_BatchNorm = BatchNorm  # its name in PyTorch's torch.nn.modules.batchnorm
+
+
+class BatchNorm1d(BatchNorm):
+    __doc__ = f"Shapes: (N, C) or (N, C, L).\n\n    {BatchNorm.__doc__}"
     allowed_dims = (2, 3)
 
 
-class BatchNorm2d(_BatchNorm):
-    __doc__ = f"Shapes: (N, C, H, W).\n\n    {_BatchNorm.__doc__}"
+class BatchNorm2d(BatchNorm):
+    __doc__ = f"Shapes: (N, C, H, W).\n\n    {BatchNorm.__doc__}"
     allowed_dims = (4,)
 
 
-class BatchNorm3d(_BatchNorm):
-    __doc__ = f"Shapes: (N, C, D, H, W).\n\n    {_BatchNorm.__doc__}"
+class BatchNorm3d(BatchNorm):
+    __doc__ = f"Shapes: (N, C, D, H, W).\n\n    {BatchNorm.__doc__}"
     allowed_dims = (5,)
 
 

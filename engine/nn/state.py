@@ -53,6 +53,16 @@ def save_own(module: "Module", destination: dict[str, Any], prefix: str, keep_va
         destination[prefix + EXTRA_STATE_KEY] = module.get_extra_state()
 
 
+def own_parameters(module: "Module") -> dict[str, Parameter | None]:
+    """The parameters of `module` itself by name: its own dict, in which assignments to its attributes show."""
+    return module._parameters
+
+
+def own_modules(module: "Module") -> dict[str, "Module | None"]:
+    """The children of `module` by name: its own dict, in which assignments to its attributes show."""
+    return module._modules
+
+
 def own_state(module: "Module") -> dict[str, Tensor]:
     """Parameters and persistent buffers of `module` itself by name; those that are None are left out."""
     state: dict[str, Tensor] = {

@@ -184,12 +184,18 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            self._step_group(group)
+            self.step_group(group)
         return loss
 
     step = _with_hooks(step)
 
-    def _step_group(self, group: Group) -> None:
+    def step_group(self, group: Group) -> None:
+        """Updates the parameters of one of `param_groups`, or those of a part of one with its options.
+
+        What `step` does for each group, for who steps some of the parameters at a time: no hooks run, and autograd has
+        to be off.
+        """
+        self._opt_called = True
         gradients = [parameter.grad for parameter in group["params"]]
         plan = self._plans.get(id(group))
         if plan is None or not plan.fits(self, group, gradients):
@@ -247,6 +253,7 @@ class Optimizer:
             if not own.isdisjoint(id(param) for param in group["params"]):
                 raise ValueError("some parameters appear in more than one parameter group")
         self.param_groups.append(param_group)
+        self._plans.clear()  # parts of groups may be cut anew
 
     # State
 

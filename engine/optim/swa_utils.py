@@ -9,7 +9,7 @@ from typing import Any
 import engine
 from engine.autograd.modes import no_grad
 from engine.nn.module import Module
-from engine.nn.norm import _BatchNorm
+from engine.nn.norm import BatchNorm
 from engine.optim.lr_scheduler.base import LRScheduler, Rate, one_per_group
 from engine.optim.optimizer import Optimizer
 from engine.tensor import Tensor
@@ -109,7 +109,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
     A batch is the input, or a list or tuple that begins with it.
     """
-    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    layers = [module for module in model.modules() if isinstance(module, BatchNorm)]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]

@@ -3,3 +3,4 @@
 from engine.tensor.tensor import AutogradMeta as AutogradMeta
 from engine.tensor.tensor import Tensor as Tensor
 from engine.tensor.tensor import _rebuild as _rebuild
+from engine.tensor.tensor import array_of as array_of

@@ -686,3 +686,12 @@ def _rebuild(
     tensor._requires_grad = requires_grad
     tensor.__dict__.update(extra)
     return tensor
+
+
+def array_of(tensor: Tensor) -> Any:
+    """The NumPy or CuPy array on the memory of `tensor`, with its shape, strides and dtype; None on "meta".
+
+    Unlike `tensor.numpy()` it is given out whatever the device, and of a tensor that requires grad, too. Neither
+    autograd nor the version counter hears of what is written there; `engine.autograd.graph.increment_version` says it.
+    """
+    return tensor._array
