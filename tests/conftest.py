@@ -15,6 +15,7 @@ from tests import cuda_simulator, tiers
 
 pytest_plugins = ["pytester", "launch.testing"]
 
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 _MOST_WORKERS = 8  # the tests on ranks are half of the work, and only four pieces of it
 
@@ -59,6 +60,17 @@ def pytest_xdist_auto_num_workers() -> int:
     """The processors that affinity mask and control group leave; 0, in this process, where it is one."""
     processors = math.ceil(min(len(os.sched_getaffinity(0)), cpu_quota(), _MOST_WORKERS))
     return processors if processors > 1 else 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torchrun_variables() -> Iterator[None]:
+    """What `init_process_group` sets for a user's script is not left to the next file, whose jobs would inherit it."""
+    before = {name: os.environ.get(name) for name in TORCHRUN_VARIABLES}
+    yield
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 Single tests are marked `full` where they stand.
 """
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,8 @@ LEFT_OUT = {
 """Folders and files of tests/, by reason. They are not even imported."""
 
 _IN_FILES = "most faults, long trainings"
-_PATHS = {_TESTS / name for names in LEFT_OUT.values() for name in names}
-_GPU_PATHS = {_TESTS / name for name in LEFT_OUT[_GPU]}
+_PATHS = frozenset(_TESTS / name for names in LEFT_OUT.values() for name in names)
+_GPU_PATHS = frozenset(_TESTS / name for name in LEFT_OUT[_GPU])
 
 
 def runs_everything(config: pytest.Config) -> bool:
@@ -49,13 +50,17 @@ def is_left_out(path: Path) -> bool:
 
 def needs_everything(item: pytest.Item) -> bool:
     """Whether a plain `pytest` leaves a test out: with its file, or it is marked, or wants a GPU."""
-    in_left_out = not _PATHS.isdisjoint((item.path, *item.path.parents))
-    return in_left_out or item.get_closest_marker("full") is not None or needs_a_gpu(item)
+    return _is_inside(item.path, _PATHS) or item.get_closest_marker("full") is not None or needs_a_gpu(item)
 
 
 def needs_a_gpu(item: pytest.Item) -> bool:
     """Whether a test wants a GPU, or a simulated one."""
-    return not _GPU_PATHS.isdisjoint(item.path.parents) or "cuda" in getattr(item, "fixturenames", ())
+    return _is_inside(item.path, _GPU_PATHS) or "cuda" in getattr(item, "fixturenames", ())
+
+
+@cache
+def _is_inside(path: Path, places: frozenset[Path]) -> bool:
+    return not places.isdisjoint((path, *path.parents))
 
 
 def header(config: pytest.Config) -> str:

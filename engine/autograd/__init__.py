@@ -22,6 +22,7 @@ from engine.autograd.modes import enable_grad as enable_grad
 from engine.autograd.modes import inference_mode as inference_mode
 from engine.autograd.modes import is_anomaly_enabled as is_anomaly_enabled
 from engine.autograd.modes import is_grad_enabled as is_grad_enabled
+from engine.autograd.modes import is_multithreading_enabled as is_multithreading_enabled
 from engine.autograd.modes import no_grad as no_grad
 from engine.autograd.modes import set_detect_anomaly as set_detect_anomaly
 from engine.autograd.modes import set_grad_enabled as set_grad_enabled

@@ -258,6 +258,11 @@ def is_grad_enabled() -> bool:
     return state.grad_enabled
 
 
+def is_multithreading_enabled() -> bool:
+    """Whether a backward pass started on this thread runs the nodes of each GPU on a thread of its own."""
+    return state.multithreading
+
+
 def is_inference_mode_enabled() -> bool:
     """Whether this thread is inside `inference_mode`."""
     return state.inference

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launch.testing.process import ask_to_end_with_parent
+from tests.conftest import TORCHRUN_VARIABLES
 
 LIMIT = 60  # seconds: far more than any of these jobs needs, so that only a hang meets it
 
@@ -27,13 +28,10 @@ def _as_from_a_terminal() -> None:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment without settings that would change what the launcher decides: those of a user's shell, and what
-    `init_process_group` has set for another test in this process.
-    """
-    torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    """The environment without settings of a user's shell that would change what the launcher decides."""
     for name in list(os.environ):
         settings = name.endswith("_NUM_THREADS") or name.startswith(("SLURM_", "OMPI_", "PMIX_", "PRTE_", "ALLSTRIDE_"))
-        if settings or name in torchrun:
+        if settings or name in TORCHRUN_VARIABLES:
             monkeypatch.delenv(name)
 
 

@@ -144,3 +144,10 @@ def test_anomaly_mode_shows_lines_of_the_user_alone():
         call = x.sqrt().grad_fn.extras.forward_call
     assert call.report().splitlines()[-1].strip().startswith("call = x.sqrt()")
     assert "record of" not in call.report()
+
+
+def test_whether_backward_has_threads_can_be_asked() -> None:
+    assert engine.autograd.is_multithreading_enabled()
+    with engine.autograd.set_multithreading_enabled(False):
+        assert not engine.autograd.is_multithreading_enabled()
+    assert engine.autograd.is_multithreading_enabled()
