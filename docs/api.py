@@ -20,6 +20,7 @@ PAGES = {
     "ddp.hooks": "Communication hooks",
     "ddp.testing": "Ranks as threads of one process",
     "ddp.bench": "How fast ranks sum",
+    "ddp.forecast": "A step on more nodes",
     "ddp.doctor": "What is wrong with a machine",
     "engine": "Tensors and functions of them",
     "engine.autograd": "Derivatives",

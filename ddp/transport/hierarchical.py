@@ -16,7 +16,7 @@ Nodes may have different numbers of ranks: there are as many slices, and owners,
 ranks of a node fill and wait. Headers are gathered from all ranks before the first chunk of their buffer is summed.
 
 Messages are matched by the order in which they are posted, so buffers go through the chain in the order of start. All
-requests are nonblocking and move on by `poll`; at most `_DEPTH` chunks are on their way forward.
+requests are nonblocking and move on by `poll`; at most `DEPTH` chunks are on their way forward.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ from ddp.transport.shared import FILLING, SharedBuffer, SharedTransport
 from ddp.transport.summing import Order, Summation, rank_order, sum_headers, tree_order, weighing
 
 CHUNK_BYTES = 1 << 18
-_DEPTH = 8
+DEPTH = 8
 _FORWARD, _BACK = 1, 2  # tags
 
 
@@ -107,7 +107,7 @@ class HierarchicalTransport(SharedTransport):
         self._arriving: deque[Step] = deque()  # sums of the nodes before this one
         self._returning: deque[Step] = deque()  # results
         self._sending: list[Step] = []
-        self._scratch = [aligned_zeros(CHUNK_BYTES, np.uint8) for _ in range(_DEPTH if self._last else 0)]
+        self._scratch = [aligned_zeros(CHUNK_BYTES, np.uint8) for _ in range(DEPTH if self._last else 0)]
 
     def allocate(
         self,

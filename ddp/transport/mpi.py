@@ -10,7 +10,7 @@ know, need no second path. It costs little: milliseconds against `Iallreduce` in
 5.0.11: 2 ranks 64 KiB 0.06 to 0.03, 4 MiB 0.64 to 2.1, 64 MiB 24 to 51; 4 ranks on two cores 16 MiB 16 to 14, 64 MiB
 60 to 62.
 
-Chunks bound the scratch memory and every count (MPI counts to 2**31 - 1). At most `_DEPTH` chunks are in their first
+Chunks bound the scratch memory and every count (MPI counts to 2**31 - 1). At most `DEPTH` chunks are in their first
 step. Collectives must be posted in the same order on every rank, but ranks poll at different times: scatters are posted
 in the order of `start` on one communicator, gathers, which are posted when a scatter completes, in the same order on
 another.
@@ -39,7 +39,7 @@ from ddp.transport.headers import weights
 from ddp.transport.summing import Order, Shards, Summation, rank_order, sum_headers, tree_order
 
 CHUNK_BYTES = 1 << 20
-_DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
+DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
 
 
 class Chunk(NamedTuple):
@@ -191,7 +191,7 @@ class MpiTransport:
             self._finish_scatter()
         while self._gathering and self._gathering[0][0].Test():
             self._gathering.popleft()[1].remaining -= 1
-        while self._queue and len(self._scattering) < _DEPTH:
+        while self._queue and len(self._scattering) < DEPTH:
             self._post_scatter(*self._queue.popleft())
 
     def wait(self, buffer: MpiBuffer) -> None:

@@ -1,0 +1,90 @@
+"""From what was measured to a step on so many nodes: pure arithmetic."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from ddp.forecast.network import Link, Software, chain_seconds, exchange_seconds
+
+_MATTERS = 0.03  # share of a step from which on something limits it
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A step of a script as it was measured, in seconds.
+
+    own: how long a rank worked, in the mean. noise: by how much the ranks differed from that in the same step.
+    buckets: after how much work of a rank each was full, and its bytes, in the order of their sums. local: what the sum
+    of so many bytes over the ranks of one node takes. ranks: of a node. step: the mean of all that a step took.
+    """
+
+    own: float
+    noise: Sequence[float]
+    buckets: Sequence[tuple[float, int]]
+    local: Mapping[int, float]
+    ranks: int
+    step: float
+
+
+class Prediction(NamedTuple):
+    """A step on so many nodes, in seconds: own work, the wait for the slowest rank, and sums that are not hidden.
+
+    efficiency: the own work's share. limit: what to better first, in words.
+    """
+
+    nodes: int
+    ranks: int
+    seconds: float
+    own: float
+    slowest: float
+    exposed: float
+    efficiency: float
+    limit: str
+
+
+def expected_slowest(samples: Sequence[float], count: int) -> float:
+    """The mean of the largest of `count` numbers that are drawn from the samples."""
+    size = len(samples)
+    return math.fsum(
+        value * (((place + 1) / size) ** count - (place / size) ** count) for place, value in enumerate(sorted(samples))
+    )
+
+
+def exposed_seconds(workload: Workload, nodes: int, link: Link, software: Software) -> float:
+    """How long the sums of a step go on when its last gradient is there; each begins when the one before is over."""
+    between = partial(_between_nodes, nodes=nodes, ranks=workload.ranks, link=link, software=software)
+    free = 0.0
+    for full, nbytes in workload.buckets:
+        free = max(free, full) + workload.local.get(nbytes, 0.0) + between(nbytes)
+    return max(0.0, free - workload.buckets[-1][0])
+
+
+def _between_nodes(nbytes: int, *, nodes: int, ranks: int, link: Link, software: Software) -> float:
+    if nodes == 1:
+        return 0.0
+    if ranks == 1:  # the transports that `ddp.transport.choose_transport` takes
+        return exchange_seconds(nbytes, nodes, link, software)
+    return chain_seconds(nbytes, nodes, ranks, link, software)
+
+
+def predict(workload: Workload, nodes: int, link: Link, software: Software) -> Prediction:
+    """A step of the workload on so many nodes, each behind such a link."""
+    ranks, own = nodes * workload.ranks, workload.own
+    slowest = expected_slowest(workload.noise, ranks)
+    exposed = exposed_seconds(workload, nodes, link, software)
+    seconds = own + slowest + exposed
+    without: dict[str, tuple[Workload, Link, Software]] = {
+        "bandwidth of the link": (workload, Link(math.inf, link.latency), software),
+        "latency of the link": (workload, Link(link.bandwidth, 0.0), software),
+        "software of the messages": (workload, link, Software(0.0, 0.0, 0.0)),
+        "sums within a node": (replace(workload, local={}), link, software),
+    }
+    saved = {
+        name: exposed - exposed_seconds(other, nodes, wire, cost) for name, (other, wire, cost) in without.items()
+    } | {"the slowest rank": slowest}
+    limit = max(saved, key=saved.__getitem__)
+    if slowest + exposed < _MATTERS * seconds:
+        limit = "own work"
+    return Prediction(nodes, ranks, seconds, own, slowest, exposed, own / seconds, limit)

@@ -1,0 +1,51 @@
+"""Formulas of the messages between nodes, in cases that can be counted by hand."""
+
+import math
+
+import pytest
+
+from ddp.forecast import Link, Software, parse_link
+from ddp.forecast.network import chain_seconds, exchange_seconds
+from ddp.transport import hierarchical, mpi
+
+NO_WORK = Software(0.0, 0.0, 0.0)
+
+
+def test_links_are_read_as_tc_writes_them() -> None:
+    assert parse_link("25gbit,2us") == Link(25e9 / 8, 2e-6)
+    assert parse_link("100Mbit, 0.5ms") == Link(1.25e7, 5e-4)
+    assert parse_link("8kbit,0s") == Link(1000.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "25gbit", "25,2us", "0gbit,2us", "25gbit,2", "25gbit,-2us", "25GB,2us", "gbit,us"]
+)
+def test_anything_else_is_refused(text) -> None:
+    with pytest.raises(ValueError, match="expected a bandwidth and a latency like 25gbit,2us"):
+        parse_link(text)
+
+
+def test_a_chunk_goes_along_the_chain_and_back() -> None:
+    link = Link(1e9, 1e-3)
+    assert chain_seconds(1000, 2, 1, link, NO_WORK) == pytest.approx(2 * (1e-3 + 1e-6))
+    assert chain_seconds(1000, 5, 1, link, NO_WORK) == pytest.approx(8 * (1e-3 + 1e-6))
+    # two owners send half of it each, over the same link
+    assert chain_seconds(1000, 5, 2, link, NO_WORK) == pytest.approx(8 * (1e-3 + 1e-6))
+    assert chain_seconds(1000, 3, 1, Link(math.inf, 0.0), Software(1e-4, 0.0, 0.0)) == pytest.approx(2e-4)
+
+
+def test_many_chunks_take_the_bandwidth_or_wait_for_the_first_to_return() -> None:
+    nbytes = 1000 * hierarchical.CHUNK_BYTES
+    assert chain_seconds(nbytes, 2, 1, Link(1e9, 0.0), NO_WORK) == pytest.approx(nbytes / 1e9, rel=2e-3)
+    # at most DEPTH chunks are under way: over a long way that is what counts
+    far = chain_seconds(nbytes, 2, 1, Link(1e12, 1.0), NO_WORK)
+    assert far == pytest.approx(2 * nbytes / hierarchical.CHUNK_BYTES / hierarchical.DEPTH, rel=1e-2)
+
+
+def test_the_exchange_sends_the_least_that_a_sum_can() -> None:
+    nbytes = 1000 * mpi.CHUNK_BYTES
+    for ranks in (2, 4, 100):
+        least = 2 * (ranks - 1) / ranks * nbytes / 1e9
+        assert exchange_seconds(nbytes, ranks, Link(1e9, 0.0), NO_WORK) == pytest.approx(least, rel=2e-3)
+    assert exchange_seconds(8, 2, Link(math.inf, 1e-3), NO_WORK) == pytest.approx(2e-3)
+    assert exchange_seconds(8, 12, Link(math.inf, 0.0), Software(0.0, 0.0, 1e-6)) == pytest.approx(2e-5)
