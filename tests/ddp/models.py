@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 import ddp
 import engine
@@ -67,6 +68,8 @@ TASKS = {
         TiedLanguageModel, lambda rng: rng.integers(0, 11, (BATCH, 6)), lambda rng: rng.integers(0, 11, (BATCH, 6))
     ),
 }
+ONE_QUICKLY = [name if name == "cnn" else pytest.param(name, marks=pytest.mark.full) for name in TASKS]
+"""Names of tasks for `parametrize`: the quick tier runs one of them."""
 
 
 def build(task: Task, dtype: engine.dtype, seed: int = 0) -> nn.Module:

@@ -21,7 +21,7 @@ def alone() -> ddp.groups.group.ProcessGroup:
 
 
 @pytest.mark.mpi(ranks=[2, 3])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize("model", MODELS)
 def test_many_ranks_train_to_the_bits_of_one(group, model: str, accumulate: int) -> None:
     expected = Run(model, accumulate=accumulate, group=alone()).train(4)

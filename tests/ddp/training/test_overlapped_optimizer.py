@@ -14,7 +14,7 @@ from ddp.hooks import fp16_compress_hook
 from ddp.transport import TRANSPORTS
 from engine.autograd import graph
 from engine.optim import LBFGS, SGD, Adam, AdamW, Optimizer, lr_scheduler
-from tests.ddp.models import TASKS, Weights, batch, bits, build, gradients, loss_of
+from tests.ddp.models import ONE_QUICKLY, TASKS, Weights, batch, bits, build, gradients, loss_of
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3, 4])
 OPTIMIZERS = {
@@ -32,7 +32,7 @@ def backward(group: Any, net: nn.Module, task: str, step: int) -> None:
 
 @RANKS
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ONE_QUICKLY)
 def test_the_numbers_of_a_step_afterwards(group, task, name) -> None:
     """H13, H14: several groups with options of their own, a scheduler, accumulation, a hook, views and copies."""
     model = build(TASKS[task], engine.float32)

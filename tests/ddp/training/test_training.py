@@ -28,7 +28,9 @@ def mean_over_ranks(loss: engine.Tensor) -> float:
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 @pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
-@pytest.mark.parametrize("dtype", [engine.float32, engine.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", [engine.float32, pytest.param(engine.float64, marks=pytest.mark.full)], ids=["float32", "float64"]
+)
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS.keys())
 def test_losses_are_those_of_one_process(group, task, dtype, optimizer, as_view) -> None:
     """D1, D2, D3, D10, D34: over views and copies, many tiny buckets; at the end the same bits on every rank."""

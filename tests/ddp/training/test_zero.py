@@ -11,7 +11,7 @@ import engine.nn as nn
 from ddp import DistributedDataParallel, ZeroRedundancyOptimizer
 from engine.nn.utils import clip_grad_norm_
 from engine.optim import LBFGS, SGD, Adam, AdamW, Optimizer, RMSprop, lr_scheduler
-from tests.ddp.models import TASKS, batch, bits, build, loss_of
+from tests.ddp.models import ONE_QUICKLY, TASKS, batch, bits, build, loss_of
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3, 4])
 OPTIMIZERS = {
@@ -51,7 +51,7 @@ def twins(task: str = "mlp") -> tuple[DistributedDataParallel, DistributedDataPa
 
 @RANKS
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ONE_QUICKLY)
 def test_parameters_are_those_of_the_whole_optimizer_to_the_last_bit(group, task, name) -> None:
     """With clipping by the norm of all gradients, parameter groups, and a scheduler."""
     whole, sharded = twins(task)
