@@ -4,6 +4,7 @@
     objects.py     whole objects: a pickle beside the tensors, which restricted.py reads: it builds what was
                    allowed and nothing else
     container.py   the safetensors file: a header with checksums, then the tensors, one after another
+    torch_files.py what torch.save writes, and torch_archive.py its zip file
     files.py       from a path to a file that is complete or not there at all
 
 A flat dict of tensors (a state_dict) becomes a plain safetensors file, readable by PyTorch and others; files of theirs
@@ -15,9 +16,9 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
-from engine.serialization import container, files, objects, structure
+from engine.serialization import container, files, objects, structure, torch_files
 from engine.serialization.objects import add_safe_globals as add_safe_globals
 from engine.serialization.objects import clear_safe_globals as clear_safe_globals
 from engine.serialization.objects import get_safe_globals as get_safe_globals
@@ -27,7 +28,9 @@ from engine.tensor import Tensor
 Place = Callable[[Tensor, str], Tensor]
 
 
-def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
+def save(
+    obj: Any, f: str | os.PathLike[str] | BinaryIO, *, format: Literal["safetensors", "torch"] = "safetensors"
+) -> None:
     """Writes to a path or an open binary file.
 
     Tensors, NumPy arrays, nested dicts, lists, tuples, numbers, strings, bytes and None are data; anything else, a
@@ -36,9 +39,21 @@ def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
     A path: the file is written beside it, synced, and moved there, so that it is complete or not there at all; symbolic
     links are followed, and what is no regular file (a device, a pipe) is written into.
 
+    format: "torch" for a file that `torch.load(f, weights_only=True)` reads, and `load` too: tensors with their strides
+        and what storage they share, numbers, strings, bytes, None, dtypes, and dicts, lists, tuples and sets of them.
+
     Raises: what pickle raises for lambdas, open files and the like; OSError; ValueError for more than 100 MB of plain
-    data beside the tensors.
+    data beside the tensors; TypeError for what a file of PyTorch's cannot hold.
     """
+    if format not in ("safetensors", "torch"):
+        raise ValueError(f"save: expected format='safetensors' or 'torch', got {format!r}")
+    if format == "torch":
+        if isinstance(f, str | os.PathLike):
+            with files.replacing(f) as file:
+                torch_files.write(file, obj)
+        else:
+            torch_files.write(f, obj)
+        return
     tensors: dict[str, Tensor] = {}
     try:
         content = structure.pack(obj, tensors)
@@ -53,7 +68,7 @@ def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
 
 
 def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weights_only: bool = True) -> Any:
-    """Reads what `save` wrote, or any safetensors file (then a dict of tensors).
+    """Reads what `save` or torch.save wrote, or any safetensors file (then a dict of tensors).
 
     map_location: the device of all tensors, a dict from the names of the devices they were on to devices, or a function
         (tensor in host memory, name of the device it was on) -> Tensor or None; what is not mapped goes where it was.
@@ -74,6 +89,8 @@ def _load(file: BinaryIO, where: str, map_location: Any, trusted: bool) -> Any:
     place = _placing(map_location, where)
     if objects.is_of_version_one(file):
         return objects.load_version_one(file, where, trusted, place)
+    if torch_files.is_one(file, where):
+        return torch_files.read(file, where, trusted, place)
     header = container.read_header(file, where)
     described = structure.described_tensors(header.content, where)
     tensors = {}

@@ -146,12 +146,6 @@ def read_header(file: BinaryIO, where: str) -> Header:
     prefix = bytes(_read(file, min(8, size), where))
     length = int.from_bytes(prefix, "little")
     first = bytes(_read(file, 1, where)) if size > 8 else b""
-    # The length comes first, and its bytes can be any; what it counts begins with a brace.
-    if first != b"{" and (prefix[:2] == b"PK" or prefix[:1] == b"\x80"):
-        raise RuntimeError(
-            f"load: {where} is a pickle (torch.save wrote it), and pickles are not executed here; save it with "
-            f"safetensors.torch.save_file"
-        )
     if first != b"{" or length > size - 8 or length > _LARGEST_HEADER:
         raise damaged(where, f"{size} bytes, and no header at their beginning")
     text = first + bytes(_read(file, length - 1, where))

@@ -132,7 +132,7 @@ def _part(identity: Any, values: list[Any]) -> Any:
     """What a pickle refers to."""
     kind, place, *rest = identity
     if kind == "dtype":
-        return _NUMPY_DTYPES[place]
+        return _NUMPY_DTYPES[place if isinstance(place, str) else ""]
     value = values[place]
     if kind == "scalar":
         return value[()]

@@ -1,9 +1,9 @@
 """An unpickler that builds data, and instances of what was allowed by name; nothing in a pickle makes it do more.
 
-Only the opcodes that `objects.py` writes are known. A pickle can call what was allowed, nothing it finds otherwise; it
-sets attributes on instances of allowed classes, never on a class or a function; and it fills lists, dicts and sets by
-their own methods. Keys are no nested tuples: hashing one that refers to itself many times over takes for ever.
-(torch/_weights_only_unpickler.py draws the same lines.)
+Only the opcodes that `objects.py` writes are known, and in `torch_files.py` those of torch.save. A pickle can call what
+was allowed, nothing it finds otherwise; it sets attributes on instances of allowed classes, never on a class or a
+function; and it fills lists, dicts and sets by their own methods. Keys are no nested tuples: hashing one that refers to
+itself many times over takes for ever, as does showing one. (torch/_weights_only_unpickler.py draws the same lines.)
 """
 
 import io
@@ -11,7 +11,7 @@ import pickle
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from engine.nn.parameter import Parameter
 from engine.rules.device import device
@@ -38,11 +38,22 @@ _OPCODES = (
 )
 
 
-class _NotAllowedError(pickle.UnpicklingError):
+class NotAllowedError(pickle.UnpicklingError):
     """A pickle wants what it may not have."""
 
 
 _PythonUnpickler: Any = pickle._Unpickler  # the one written in Python, whose opcodes can be replaced
+
+
+def _shown(value: Any) -> str:
+    """A class or function by its name, anything else by its type."""
+    return getattr(value, "__qualname__", None) or f"a {type(value).__name__}"
+
+
+def check_hash(key: Any) -> None:
+    """Raises ValueError for nested tuples: hashing one that refers to itself many times over takes for ever."""
+    if isinstance(key, tuple | frozenset) and any(isinstance(part, tuple | frozenset) for part in key):
+        raise ValueError("a key, or what is looked up, is made of nested tuples or sets")
 
 
 class RestrictedUnpickler(_PythonUnpickler):
@@ -62,7 +73,7 @@ class RestrictedUnpickler(_PythonUnpickler):
     def load(self) -> Any:
         try:
             return super().load()
-        except _NotAllowedError:
+        except NotAllowedError:
             raise
         except _MALFORMED as cause:
             raise damaged(self._where, cause) from cause
@@ -70,36 +81,49 @@ class RestrictedUnpickler(_PythonUnpickler):
     def persistent_load(self, pid: Any) -> Any:
         return self._persistent(pid)
 
+    names: ClassVar[dict[tuple[str, str], Any]] = {(each.__module__, each.__qualname__): each for each in _DATA}
+    called: ClassVar[tuple[Any, ...]] = _CALLABLE
+
     def find_class(self, module: str, name: str) -> Any:
-        for each in (*_DATA, *self._added):
+        if (module, name) in self.names:
+            return self.names[module, name]
+        for each in self._added:
             if (each.__module__, each.__qualname__) == (module, name):
                 return each
-        raise _NotAllowedError(
+        raise NotAllowedError(
             f"load: {self._where} holds {module}.{name}, and building it can run any code. If you trust the file, "
             f"pass weights_only=False, or allow it: engine.serialization.add_safe_globals([{name}])"
         )
 
-    def _must_be_callable(self, function: Any) -> None:
-        if not any(function is each for each in (*_CALLABLE, *self._added)):
-            raise _NotAllowedError(f"load: {self._where} calls {function!r}, which is not allowed")
+    def _check_call(self, function: Any, arguments: Any) -> None:
+        if any(function is each for each in self._added):
+            return
+        if not any(function is each for each in self.called):
+            raise NotAllowedError(f"load: {self._where} calls {_shown(function)}, which is not allowed")
+        if type(arguments) is not tuple or (function is OrderedDict and arguments):
+            raise NotAllowedError(f"load: {self._where} calls {_shown(function)} with {_shown(arguments)}")
+        for each in arguments if function in _CALLABLE else ():
+            check_hash(each)
 
     def _load_reduce(self) -> None:
-        self._must_be_callable(self.stack[-2])
+        self._check_call(*self.stack[-2:])
         super().load_reduce()
 
     def _load_newobj(self) -> None:
-        self._must_be_callable(self.stack[-2])
+        self._check_call(*self.stack[-2:])
         super().load_newobj()
 
     def _load_newobj_ex(self) -> None:
-        self._must_be_callable(self.stack[-3])
+        self._check_call(*self.stack[-3:-1])
+        if self.stack[-1] and not any(self.stack[-3] is each for each in self._added):
+            raise NotAllowedError(f"load: {self._where} calls {_shown(self.stack[-3])} with keywords")
         super().load_newobj_ex()
 
     def _load_build(self) -> None:
         instance = self.stack[-2]
         if type(instance) not in (OrderedDict, *self._added):
-            raise _NotAllowedError(
-                f"load: {self._where} sets attributes on {instance!r:.100}, which is no instance of an allowed class"
+            raise NotAllowedError(
+                f"load: {self._where} sets attributes on {_shown(instance)}, which is no instance of an allowed class"
             )
         super().load_build()
 
@@ -113,33 +137,29 @@ class RestrictedUnpickler(_PythonUnpickler):
 
     def _load_setitem(self) -> None:
         self._must_be(self.stack[-3], dict)
-        self._must_hash(self.stack[-2])
+        check_hash(self.stack[-2])
         super().load_setitem()
 
     def _load_setitems(self) -> None:
         self._must_be(self.metastack[-1][-1], dict)
         for key in self.stack[::2]:
-            self._must_hash(key)
+            check_hash(key)
         super().load_setitems()
 
     def _load_additems(self) -> None:
         self._must_be(self.metastack[-1][-1], set)
         for key in self.stack:
-            self._must_hash(key)
+            check_hash(key)
         super().load_additems()
 
     def _load_frozenset(self) -> None:
         for key in self.stack:
-            self._must_hash(key)
+            check_hash(key)
         super().load_frozenset()
 
     def _must_be(self, container: Any, kind: type) -> None:
         if not (isinstance(container, kind) and type(container) in (kind, OrderedDict, *self._added)):
-            raise _NotAllowedError(f"load: {self._where} fills {container!r:.100} as if it were a {kind.__name__}")
-
-    def _must_hash(self, key: Any) -> None:
-        if isinstance(key, tuple | frozenset) and any(isinstance(part, tuple | frozenset) for part in key):
-            raise _NotAllowedError(f"load: {self._where} holds a key made of nested tuples or sets")
+            raise NotAllowedError(f"load: {self._where} fills {_shown(container)} as if it were a {kind.__name__}")
 
     dispatch = {getattr(pickle, name)[0]: _PythonUnpickler.dispatch[getattr(pickle, name)[0]] for name in _OPCODES} | {
         pickle.REDUCE[0]: _load_reduce,

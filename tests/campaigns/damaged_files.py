@@ -15,16 +15,17 @@ import pickletools
 import random
 import resource
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import engine
 from engine.serialization import container, structure
 from engine.serialization.restricted import RestrictedUnpickler
+from engine.serialization.torch_archive import Archive, Writer
 
 _SPARE = 256 << 20  # bytes of memory that all of it may take beyond what is there at the beginning
 _CLEAR = (RuntimeError, pickle.UnpicklingError)
@@ -39,10 +40,20 @@ class Settings:
         self.table = {"x": 1.5, 2: (True, None)}
 
 
-def saved(value: Any) -> bytes:
+def saved(value: Any, format: Literal["safetensors", "torch"] = "safetensors") -> bytes:
     """What `save` writes."""
     file = io.BytesIO()
-    engine.save(value, file)
+    engine.save(value, file, format=format)
+    return file.getvalue()
+
+
+def torch_file(text: bytes) -> bytes:
+    """An archive as torch.save writes it, with this pickle and a storage of four float32."""
+    file = io.BytesIO()
+    archive = Writer(file)
+    for name, content in (("data.pkl", text), ("byteorder", b"little"), ("data/0", bytes(16)), ("version", b"3\n")):
+        archive.write(name, content)
+    archive.close()
     return file.getvalue()
 
 
@@ -61,6 +72,19 @@ def data() -> dict[str, Any]:
         "betas": (0.9, 0.999),
         "kind": engine.bfloat16,
         "steps": [1, 2, [3, None]],
+    }
+
+
+def content_of_torch() -> dict[str, Any]:
+    """The same without what PyTorch's files do not hold, on storages of four float32."""
+    base = engine.zeros(4)
+    kept = {name: value for name, value in data().items() if not isinstance(value, np.ndarray | engine.Tensor)}
+    return kept | {
+        "model": OrderedDict(w=base[:2], b=base.view(2, 2).t()),
+        "parameter": engine.nn.Parameter(base[1:]),
+        "size": engine.Size([1, 2]),
+        "set": {1, 2},
+        "device": engine.device("cpu"),
     }
 
 
@@ -210,6 +234,64 @@ def crafted_pickles() -> Iterator[tuple[str, bytes]]:
     yield "a persistent reference that is no tuple", head + b"K\x01Q."
 
 
+def crafted_torch_pickles() -> Iterator[tuple[str, bytes]]:
+    """The pickle in a file of torch.save's that builds, calls or reaches what it must not."""
+    head = b"\x80\x02"
+
+    def name(module: str, attribute: str) -> bytes:
+        return f"c{module}\n{attribute}\n".encode()
+
+    def text(value: str) -> bytes:
+        return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+    def storage(kind: str = "FloatStorage", key: bytes = text("0"), count: bytes = b"K\x04") -> bytes:
+        return b"(" + text("storage") + name("torch", kind) + key + text("cpu") + count + b"tQ"
+
+    def tensor(offset: bytes, size: bytes, stride: bytes, rest: bytes = b"\x89N", of: bytes = storage()) -> bytes:
+        return name("torch._utils", "_rebuild_tensor_v2") + b"(" + of + offset + size + stride + rest + b"tR"
+
+    state = b"N}" + text("evil") + b"K\x01s\x86b."
+    one, big = b"K\x01\x85", b"\x8a\x08" + (1 << 62).to_bytes(8, "little")
+    doubled = b")" + b"2\x86" * 60
+    for module, attribute in (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"), ("torch", "FloatStorage")):
+        yield f"an attribute on {attribute}", head + name(module, attribute) + state
+        yield f"a call of {attribute}", head + name(module, attribute) + b")R."
+        yield f"a new {attribute}", head + name(module, attribute) + b")\x81."
+    yield "an attribute on a function", head + name("torch._utils", "_rebuild_tensor_v2") + state
+    yield "an attribute on a tensor", head + tensor(b"K\x00", one, one) + state
+    yield "a tensor's own attribute", (
+        head + name("torch._tensor", "_rebuild_from_type_v2") + b"(" + name("torch._utils", "_rebuild_parameter")
+        + name("torch", "Tensor") + tensor(b"K\x00", one, one) + b"\x89\x86}" + text("backward") + b"K\x01stR."
+    )  # fmt: skip
+    yield "a call of the system", head + name("os", "system") + text("true") + b"\x85R."
+    yield "NumPy's reconstructor", head + name("numpy._core.multiarray", "_reconstruct") + b"."
+    yield "NumPy's dtype", head + name("numpy", "dtype") + text("O8") + b"\x89\x88\x87R."
+    yield "getattr", head + name("builtins", "getattr") + b"."
+    yield "a tensor beyond its storage", head + tensor(b"K\x01", b"K\x04\x85", one) + b"."
+    yield "an offset beyond its storage", head + tensor(big, one, one) + b"."
+    yield "strides beyond its storage", head + tensor(b"K\x00", b"K\x02\x85", b"K\x04\x85") + b"."
+    yield "a negative offset", head + tensor(b"J\xff\xff\xff\xff", one, one) + b"."
+    yield "a negative stride", head + tensor(b"K\x03", b"K\x02\x85", b"J\xff\xff\xff\xff\x85") + b"."
+    yield "a huge tensor on one element", head + tensor(b"K\x00", big + b"\x85", b"K\x00\x85") + b"."
+    yield "65 axes", head + tensor(b"K\x00", b"(" + b"K\x01" * 65 + b"t", b"(" + b"K\x01" * 65 + b"t") + b"."
+    yield "a size that is a truth", head + tensor(b"K\x00", b"\x88\x85", one) + b"."
+    yield "a storage of another dtype", head + storage() + b"0" + storage("IntStorage") + b"."
+    yield "a storage of another size", head + storage(count=big) + b"."
+    yield "a storage that is not there", head + storage(key=text("1")) + b"."
+    yield "a storage above the archive", head + storage(key=text("../byteorder")) + b"."
+    yield "a storage whose name is hashed for ever", head + storage(key=doubled) + b"."
+    yield "a set that is hashed for ever", head + name("builtins", "set") + b"](" + doubled + b"e\x85R."
+    yield "a name that is hashed for ever", head + name("torch", "device") + doubled + b"\x85R."
+    yield "sizes that are shown for ever", head + name("torch", "Size") + doubled + b"\x85R" + doubled + b"R."
+    yield "a call of what is shown for ever", head + doubled + b")R."
+    yield "a dict that is hashed for ever", head + name("collections", "OrderedDict") + b"]]" + doubled + b"aNaa\x85R."
+    yield (
+        "an array of bytes of any length",
+        head + name("builtins", "bytearray") + b"\x8a\x05\x00\x00\x00\x00\x10\x85R.",
+    )
+    yield "a sparse tensor", head + name("torch._utils", "_rebuild_sparse_tensor") + b"."
+
+
 # --- what came of them ------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +365,13 @@ def campaign(count: int, seed: int) -> dict[str, Counter[str]]:
         assert outcome(read_file, whole, value) == "equal"
         run(f"{kind}, cut at every byte", truncations(whole), read_file, value)
         run(f"{kind}, mutated", mutations(whole, count // 2, seed), read_file, value)
+    whole = saved(content_of_torch(), "torch")
+    original = content_of_torch()
+    assert outcome(read_file, whole, original) == "equal"
+    run("torch.save, cut at every byte", truncations(whole), read_file, original)
+    run("torch.save, mutated", mutations(whole, count // 2, seed), read_file, original)
+    hostile = ((name, torch_file(each)) for name, each in crafted_torch_pickles())
+    run("torch.save, crafted", hostile, read_file, None)
     run("crafted files", crafted(), read_file, None)
     run("crafted pickles", crafted_pickles(), read_pickle, None)
 
@@ -292,6 +381,11 @@ def campaign(count: int, seed: int) -> dict[str, Counter[str]]:
     for name, damaged in mutations(text, count, seed):
         result = outcome(read_pickle, damaged, None)
         found = table.setdefault("pickles behind right checksums", Counter())
+        found["refused" if result == "refused" else _harmless(name, result)] += 1
+    text = Archive(io.BytesIO(whole), "checkpoint.pt").read("data.pkl")
+    for name, damaged in mutations(text, count, seed):
+        result = outcome(read_file, torch_file(damaged), None)
+        found = table.setdefault("torch.save behind right checksums", Counter())
         found["refused" if result == "refused" else _harmless(name, result)] += 1
     inner = json.dumps(container.read_header(io.BytesIO(saved(content)), "checkpoint.pt").content).encode()
     for name, damaged in mutations(inner, count, seed):

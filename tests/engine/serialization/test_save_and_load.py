@@ -130,7 +130,7 @@ def test_truncated_and_foreign_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"load: .*half is no complete checkpoint: truncated"):
         engine.load(tmp_path / "half")
     (tmp_path / "torch").write_bytes(b"PK\x03\x04 a zip")
-    with pytest.raises(RuntimeError, match=r"is a pickle \(torch.save wrote it\), and pickles are not executed here"):
+    with pytest.raises(RuntimeError, match="torch is no complete checkpoint"):
         engine.load(tmp_path / "torch")
     (tmp_path / "pickle").write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(RuntimeError, match="pickles are not executed"):
