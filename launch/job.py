@@ -25,6 +25,7 @@ VARIABLES = (place.JOB_VARIABLE, WHERE, TOKEN)
 
 _TICK = 0.1  # seconds between looks at mpirun's children: 50 us each
 _CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the last of them, or when asked to
+_ALL_WELL = 30.0  # the same on however busy a machine, where every rank has finished: there is a 0 to be lost
 _LOST = 10.0  # seconds in which mpirun ends a job by itself that has lost a host
 _PR_SET_PDEATHSIG = 1
 
@@ -171,7 +172,7 @@ class _Job:
             # Open MPI 5.0.11 on two hosts locked itself up in its own clean-up in 3 of 25 jobs that a rank aborted.
             if _has_children(self._mpirun.pid):
                 had_children, last_seen = True, now
-            elif had_children and now > last_seen + _CLEAN_UP:
+            elif had_children and now > last_seen + (_CLEAN_UP if self._roll.missing() else _ALL_WELL):
                 return True
         return False
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ class Channel:
         messages = self.receive()
         assert messages is not None, "the rank was gone before it said who it is"
         self.rank, self.pid = int(messages[0]["rank"]), int(messages[0]["pid"])
+        stderr = f"/proc/{self.pid}/fd/{messages[0]['stderr']}"
+        # A file while pytest captures it, else a pipe. Opened anew, it is read without moving the rank's own place.
+        self._captured = open(stderr, "rb") if stat.S_ISREG(os.stat(stderr).st_mode) else None  # noqa: SIM115
 
     def send(self, message: dict[str, Any]) -> None:
         """Nothing happens when the rank is gone: reading from it says so, and then it is reported."""
@@ -59,6 +63,18 @@ class Channel:
         lines = text.decode(errors="replace").splitlines()
         return "\n".join(line for line in lines if not any(name in line for name in _FRAMES_OF_PYTEST))
 
+    def captured(self) -> str:
+        """What pytest keeps of the rank's standard error since the last phase of a test that it reported.
+
+        The rank itself can tell of it no more when it has been ended from within: by a watchdog, or by MPI.
+        """
+        if self._captured is None:
+            return ""
+        self._captured.seek(0)
+        return self._captured.read().decode(errors="replace")
+
     def close(self) -> None:
         """Let the rank go. It ends by itself, and at once if it does not read what is said to it."""
         self.socket.close()
+        if self._captured is not None:
+            self._captured.close()

@@ -21,6 +21,7 @@ from launch.testing.watch import Watch
 _START_SECONDS = 200.0  # mpirun, Python, and collection on every rank of a busy machine
 _DEATH_SECONDS = 5.0  # what mpirun has to end when a rank is gone
 _STACK_SECONDS = 0.5  # what a rank has to print its stack before it is ended
+_LONGEST = 10_000  # characters of what was printed
 
 
 class Report(NamedTuple):
@@ -156,7 +157,9 @@ class Job:
         except subprocess.TimeoutExpired:
             end_process(self._process)
         reason = f"rank {channel.rank} of {self.ranks} ended inside the test; the job's output:"
-        self._fail(reports, [*watch.expectations(), reason, self._output()])
+        captured = [(each.rank, text) for each in self._channels if (text := each.captured())]
+        lost = [f"--- captured on rank {rank}\n{text[-_LONGEST:]}" for rank, text in sorted(captured)]
+        self._fail(reports, [*watch.expectations(), reason, self._output(), *lost])
 
     def _end_unknown(self, channel: Channel, nodeid: str) -> None:
         self.alive = False
@@ -169,7 +172,7 @@ class Job:
         pytest.fail("\n".join([*failed, *lines]), pytrace=False)
 
     def _output(self) -> str:
-        return self._log.read_text(errors="replace")[-10_000:]
+        return self._log.read_text(errors="replace")[-_LONGEST:]
 
 
 def _listen(path: Path, connections: int) -> socket.socket:

@@ -83,7 +83,7 @@ class Rank:
         items = {item.nodeid: item for item in session.items}
         with self.connection, self.connection.makefile() as lines:
             self.connection.connect(str(self.folder / "socket"))
-            self.send({"rank": self.rank, "pid": os.getpid()})
+            self.send({"rank": self.rank, "pid": os.getpid(), "stderr": self._captured_stderr()})
             for line in lines:
                 message = json.loads(line)
                 item, successor = items.get(message["run"]), items.get(message["next"])
@@ -113,6 +113,15 @@ class Rank:
         path = self.folder / "shared" / re.sub(r"\W+", "_", request.node.nodeid)
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def _captured_stderr(self) -> int:
+        """A descriptor of what is standard error during a test."""
+        capture = self.config.pluginmanager.getplugin("capturemanager")
+        capture.resume_global_capture()
+        try:
+            return os.dup(2)
+        finally:
+            capture.suspend_global_capture()
 
     def _tell_of_expected_exceptions(self) -> None:
         """Who has met one inside `pytest.raises` goes on, and the others may wait for it in a collective for ever."""

@@ -128,6 +128,22 @@ def test_dies(again):
     assert "not run: 3 jobs of 2 ranks for test_inner.py have died already" in output
 
 
+def test_what_a_rank_wrote_before_it_was_ended_from_within_is_shown(run_file: RunFile) -> None:
+    """As a watchdog does: pytest has captured its words and cannot report them any more."""
+    result = run_file(
+        """
+@pytest.mark.mpi(ranks=[2])
+def test_is_aborted():
+    if comm.rank == 1:
+        os.write(2, b"why this is the end\\n")
+        comm.Abort(1)
+    comm.recv(source=1)
+"""
+    )
+    result.assert_outcomes(failed=1)
+    assert "captured on rank 1\nwhy this is the end" in result.stdout.str()
+
+
 @pytest.mark.parametrize(
     "options",
     [pytest.param((), id="alone"), pytest.param(("-n1", "--dist=loadfile"), id="xdist", marks=pytest.mark.full)],
