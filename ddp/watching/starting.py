@@ -53,9 +53,8 @@ def _watch(over: threading.Event, timeout: float) -> None:
         where = format_stack(stack_of_main_thread(), OWN_CODE)
         sys.stderr.write(
             f"ddp watchdog on {socket.gethostname()}: {who} has been waiting in init_process_group for {seconds:.0f} "
-            f"s, for ranks that have not come or do not answer; {then}\n"
-            + "".join(f"{line}\n" for line in _conspicuous())
-            + f"{who} is at\n{where}\n"
+            f"s, for {' and '.join(_conspicuous()) or 'ranks that have not come or do not answer'}; {then}\n"
+            f"{who} is at\n{where}\n"
         )
         sys.stderr.flush()
         if ends and not over.is_set():
@@ -76,7 +75,7 @@ def _conspicuous() -> list[str]:
             continue
         rank = _rank_of(dict(word.split("=", 1) for word in words if "=" in word))
         if rank is not None and rank[1] == own[1] and rank != own and state in _STATES:
-            found.append((int(rank[0]), f"rank {rank[0]} (process {folder.name}) {_STATES[state]}"))
+            found.append((int(rank[0]), f"rank {rank[0]} (process {folder.name}), which {_STATES[state]}"))
     return [text for _, text in sorted(found)]
 
 
