@@ -201,12 +201,12 @@ def test_a_probe_that_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_probe_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = """
-    import os, pathlib, time
-    pathlib.Path({!r} + str(os.getpid())).touch()
-    time.sleep(600)
-    """
-    verdict = run_probe(tmp_path, monkeypatch, program.format(f"{tmp_path}/pid-"), timeout=8)
+    script = tmp_path / "child.py"  # imports nothing of ours: both processes are there in time on a busy machine, too
+    script.write_text(
+        f"import os, pathlib, time\npathlib.Path({str(tmp_path)!r}, f'pid-{{os.getpid()}}').touch()\ntime.sleep(600)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", python_path())
+    verdict = probing.probe([sys.executable, "-m", "launch", "-n", "2", str(script)], timeout=8)
     assert verdict == (False, "the probe of this MPI with device memory was not through after 8 s")
     started = list(tmp_path.glob("pid-*"))
     assert len(started) == 2
