@@ -344,6 +344,7 @@ def test_numbers_and_names_the_step_refers_to() -> None:
     MODEL.train()
 
 
+@pytest.mark.full
 def test_too_many_shapes() -> None:
     _, _, step = model_and_step()
     compiled = engine.compile(step)
