@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import engine
-from tests.engine import test_conformance as host
+from tests.engine.rules import test_conformance as host
 
 EVERY = 11  # of each file's facts
 
