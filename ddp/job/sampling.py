@@ -1,8 +1,8 @@
 """`ShardSampler`: which samples belong to which shard of which step."""
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddp.job.streams import data_stream
 from ddp.training.sampler import DistributedSampler
@@ -47,6 +47,20 @@ class ShardSampler:
 
     def __len__(self) -> int:
         return len(self.dataset) // self.batch_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """What decides the order beside the job, whose step is the place in it: the job is to be saved, too."""
+        return {"batch_size": self.batch_size, "shuffle": self.shuffle, "samples": len(self.dataset)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raises ValueError where steps would have other samples from now on."""
+        own = self.state_dict()
+        for name, value in own.items():
+            if state_dict[name] != value:
+                raise ValueError(
+                    f"ShardSampler: the state is of one with {name} {state_dict[name]}, this one has {value}: the "
+                    "steps left would have other samples"
+                )
 
     def __iter__(self) -> Iterator[SeededIndices]:
         self._check()  # a state with another number of shards may have been loaded

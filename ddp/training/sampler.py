@@ -5,7 +5,7 @@ all ranks together, any number of ranks trains on the same samples in every step
 """
 
 import math
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -55,12 +55,24 @@ class DistributedSampler:
         self.shuffle = shuffle
         self.seed = seed
         self._skipped = 0
+        self._yielded = 0  # by the iteration begun last, to this rank
+        self._goes_on = False  # in the midst of an epoch, by a loaded state
+        self._ended = False  # that epoch is over
 
     def __iter__(self) -> Iterator[int]:
+        if self._ended:
+            self._skipped, self._ended = 0, False
         # np.resize cuts, or repeats from the start as often as it takes.
         whole = np.resize(self._order(), self._end())
         mine: list[Any] = whole[self._skipped :][self.rank :: self.num_replicas].tolist()
-        return iter(mine)
+        self._yielded = 0
+        return self._counted(mine)
+
+    def _counted(self, indices: list[Any]) -> Iterator[int]:
+        for index in indices:
+            self._yielded += 1
+            yield index
+        self._ended, self._goes_on = self._goes_on, False
 
     def __len__(self) -> int:
         return len(range(self._skipped + self.rank, self._end(), self.num_replicas))
@@ -77,9 +89,14 @@ class DistributedSampler:
         return np.random.default_rng(self.seed + self.epoch).permutation(count) if self.shuffle else np.arange(count)
 
     def set_epoch(self, epoch: int) -> None:
-        """Another epoch, another order, from its start: must be the same number on every rank."""
+        """Another epoch, another order, from its start: must be the same number on every rank.
+
+        After `load_state_dict` the epoch that goes on is that of the state, if this is its number.
+        """
+        if not self._goes_on or epoch != self.epoch:
+            self._skipped = self._yielded = 0
+            self._goes_on = self._ended = False
         self.epoch = epoch
-        self._skipped = 0
 
     def skip(self, samples: int) -> None:
         """Goes on with this epoch after the first `samples` of the common order; alike on every rank.
@@ -91,7 +108,38 @@ class DistributedSampler:
         """
         if samples < 0:
             raise ValueError(f"skip: expected the number of samples that were seen, got {samples}")
-        self._skipped = min(samples, len(self.dataset))
+        self._skipped, self._yielded = min(samples, len(self.dataset)), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """How much of which order all ranks have taken, by what this one has; another number of ranks can go on there.
+
+        The same on every rank that has taken as many; a DataLoader has it as of the batch given out last.
+        """
+        seen = self._skipped + self._yielded * self.num_replicas
+        at_end = 0 < self._yielded == len(self)  # and some ranks may have one less
+        return {
+            "epoch": self.epoch,
+            "seen": len(self.dataset) if at_end else min(seen, len(self.dataset)),
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "samples": len(self.dataset),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on there: the next iteration has this rank's share of what is left of that epoch's order.
+
+        The one after that has the whole epoch, as ever.
+        Raises ValueError where the order would be another one: shuffled or not, a dataset of another length.
+        """
+        for name, own in (("shuffle", self.shuffle), ("samples", len(self.dataset))):
+            if state_dict[name] != own:
+                raise ValueError(
+                    f"DistributedSampler: the state is of one with {name} {state_dict[name]}, this one has {own}; "
+                    "samples that are left are known for the same dataset and the same order alone"
+                )
+        self.epoch, self.seed = int(state_dict["epoch"]), int(state_dict["seed"])
+        self._skipped, self._yielded = int(state_dict["seen"]), 0
+        self._goes_on, self._ended = self._skipped > 0, False
 
 
 class UnrepeatedDistributedSampler(DistributedSampler):

@@ -1,6 +1,6 @@
 """`engine.data`: datasets, samplers, collation and `DataLoader` under the names of `torch.utils.data`.
 
-Read in this order: dataset, sampler, collate, fetch, dataloader; then processes and worker; pinning for GPUs.
+Read in this order: dataset, sampler, collate, fetch, place, dataloader; then processes and worker; pinning for GPUs.
 """
 
 from typing import Any

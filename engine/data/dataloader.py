@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic
 
+import engine
+from engine.data import place
 from engine.data.collate import default_collate, default_convert
 from engine.data.dataset import Dataset, IterableDataset, Sample_co
 from engine.data.fetch import Fetcher
@@ -38,12 +40,16 @@ class DataLoader(Generic[Sample_co]):
         collate_fn: from a list of samples to a batch; default_collate if None.
         pin_memory: batches in page-locked memory, from which `to(device, non_blocking=True)` and `DevicePrefetcher`
             copy to a GPU; needs one, and warns without. pin_memory_device: accepted, that memory serves all GPUs.
+    `state_dict` and `load_state_dict`: its place in an epoch, see there.
     Worker `i` is seeded with a seed of the epoch plus i (Python, NumPy and the engine).
     Raises: ValueError for arguments that contradict one another.
     """
 
     _ready = False
     _persistent: WorkerIterator | None = None
+    _goes_on: Mapping[str, Any] | None = None  # what the next iteration is to go on from
+    epoch: place.Epoch | None = None
+    """The iteration begun last."""
 
     def __init__(
         self,
@@ -127,16 +133,68 @@ class DataLoader(Generic[Sample_co]):
         return PinnedBatches(batches) if self._pins else batches
 
     def _batches(self) -> Iterator[Any]:
-        base_seed = new_seed(self.generator)  # drawn in every epoch, so that orders do not depend on the workers
+        state, self._goes_on = self._goes_on, None
+        base_seed, generator = self._base_seed(state)
+        epoch = self.epoch = place.Epoch(self, generator, state)
         if self.num_workers == 0:
-            return _OwnBatches(self)
-        if not self.persistent_workers:
-            return WorkerIterator(self, base_seed)
-        if self._persistent is None or not self._persistent.processes:
-            self._persistent = WorkerIterator(self, base_seed)
+            batches: Iterator[Any] = _OwnBatches(self)
+        elif self._persistent is None or not self._persistent.processes:
+            batches = WorkerIterator(self, base_seed)
+            if self.persistent_workers:
+                self._persistent = batches
         else:
-            self._persistent.restart()
-        return self._persistent
+            batches = self._persistent
+            batches.restart()
+        for _ in range(epoch.left_out):
+            next(batches, None)
+        return batches
+
+    # --- its place ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration begun last is: after the batch that was given out last, whatever workers have prepared.
+
+        Integers and bytes, the same on every rank where the sampler's are. It has the state of the sampler, if that has
+        one, of an own `generator`, and, without workers, of an iterable dataset that has one.
+        Raises: ValueError for in_order=False, where there is no such place.
+        """
+        place.check_in_order(self)
+        if self._goes_on is not None:
+            return dict(self._goes_on)
+        return place.state_at_start(self) if self.epoch is None else self.epoch.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The next iteration goes on there: its first batch is the one that would have come.
+
+        Of the last batch's place the next iteration is empty; after the end of an epoch it is a new one. What samplers
+        yielded is left out without loading it; only batches of an iterable dataset without a state are loaded again.
+        Nothing is drawn from the default generator, which is the training's; workers are seeded anew.
+        """
+        place.check_in_order(self)
+        self.epoch = self._goes_on = None
+        place.load(self, state_dict)
+        if state_dict["at"] == "middle":
+            self._goes_on = dict(state_dict)
+        elif state_dict["at"] == "end":
+            _, generator = self._base_seed(state_dict)
+            place.Epoch(self, generator, state_dict).run_through()
+
+    def _base_seed(self, state: Mapping[str, Any] | None) -> tuple[int, bytes | None]:
+        """Drawn in every epoch, so that orders do not depend on the workers; and what an own generator was before.
+
+        An epoch that goes on has drawn it already.
+        """
+        own = self.generator
+        if state is None:
+            return new_seed(own), None if own is None else own.get_state().numpy().tobytes()
+        if own is not None and state["generator"] is not None:
+            own.set_state(engine.tensor(list(state["generator"]), dtype=engine.uint8))
+            return new_seed(own), state["generator"]
+        before = engine.get_rng_state()
+        try:
+            return new_seed(), None
+        finally:
+            engine.set_rng_state(before)
 
     def __len__(self) -> int:
         """Batches (or samples) an epoch. Raises TypeError where dataset or sampler have no length."""
@@ -153,11 +211,21 @@ class _OwnBatches(Iterator[Any]):
 
     def __init__(self, loader: DataLoader) -> None:
         self.loader = loader
-        self.indices = iter(loader.index_sampler)
+        assert loader.epoch is not None
+        self.epoch = loader.epoch
+        self.indices = self.epoch.indices()
         self.fetcher = Fetcher(loader.dataset, loader.batched, loader.collate_fn, loader.drop_last)
 
     def __next__(self) -> Any:
-        return self.fetcher.fetch(next(self.indices))
+        try:
+            indices = next(self.indices)
+            try:
+                return self.fetcher.fetch(indices)
+            finally:
+                self.epoch.give()
+        except StopIteration:
+            self.epoch.finished = True
+            raise
 
     def __len__(self) -> int:
         return len(self.loader)

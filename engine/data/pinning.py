@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from copy import copy
 from typing import Any
 
+from engine.data.sampler import has_state
 from engine.rules.device import device as as_device
 from engine.tensor import Tensor
 
@@ -101,6 +102,7 @@ class DevicePrefetcher:
         self.device = as_device(device)
         if self.device.type != "cuda":
             raise RuntimeError(f"DevicePrefetcher copies to a GPU; expected a cuda device, got {self.device}")
+        self._given: Any = None  # the loader's state after the batch that was given out last
         self._side: Any = None  # one for all epochs: CuPy's pool keeps the memory of a stream for that stream
 
     def __len__(self) -> int:
@@ -115,6 +117,7 @@ class DevicePrefetcher:
         batches = iter(self.loader)
         coming = self._sent(batches, side)
         while coming is not None:
+            self._given = self.loader.state_dict() if has_state(self.loader) else None
             batch, arrived = coming
             current = streams.current_stream(self.device)
             current.wait_event(arrived)
@@ -123,6 +126,18 @@ class DevicePrefetcher:
                     tensor.record_stream(current)
             coming = self._sent(batches, side)
             yield batch
+        self._given = None  # the loader is at the end, too
+
+    def state_dict(self) -> Any:
+        """The loader's, as of the batch that was given out last."""
+        loader: Any = self.loader
+        return loader.state_dict() if self._given is None else self._given
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """The loader's: the next iteration goes on there."""
+        loader: Any = self.loader
+        self._given = None
+        loader.load_state_dict(state_dict)
 
     def _sent(self, batches: Iterator[Any], side: Any) -> tuple[Any, Any] | None:
         """The next batch, on its way, and the event of its arrival; None at the end."""

@@ -135,7 +135,9 @@ class WorkerIterator(Iterator[Any]):
         self._begin()
 
     def _begin(self) -> None:
-        self.indices = iter(self.loader.index_sampler)
+        assert self.loader.epoch is not None
+        self.epoch = self.loader.epoch
+        self.indices = self.epoch.indices()
         self.lost: set[int] = set()
         self.turns = cycle(range(len(self.processes)))
         self.active = [True] * len(self.processes)
@@ -179,12 +181,14 @@ class WorkerIterator(Iterator[Any]):
                 self.wanted = self.sent
             if isinstance(answer, str) and answer == EXHAUSTED:
                 continue
+            self.epoch.give()
             self._send_next()
             if isinstance(answer, Failure):
                 answer.reraise()
             return answer
         if not self.loader.persistent_workers:
             self.shut_down()
+        self.epoch.finished = True
         raise StopIteration
 
     def _available(self) -> int | None:

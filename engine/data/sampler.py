@@ -1,8 +1,11 @@
-"""Samplers: in which order a `DataLoader` takes the samples, and how they become batches."""
+"""Samplers: in which order a `DataLoader` takes the samples, and how they become batches.
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+Their `state_dict` is where the iteration begun last has come to; after `load_state_dict` the next one goes on there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import engine
 
@@ -16,17 +19,74 @@ class Sampler(Iterable[Index_co]):
         raise NotImplementedError(f"{type(self).__name__} must implement __iter__.")
 
 
-class SequentialSampler(Sampler):
+class _PlacedSampler(Sampler):
+    """A sampler that can go on in the middle of an order, which it draws from a generator or a seed of its own."""
+
+    generator: Any = None
+
+    def __init__(self) -> None:
+        # What the order of the last iteration was drawn from, and how much of it was yielded.
+        self._place: dict[str, Any] = {"drawn_from": None, "yielded": 0}
+        self._goes_on = False
+
+    def _draw(self, generator: Any) -> Iterable[int]:
+        """The order, from its start."""
+        raise NotImplementedError
+
+    def _source(self) -> int | bytes | None:
+        """What a new order is drawn from: a seed, or the state of the generator."""
+        return new_seed() if self.generator is None else self.generator.get_state().numpy().tobytes()
+
+    def __iter__(self) -> Iterator[int]:
+        if not self._goes_on:
+            self._place = {"drawn_from": self._source(), "yielded": 0}
+        self._goes_on, place = False, self._place
+        for index in islice(self._draw(self._generator_of(place["drawn_from"])), place["yielded"], None):
+            place["yielded"] += 1
+            yield index
+
+    def _generator_of(self, source: int | bytes | None) -> Any:
+        if isinstance(source, int):
+            return engine.Generator().manual_seed(source)
+        if source is None:
+            return None
+        if self.generator is None:
+            raise ValueError(
+                f"{type(self).__name__}: the state is of a sampler with a generator, this one has none: give it one"
+            )
+        self.generator.set_state(engine.tensor(list(source), dtype=engine.uint8))
+        return self.generator
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last iteration is: a few bytes."""
+        return dict(self._place)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The next iteration goes on there, in the same order. Draws the first part again, loads no sample of it."""
+        self._place = {name: state_dict[name] for name in ("drawn_from", "yielded")}
+        self._goes_on = self._place["yielded"] > 0 or self._place["drawn_from"] is not None
+
+
+class SequentialSampler(_PlacedSampler):
     """0, 1, 2, ...."""
 
     def __init__(self, data_source: Sized) -> None:
+        super().__init__()
         self.data_source = data_source
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.data_source)))
+    def _source(self) -> None:
+        return None
+
+    def _draw(self, generator: Any) -> Iterable[int]:
+        return range(len(self.data_source))
 
     def __len__(self) -> int:
         return len(self.data_source)
+
+
+def has_state(sampler: Any) -> TypeGuard[Any]:
+    """Whether it has a place that can be saved and loaded."""
+    return hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
 
 
 def new_seed(generator: Any = None) -> int:
@@ -34,7 +94,7 @@ def new_seed(generator: Any = None) -> int:
     return int(engine.empty((), dtype=engine.int64).random_(generator=generator).item())
 
 
-class RandomSampler(Sampler):
+class RandomSampler(_PlacedSampler):
     """A permutation of the indices, or `num_samples` of them; with `replacement` each drawn anew.
 
     Raises: TypeError or ValueError for arguments of the wrong kind.
@@ -47,6 +107,7 @@ class RandomSampler(Sampler):
             raise TypeError(f"replacement should be a boolean value, but got replacement={replacement}")
         if num_samples is not None and (not isinstance(num_samples, int) or num_samples < 0):
             raise ValueError(f"num_samples should be a non-negative integer value, but got num_samples={num_samples}")
+        super().__init__()
         self.data_source = data_source
         self.replacement = replacement
         self._num_samples = num_samples
@@ -57,11 +118,8 @@ class RandomSampler(Sampler):
         """How many indices an epoch has."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
-    def __iter__(self) -> Iterator[int]:
+    def _draw(self, generator: Any) -> Iterator[int]:
         size = len(self.data_source)
-        generator = self.generator
-        if generator is None:
-            generator = engine.Generator().manual_seed(new_seed())
         if self.replacement:
             # drawn in blocks, as PyTorch does, so that few indices cost little
             for start in range(0, self.num_samples, 32):
@@ -77,22 +135,23 @@ class RandomSampler(Sampler):
         return self.num_samples
 
 
-class SubsetRandomSampler(Sampler):
+class SubsetRandomSampler(_PlacedSampler):
     """The given indices in random order."""
 
     def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
+        super().__init__()
         self.indices = indices
         self.generator = generator
 
-    def __iter__(self) -> Iterator[int]:
-        for position in engine.randperm(len(self.indices), generator=self.generator).tolist():
+    def _draw(self, generator: Any) -> Iterator[int]:
+        for position in engine.randperm(len(self.indices), generator=generator).tolist():
             yield self.indices[position]
 
     def __len__(self) -> int:
         return len(self.indices)
 
 
-class WeightedRandomSampler(Sampler):
+class WeightedRandomSampler(_PlacedSampler):
     """`num_samples` indices drawn with probabilities in proportion to `weights`.
 
     Raises: ValueError for num_samples that is no positive int or weights that are not one-dimensional; TypeError for a
@@ -106,6 +165,7 @@ class WeightedRandomSampler(Sampler):
             raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
         if not isinstance(replacement, bool):
             raise ValueError(f"replacement should be a boolean value, but got replacement={replacement}")
+        super().__init__()
         self.weights = engine.as_tensor(weights, dtype=engine.float64)
         if self.weights.dim() != 1:
             raise ValueError(
@@ -115,9 +175,11 @@ class WeightedRandomSampler(Sampler):
         self.replacement = replacement
         self.generator = generator
 
-    def __iter__(self) -> Iterator[int]:
-        drawn = engine.multinomial(self.weights, self.num_samples, self.replacement, generator=self.generator)
-        yield from iter(drawn.tolist())
+    def _draw(self, generator: Any) -> list[int]:
+        drawn: list[int] = engine.multinomial(
+            self.weights, self.num_samples, self.replacement, generator=generator
+        ).tolist()
+        return drawn
 
     def __len__(self) -> int:
         return self.num_samples
@@ -137,13 +199,32 @@ class BatchSampler(Sampler):
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
+        self._yielded = 0
+        self._goes_on = False
 
     def __iter__(self) -> Iterator[list[Any]]:
         indices = iter(self.sampler)
+        if not self._goes_on:
+            self._yielded = 0
+        elif not has_state(self.sampler):
+            indices = islice(indices, self._yielded, None)
+        self._goes_on = False
         while batch := list(islice(indices, self.batch_size)):
             if len(batch) < self.batch_size and self.drop_last:
                 return
+            self._yielded += len(batch)
             yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sampler's state; of one without, how many of its indices were yielded, which are left out then."""
+        return {"sampler": self.sampler.state_dict()} if has_state(self.sampler) else {"yielded": self._yielded}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The next iteration goes on there; batches may be of another size from then on."""
+        if has_state(self.sampler):
+            self.sampler.load_state_dict(state_dict["sampler"])
+        else:
+            self._yielded, self._goes_on = int(state_dict["yielded"]), True
 
     def __len__(self) -> int:
         size = len(self.sampler)  # type: ignore[arg-type]
