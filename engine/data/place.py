@@ -34,7 +34,7 @@ class Epoch:
                 self._given = skipped = int(state["given"])
         self._items = islice(iter(self._sampler), skipped, None)
         # The sampler's state after the last batch, and after those that are being prepared.
-        self._state = self._sampler.state_dict() if self._kind == "sampler" else None
+        self._state = self._state_of_sampler()
         self._coming: deque[Any] = deque()
 
     def indices(self) -> Iterator[Any]:
@@ -42,8 +42,11 @@ class Epoch:
         if self._kind != "sampler":
             yield from self._items
         for item in self._items:
-            self._coming.append(self._sampler.state_dict())
+            self._coming.append(self._state_of_sampler())
             yield item
+
+    def _state_of_sampler(self) -> Any:
+        return self._sampler.state_dict() if self._kind == "sampler" else None
 
     def give(self) -> None:
         """The next batch was given out."""
