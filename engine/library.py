@@ -20,7 +20,6 @@ operators in autograd, under autocast, in `engine.compile` and in `engine.trace`
     softclip.register_autograd(backward, setup_context=setup_context)
 """
 
-import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any, get_type_hints
@@ -30,6 +29,7 @@ import numpy as np
 from engine.amp.listening import add_policy
 from engine.amp.policies import in_dtype
 from engine.autograd.modes import no_grad
+from engine.calls.derivative import implements
 from engine.calls.dispatch import Operator, apply, define
 from engine.calls.listening import heard
 from engine.memory import backend
@@ -160,10 +160,9 @@ class CustomOp:
     def _derivative(self) -> Callable[..., Any]:
         count = len(self._tensors)
 
-        def derivative(g: Any, nd: Any, needs: Any, out: Any, attributes: Any, *values: Any) -> Any:
+        def derivative(wrapped: Any, g: Any, needs: Any, out: Any, attributes: Any, values: Any) -> list[Tensor | None]:
             if self._backward is None:
                 raise RuntimeError(f"{self.name}: there is no derivative; give one with register_autograd(backward)")
-            wrapped = (lambda value: value) if nd.records else _tensor
             inputs = tuple(self._arguments(map(wrapped, values), attributes))
             outputs = tuple(map(wrapped, _each(out)))
             given = (
@@ -183,18 +182,23 @@ class CustomOp:
                     f"{self.name}: expected a gradient (or None) for each of {len(self._is_tensor)} arguments from its "
                     f"backward, got {len(found)}"
                 )
-            slopes = [each for each, is_tensor in zip(found, self._is_tensor, strict=True) if is_tensor]
-            return slopes if nd.records else [None if each is None else each._array for each in slopes]
+            return [each for each, is_tensor in zip(found, self._is_tensor, strict=True) if is_tensor]
 
-        def in_its_mode(g: Any, nd: Any, *rest: Any) -> Any:
-            with contextlib.nullcontext() if nd.records else no_grad():
-                return derivative(g, nd, *rest)
+        def of_tensors(g: Any, needs: Any, out: Any, attributes: Any, *values: Any) -> Any:
+            return derivative(lambda value: value, g, needs, out, attributes, values)
 
-        names = ("g", "nd", "needs", "out", "attributes", *(f"{each}_" for each in self._tensors))
+        @implements(of_tensors)
+        def of_arrays(g: Any, needs: Any, out: Any, attributes: Any, *values: Any) -> Any:
+            with no_grad():
+                slopes = derivative(_tensor, g, needs, out, attributes, values)
+            return [None if each is None else each._array for each in slopes]
+
+        names = ("g", "needs", "out", "attributes", *(f"{each}_" for each in self._tensors))
         parameters = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in names]
-        in_its_mode.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        assert len(names) == 5 + count
-        return in_its_mode
+        for rule in (of_tensors, of_arrays):
+            rule.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        assert len(names) == 4 + count
+        return of_arrays
 
 
 def _each(value: Any) -> tuple[Any, ...]:

@@ -1,5 +1,9 @@
-"""Derivative rules as they are called: where each argument is found, and what is put around a rule for complex numbers,
-half precision, and 0-dim host tensors beside tensors on a GPU.
+"""Derivative rules as they are called: where each argument is found, which form of a rule runs, and what is put around
+it for complex numbers, half precision, and 0-dim host tensors beside tensors on a GPU.
+
+Most rules are one function of arrays or Tensors. One with a fused kernel has two forms, and here is chosen between
+them: its statement as a composition of operators, which runs where the step is itself recorded (create_graph), and the
+implementation on raw arrays, `@implements(composition)`.
 """
 
 import inspect
@@ -16,13 +20,35 @@ from engine.tensor import Tensor
 
 
 class Bound:
-    """A derivative rule, and where the code of a backward step has its arguments: expressions, see `places`."""
+    """A derivative rule, and where the code of a backward step has its arguments: expressions, see `places`.
 
-    __slots__ = ("places", "rule")
+    `recorded`: the form of it that runs on Tensors; itself, unless it is another.
+    """
 
-    def __init__(self, rule: Callable[..., Any], places: tuple[str, ...]) -> None:
+    __slots__ = ("places", "recorded", "rule")
+
+    def __init__(self, rule: Callable[..., Any], places: tuple[str, ...], recorded: "Bound | None" = None) -> None:
         self.rule = rule
         self.places = places
+        self.recorded = self if recorded is None else recorded
+
+
+def implements(composition: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator of a rule on raw arrays: `composition` states the same in operators, and is what runs on Tensors. Its
+    parameters are among those of the implementation.
+    """
+
+    def mark(rule: Callable[..., Any]) -> Callable[..., Any]:
+        rule.composition = composition  # type: ignore[attr-defined]
+        return rule
+
+    return mark
+
+
+def composition_of(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """What `rule` implements; itself, if it serves Tensors as well."""
+    composition: Callable[..., Any] = getattr(rule, "composition", rule)
+    return composition
 
 
 def places(
@@ -46,7 +72,7 @@ CONSTANT = ("nd", "needs", "specs", "attributes")
 
 def _parameters(rule: Callable[..., Any]) -> list[str]:
     """Names, in order. Of plain functions, which nearly all rules are, without `inspect`: at import that took 20 ms."""
-    if type(rule) is FunctionType and not rule.__dict__:  # which has __signature__ and __wrapped__
+    if type(rule) is FunctionType and not rule.__dict__.keys() & {"__signature__", "__wrapped__"}:
         code = rule.__code__
         return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     return list(inspect.signature(rule).parameters)
@@ -58,7 +84,13 @@ def bind(operator: str, rule: Callable[..., Any], places: dict[str, str]) -> Bou
     unknown = [name for name in asked if name not in places]
     assert asked, f"{operator}: a derivative rule without parameters"
     assert not unknown, f"{operator}: the derivative rule asks for {unknown}, known are {list(places)}"
-    return Bound(rule, tuple(places[name] for name in asked))
+    found = tuple(places[name] for name in asked)
+    composition = composition_of(rule)
+    if composition is rule:
+        return Bound(rule, found)
+    recorded = bind(operator, composition, places)
+    assert set(recorded.places) <= {*found, "nd"}, f"{operator}: {composition} asks for more than what it is a form of"
+    return Bound(rule, found, recorded)
 
 
 def conjugated(bound: Bound) -> Bound:
@@ -71,7 +103,12 @@ def conjugated(bound: Bound) -> Bound:
         )
         return _conjugate_each(found, nd)
 
-    return Bound(rule, ("g", "nd", *bound.places))
+    return Bound(rule, ("g", "nd", *bound.places), _around(conjugated, bound))
+
+
+def _around(change: Callable[[Bound], Bound], bound: Bound) -> Bound | None:
+    """The form for Tensors of a changed rule."""
+    return None if bound.recorded is bound else change(bound.recorded)
 
 
 def _conjugate_each(value: Any, nd: Any) -> Any:
@@ -83,10 +120,10 @@ def _conjugate_each(value: Any, nd: Any) -> Any:
 def in_single_precision(bound: Bound) -> Bound:
     """The rule on float32 arrays; the walker rounds what it returns to the dtype of the input."""
 
-    def rule(nd: Any, *arguments: Any) -> Any:
-        return bound.rule(*(arguments if nd.records else map(_single, arguments)))
+    def rule(*arguments: Any) -> Any:
+        return bound.rule(*map(_single, arguments))
 
-    return Bound(rule, ("nd", *bound.places))
+    return Bound(rule, bound.places, bound.recorded)
 
 
 def as_it_is(bound: Bound) -> Bound:
@@ -98,13 +135,19 @@ def with_host_scalars(bound: Bound, place: int | None) -> Bound:
     for each of them) goes to where that is.
     """
 
-    def rule(g: Any, nd: Any, specs: Any, *arguments: Any) -> Any:
-        found = bound.rule(*(arguments if nd.records else (_on_device(each, nd.xp) for each in arguments)))
+    def of_arrays(nd: Any, specs: Any, *arguments: Any) -> Any:
+        return given_back(bound.rule(*(_on_device(each, nd.xp) for each in arguments)), specs)
+
+    def of_tensors(specs: Any, *arguments: Any) -> Any:
+        return given_back(bound.recorded.rule(*arguments), specs)
+
+    def given_back(found: Any, specs: Any) -> Any:
         if place is not None:
             return _where_it_belongs(found, specs[place])
         return tuple(_where_it_belongs(each, spec) for each, spec in zip(found, specs, strict=False))
 
-    return Bound(rule, ("g", "nd", "specs", *bound.places))
+    recorded = Bound(of_tensors, ("specs", *bound.recorded.places))
+    return Bound(of_arrays, ("nd", "specs", *bound.places), recorded)
 
 
 def _on_device(value: Any, xp: Any) -> Any:

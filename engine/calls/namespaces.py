@@ -13,7 +13,23 @@ if TYPE_CHECKING:
 
 OPERATORS: dict[str, "Operator"] = {}  # all there are, by name; `engine.calls.dispatch.define` adds them
 COMPOSITES: dict[str, Callable[..., Any]] = {}
-"""What derivative rules call besides operators: functions that are made of several, `function(xp, *arrays)`."""
+"""What derivative rules call besides kernels of operators, on arrays: `function(xp, *arrays)`; see `composite`."""
+_ON_TENSORS: dict[str, Callable[..., Any]] = {}
+
+
+def composite(name: str, on_arrays: Callable[..., Any], on_tensors: Callable[..., Any] | None = None) -> None:
+    """Adds `nd.name`: `on_arrays(xp, *arrays)`, and `on_tensors(*tensors)`, by default the function of that name in
+    `engine.ops`.
+    """
+    COMPOSITES[name] = on_arrays
+    if on_tensors is not None:
+        _ON_TENSORS[name] = on_tensors
+
+
+def kernel_of(name: str, xp: ModuleType) -> Callable[..., Any]:
+    """The kernel of an operator on arrays of this module, with attributes in canonical form."""
+    operator = OPERATORS[name]
+    return partial(operator.kernels.get("cpu" if xp is np else "cuda", operator.forward), xp)
 
 
 class RawNamespace:
@@ -38,8 +54,7 @@ class RawNamespace:
                 f"derivative rules may use operators only, and {name!r} is none; known are "
                 f"{', '.join(sorted(OPERATORS))}"
             )
-        kernel = operator.kernels.get("cpu" if self.xp is np else "cuda", operator.forward)
-        function = partial(kernel, self.xp)
+        function = kernel_of(name, self.xp)
         if not operator.single and operator.outputs == 1:
             function = partial(_first_of, function)
         setattr(self, name, function)  # found directly from now on
@@ -68,7 +83,7 @@ class TensorNamespace:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         from engine import ops
 
-        function: Callable[..., Any] = getattr(ops, name)
+        function: Callable[..., Any] = _ON_TENSORS.get(name) or getattr(ops, name)
         setattr(self, name, function)
         return function
 
@@ -78,6 +93,11 @@ tensor_namespace = TensorNamespace()
 
 def conjugate(x: Any, nd: Any) -> Any:
     """The complex conjugate; real numbers as they are."""
-    if nd.records:
-        return nd.conj_physical(x) if x.is_complex() else x
-    return nd.xp.conj(x) if x.dtype.kind == "c" else x
+    return nd.conjugate(x)
+
+
+composite(
+    "conjugate",
+    lambda xp, x: xp.conj(x) if x.dtype.kind == "c" else x,
+    lambda x: x.conj_physical() if x.is_complex() else x,
+)

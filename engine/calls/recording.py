@@ -165,6 +165,8 @@ def write_step(operator: "Operator", count: int, mask: int, recorded: bool, thro
     kept, outputs_kept = operator.keeps(mask)
     is_list = operator.before_list is not None
     rules = operator.rules_for(mask)
+    if recorded:
+        rules = {i: rule.recorded for i, rule in rules.items()}
     asked = {place for rule in rules.values() for place in rule.places}
     sources = {place.partition("[")[0] for place in asked}
     variant = (", recorded" if recorded else "") + (", called through a function" if through else "")

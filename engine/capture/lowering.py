@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.capture.recorder import Constant, External, Layout, Slot
-from engine.ops.activation.kernels import smooth as activation
+from engine.memory.threads import WORTH
+from engine.ops.activation import compiled
 from engine.ops.matmul.kernels import bias as linear
 from engine.ops.matmul.kernels import product
 from engine.ops.matmul.operator import _linear_bias_slope, _linear_input_slope, _linear_of_rows, _linear_weight_slope
-from engine.ops.pointwise.rows import _tanh_slope
 
 
 class Writing(Protocol):
@@ -33,6 +33,8 @@ def lower(writer: Writing, function: Any, arguments: tuple[Any, ...], result: Sl
     """Writes the call of a kernel out if there is a row for it; says whether there was."""
     if type(function) is np.ufunc:
         return _ufunc(writer, function, arguments, result)
+    if function in compiled.SLOPES:
+        return _activation(writer, compiled.SLOPES[function], arguments, result)
     row = _ROWS.get(function)
     return row is not None and row(writer, arguments, result)
 
@@ -64,7 +66,7 @@ def _dot(writer: Writing, left: str, right: str, result: Slot) -> str:
 
 
 def _linear_input(writer: Writing, arguments: tuple[Any, ...], result: Slot) -> bool:
-    g, _, _, weight, _ = arguments
+    g, _, weight, _ = arguments
     if not _is_matrix(writer.layout(g)) or _is_big(writer.layout(g), writer.layout(result)):
         return False
     writer.line(f"t{result.number} = {_dot(writer, writer.expression(g), writer.expression(weight), result)}")
@@ -72,7 +74,7 @@ def _linear_input(writer: Writing, arguments: tuple[Any, ...], result: Slot) -> 
 
 
 def _linear_weight(writer: Writing, arguments: tuple[Any, ...], result: Slot) -> bool:
-    g, _, input, _, weight_spec, into = arguments
+    g, input, weight_spec, into = arguments
     plain = into == Constant(None) and weight_spec.value.contiguous
     if not (plain and _is_matrix(writer.layout(g)) and _is_matrix(writer.layout(input))):
         return False
@@ -89,13 +91,27 @@ def _linear_bias(writer: Writing, arguments: tuple[Any, ...], result: Slot) -> b
     return _kernel(writer, linear._column_sums[g.dtype.char], arguments[:1], result)
 
 
-def _tanh(writer: Writing, arguments: tuple[Any, ...], result: Slot) -> bool:
-    g, out = writer.layout(arguments[0]), writer.layout(arguments[2])
-    if g is None or out is None or not _is_matrix(g) or g.dtype.char not in "fd":
+def _activation(writer: Writing, name: str, arguments: tuple[Any, ...], result: Slot) -> bool:
+    """The derivative of any compiled activation."""
+    g, out, made = writer.layout(arguments[0]), writer.layout(arguments[2]), writer.layout(result)
+    if g is None or out is None or made is None or g.dtype.char not in "fd" or math.prod(g.shape) >= WORTH:
         return False
-    if (g.shape, g.dtype) != (out.shape, out.dtype) or not (g.contiguous and out.contiguous):
+    if (g.shape, g.dtype) != (out.shape, out.dtype) or not (g.contiguous and out.contiguous and made.contiguous):
         return False
-    return _kernel(writer, activation._tanh_backward[g.dtype.char], (arguments[0], arguments[2]), result)
+    if not made.fresh or not all(isinstance(each, Constant) for each in arguments[3:]):
+        return False
+    kernel, numbers = compiled.slope_kernel(name, tuple(each.value for each in arguments[3:]), g.dtype.char)
+    if name == "tanh" and not _is_matrix(g):
+        return False
+    if name == "tanh":
+        return _kernel(writer, kernel, (arguments[0], arguments[2]), result)
+    memory = writer.memory(result)
+    if memory is None:
+        memory = f"empty({made.shape!r}, {writer.name(made.dtype)})"
+    writer.line(f"t{result.number} = {memory}")
+    given = [f"{writer.expression(each)}.reshape(-1)" for each in (arguments[0], arguments[2], result)]
+    writer.line(f"{writer.name(kernel)}({', '.join([*given, *map(repr, numbers)])})")
+    return True
 
 
 def _kernel(writer: Writing, kernel: Any, arguments: tuple[Any, ...], result: Slot) -> bool:
@@ -126,5 +142,4 @@ _ROWS: dict[Any, Callable[[Writing, tuple[Any, ...], Slot], bool]] = {
     _linear_input_slope: _linear_input,
     _linear_weight_slope: _linear_weight,
     _linear_bias_slope: _linear_bias,
-    _tanh_slope: _tanh,
 }

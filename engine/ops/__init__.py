@@ -382,6 +382,7 @@ from engine.ops.index.scatter_reduce import (
     put as put,
     scatter_reduce as scatter_reduce,
 )
+from engine.ops.shared import spellings as _spellings  # noqa: F401
 from engine.ops.softmax.operator import (
     log_softmax as log_softmax,
     softmax as softmax,

@@ -63,8 +63,7 @@ class device:
     def __eq__(self, other: Any) -> bool:
         return self is other or (isinstance(other, str) and str(self) == other)
 
-    def __hash__(self) -> int:
-        return hash((self.type, self.index))
+    __hash__ = object.__hash__  # there is one object a device, and a plan asks for it once an operand
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (device, (self.type, self.index))

@@ -1,23 +1,18 @@
 """Activations with parameters of their own: one pass forward, and one derivative rule that arrays and Tensors both
 answer to.
 
-gelu, silu and those in `engine.ops.activation.kernels.piecewise` have compiled CPU kernels. Formulas:
-torch.nn.functional's documentation. relu, sigmoid and tanh are rows of `engine.ops.pointwise.rows`.
+`engine.ops.activation.compiled` has those with compiled CPU kernels. Formulas: torch.nn.functional's documentation.
+relu, sigmoid and tanh are rows of `engine.ops.pointwise.rows`.
 """
 
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
-
-import numpy as np
 
 from engine.calls.dispatch import Operator, apply, define
 from engine.calls.listening import heard
 from engine.calls.namespaces import OPERATORS
-from engine.ops.activation.kernels import piecewise
-from engine.ops.activation.kernels import smooth as kernels
-from engine.ops.activation.kernels.piecewise import vectors
+from engine.ops.activation import compiled
 from engine.ops.pointwise.row import FUNCTIONS
 from engine.ops.pointwise.selection import clamp, where
 from engine.ops.pointwise.special_functions import erf_array
@@ -41,17 +36,11 @@ def _activation(name: str, forward: Callable[..., Any], slope: Callable[..., Any
     def computed(xp: ModuleType, input: Any, *given: Any) -> Any:
         return forward(xp, in_single_precision(input), *given).astype(input.dtype, copy=False)
 
-    backward = (_compiled_slope(name, slope),)
+    backward = (compiled.slope(name, slope),)
     operator = define(name, rule=rule, forward=computed, backward=backward, attributes=attributes)
     operator.elementwise = True
-    if name in piecewise.FORWARD:
-
-        def run(xp: ModuleType, input: Any, *given: Any) -> Any:
-            if input.dtype.itemsize == 2:  # half precision: the very bits of single precision, rounded once
-                return run(xp, in_single_precision(input), *given).astype(input.dtype)
-            out = piecewise.activated(name, input, *given)
-            return computed(xp, input, *given) if out is None else out
-
+    run = compiled.forward(name, computed)
+    if run is not computed:
         operator.kernel("cpu")(run)
     on_gpu(operator, name, slope)
     return operator
@@ -67,38 +56,18 @@ def on_gpu(operator: Operator, name: str, slope: Callable[..., Any]) -> None:
             return operator.forward(xp, input, *given)
         from engine.ops.activation import cuda as activation
 
-        called, numbers = _variant(name, given)
+        called, numbers = compiled.variant(name, given)
         return activation.forward(called, *alike(xp, input), *numbers)
 
     def run_backward(g: Any, nd: Any, input: Any, *given: Any) -> Any:
         from engine.ops.activation import cuda as activation
 
-        called, numbers = _variant(name, given)
+        called, numbers = compiled.variant(name, given)
         input, g = alike(nd.xp, input, g)
         return activation.backward(called, g, input, *numbers)
 
     operator.kernel("cuda")(run)
     operator.derivative("cuda", (on_arrays(slope, run_backward),))
-
-
-def _variant(name: str, given: tuple[Any, ...]) -> tuple[str, tuple[float, ...]]:
-    """The name of the kernel and its numbers."""
-    if name == "gelu":
-        return ("gelu_tanh" if given[0] == "tanh" else "gelu"), ()
-    return name, given
-
-
-def _compiled_slope(name: str, slope: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule, by the compiled kernel of that name where there is one and it serves."""
-    if name not in piecewise.BACKWARD:
-        return slope
-
-    @wraps(slope)
-    def rule(g: Any, nd: Any, input: Any, *given: Any) -> Any:
-        found = None if nd.records else piecewise.slope(name, g, input, *given)
-        return slope(g, nd, input, *given) if found is None else found
-
-    return rule
 
 
 # --- gelu -------------------------------------------------------------------------------------------------------------
@@ -113,12 +82,8 @@ def _gelu(xp: ModuleType, input: Any, approximate: str) -> Any:
 
 
 def _gelu_slope(g: Any, nd: Any, input: Any, approximate: str) -> Any:
-    if not nd.records and (flat := vectors(input, g)):
-        out = np.empty_like(input)
-        kernels.gelu_backward(flat[1], flat[0], approximate=approximate, out=out.ravel("K"))
-        return out
     if approximate == "none":
-        distribution = 0.5 * (1 + (nd.erf(input * _SQRT_HALF) if nd.records else erf_array(nd.xp, input * _SQRT_HALF)))
+        distribution = 0.5 * (1 + nd.erf(input * _SQRT_HALF))
         return g * (distribution + input * _DENSITY * nd.exp(-0.5 * input * input))
     square = input * input
     tanh = nd.tanh(_TWO_OVER_PI * (input + 0.044715 * input * square))
@@ -126,29 +91,6 @@ def _gelu_slope(g: Any, nd: Any, input: Any, approximate: str) -> Any:
 
 
 GELU = _activation("gelu", _gelu, _gelu_slope, "approximate")
-
-
-def _flat_kernel(operator: Operator, name: str) -> None:
-    """Runs a kernel of engine.ops.activation.kernels.smooth where the memory is dense, the operator's own forward
-    elsewhere.
-    """
-    forward = operator.forward
-
-    def run(xp: ModuleType, input: Any, *attributes: Any) -> Any:
-        if input.dtype.itemsize == 2:  # half precision: the very bits of single precision, rounded once
-            return run(xp, in_single_precision(input), *attributes).astype(input.dtype)
-        flat = vectors(input)
-        if flat is None:
-            return forward(xp, input, *attributes)
-        out = np.empty_like(input)
-        keywords = dict(zip(operator.attributes, attributes, strict=True))
-        getattr(kernels, name)(flat[0], out=out.ravel("K"), **keywords)
-        return out
-
-    operator.kernel("cpu")(run)
-
-
-_flat_kernel(GELU, "gelu_forward")
 
 
 def gelu(input: Tensor, approximate: str = "none", *, out: Tensor | None = None) -> Tensor:
@@ -171,16 +113,11 @@ def _sigmoid(xp: ModuleType, input: Any) -> Any:
 
 
 def _silu_slope(g: Any, nd: Any, input: Any) -> Any:
-    if not nd.records and (flat := vectors(input, g)):
-        out = np.empty_like(input)
-        kernels.silu_backward(flat[1], flat[0], out=out.ravel("K"))
-        return out
     sigmoid = nd.sigmoid(input)
     return g * (sigmoid * (1 + input * (1 - sigmoid)))
 
 
 SILU = _activation("silu", lambda xp, input: input * _sigmoid(xp, input), _silu_slope)
-_flat_kernel(SILU, "silu_forward")
 
 
 def silu(input: Tensor) -> Tensor:

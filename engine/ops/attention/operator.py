@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.memory import backend
@@ -110,39 +111,7 @@ def _attention(
     return matmul(xp, dropped, value).astype(kind, copy=False), log_sums, None
 
 
-def _slopes(
-    g: Any,
-    nd: Any,
-    needs: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    kept: Any,
-    causal: bool,
-    scale: float,
-    kept_scale: float,
-    log_sums: Any,
-    blocks: Any,
-) -> list[Any]:
-    if nd.records:
-        return _recorded_slopes(g, query, key, value, mask, kept, causal, scale, kept_scale)
-    xp = nd.xp
-    if not needs[3] and fits_blocks(xp, query, key, value):
-        return slopes_by_blocks(g, query, key, value, mask, kept, causal, scale, kept_scale, log_sums, blocks)
-    query, key, value, g = (in_single_precision(array) for array in (query, key, value, g))
-    probabilities, _ = _probabilities(xp, query, key, mask, causal, scale)
-    of_dropped = matmul(xp, g, value.swapaxes(-1, -2))
-    dropped = probabilities
-    if kept is not None:
-        of_dropped, dropped = of_dropped * kept * kept_scale, probabilities * kept * kept_scale
-    of_scores = probabilities * (of_dropped - (of_dropped * probabilities).sum(axis=-1, keepdims=True))
-    of_query = matmul(xp, of_scores, key) * scale
-    of_key = matmul(xp, of_scores.swapaxes(-1, -2), query) * scale
-    return [of_query, of_key, matmul(xp, dropped.swapaxes(-1, -2), g), of_scores if needs[3] else None, None]
-
-
-def _recorded_slopes(
+def _slopes_composed(
     g: Tensor,
     query: Tensor,
     key: Tensor,
@@ -175,6 +144,37 @@ def _recorded_slopes(
         of_scores if wants_mask else None,
         None,
     ]
+
+
+@implements(_slopes_composed)
+def _slopes(
+    g: Any,
+    nd: Any,
+    needs: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    kept: Any,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+    log_sums: Any,
+    blocks: Any,
+) -> list[Any]:
+    xp = nd.xp
+    if not needs[3] and fits_blocks(xp, query, key, value):
+        return slopes_by_blocks(g, query, key, value, mask, kept, causal, scale, kept_scale, log_sums, blocks)
+    query, key, value, g = (in_single_precision(array) for array in (query, key, value, g))
+    probabilities, _ = _probabilities(xp, query, key, mask, causal, scale)
+    of_dropped = matmul(xp, g, value.swapaxes(-1, -2))
+    dropped = probabilities
+    if kept is not None:
+        of_dropped, dropped = of_dropped * kept * kept_scale, probabilities * kept * kept_scale
+    of_scores = probabilities * (of_dropped - (of_dropped * probabilities).sum(axis=-1, keepdims=True))
+    of_query = matmul(xp, of_scores, key) * scale
+    of_key = matmul(xp, of_scores.swapaxes(-1, -2), query) * scale
+    return [of_query, of_key, matmul(xp, dropped.swapaxes(-1, -2), g), of_scores if needs[3] else None, None]
 
 
 ATTENTION = define(
@@ -219,6 +219,18 @@ def _on(where: Any, array: Any) -> Tensor:
     return Tensor(array, backend.spec_of_array(array, where))
 
 
+def _slopes_on_gpu_composed(
+    g: Any, query: Any, key: Any, value: Any, mask: Any, kept: Any, causal: bool, scale: float, kept_scale: float
+) -> list[Any]:
+    from engine.ops.attention import gpu as attention_cuda
+
+    whole = None
+    if kept is not None:
+        whole = _on(query.device, attention_cuda.keep_mask(kept._array, query, key, value, kept_scale))
+    return _slopes_composed(g, query, key, value, mask, whole, causal, scale, kept_scale)
+
+
+@implements(_slopes_on_gpu_composed)
 def _slopes_on_gpu(
     g: Any,
     nd: Any,
@@ -236,11 +248,6 @@ def _slopes_on_gpu(
 ) -> list[Any]:
     from engine.ops.attention import gpu as attention_cuda
 
-    if nd.records:
-        whole = None
-        if kept is not None:
-            whole = _on(query.device, attention_cuda.keep_mask(kept._array, query, key, value, kept_scale))
-        return _recorded_slopes(g, query, key, value, mask, whole, causal, scale, kept_scale)
     if not needs[3] and attention_cuda.serves(query, key, value):
         return attention_cuda.slopes(g, query, key, value, mask, kept, causal, scale, kept_scale, out, log_sums)
     kept = attention_cuda.keep_mask(kept, query, key, value, kept_scale)

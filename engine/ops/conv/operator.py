@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
+from engine.calls.namespaces import composite
 from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import columns as conv_cpu
@@ -126,15 +128,30 @@ def _conv_backward(
     memory_format: MemoryFormat,
 ) -> tuple[Any, ...]:
     to_input = to_weight = None
-    if needs[0] and needs[1] and g.ndim == 4 and not nd.records and nd.xp is np and g.dtype.char in "fd":
-        kernel = weight_spec.shape[2:]
-        if not conv_direct.serves(window, kernel, weight_spec.shape[1]):
-            g = conv_cpu.in_one_layout(g, input, kernel, window)
     if needs[0]:
         to_input = nd.conv_transposed(g, weight, None, tuple(input_spec.shape[2:]), window, memory_format)
     if needs[1]:
         to_weight = _weight_slope(nd, g, input, window, weight_spec)
     return to_input, to_weight, _channel_sums(nd, g) if needs[2] else None
+
+
+@implements(_conv_backward)
+def _conv_backward_on_arrays(
+    g: Any,
+    nd: Any,
+    needs: Any,
+    input: Any,
+    weight: Any,
+    input_spec: Spec,
+    weight_spec: Spec,
+    window: ConvWindow,
+    memory_format: MemoryFormat,
+) -> tuple[Any, ...]:
+    if needs[0] and needs[1] and g.ndim == 4 and g.dtype.char in "fd":
+        kernel = weight_spec.shape[2:]
+        if not conv_direct.serves(window, kernel, weight_spec.shape[1]):
+            g = conv_cpu.in_one_layout(g, input, kernel, window)
+    return _conv_backward(g, nd, needs, input, weight, input_spec, weight_spec, window, memory_format)
 
 
 def _transposed_backward(
@@ -199,24 +216,31 @@ def _first(result: Any, spec: Spec) -> Any:
 
 def _channel_sums(nd: Any, g: Any) -> Any:
     """Sums (C,) of a gradient (N, C, d...) over all but the channels."""
-    if not nd.records and nd.xp is not np:
-        return _on_gpu().channel_sums(nd.xp, g)
-    if not nd.records and g.dtype.itemsize == 2:
+    return nd.channel_sums(g)
+
+
+def _channel_sums_of_array(xp: ModuleType, g: Any) -> Any:
+    if xp is not np:
+        return _on_gpu().channel_sums(xp, g)
+    if g.dtype.itemsize == 2:
         return g.sum((0, *range(2, g.ndim)), dtype=np.float32).astype(g.dtype)
-    if not nd.records and g.dtype.kind == "f":
+    if g.dtype.kind == "f":
         rows = channels_last(g)
         if rows.flags.c_contiguous:
             # BLAS sums short rows faster than add.reduce does: (50176, 32) float32 in 0.15 ms against 0.8.
             rows = rows.reshape(-1, rows.shape[-1])
-            return nd.xp.ones(len(rows), g.dtype) @ rows
+            return xp.ones(len(rows), g.dtype) @ rows
     return g.sum((0, *range(2, g.ndim)))
+
+
+composite("channel_sums", _channel_sums_of_array, lambda g: g.sum((0, *range(2, g.ndim))))
 
 
 CONV = define(
     "conv",
     rule=_conv_rule,
     forward=conv_arrays.convolve,
-    backward=_conv_backward,
+    backward=_conv_backward_on_arrays,
     inputs="input weight bias",
     attributes="window memory_format",
 )
@@ -326,6 +350,7 @@ def _on_gpu() -> ModuleType:
     return conv_cuda
 
 
+@implements(_conv_backward)
 def _conv_backward_on_gpu(
     g: Any,
     nd: Any,
@@ -337,7 +362,7 @@ def _conv_backward_on_gpu(
     window: ConvWindow,
     memory_format: MemoryFormat,
 ) -> tuple[Any, ...]:
-    if needs[0] and needs[1] and not nd.records:
+    if needs[0] and needs[1]:
         g = _on_gpu().in_one_layout(g, tuple(weight_spec.shape), window.groups)
     return _conv_backward(g, nd, needs, input, weight, input_spec, weight_spec, window, memory_format)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.memory import backend, transfer
@@ -111,10 +112,13 @@ def _forward_on_gpu(
     return copy
 
 
+def _back_composed(g: Any, source: Spec) -> Any:
+    return g if g.device is source.device else g.to(source.device)
+
+
+@implements(_back_composed)
 def _back(g: Any, nd: Any, source: Spec) -> Any:
     """The gradient itself; the walker casts it to the input's dtype. Only a change of device needs a copy."""
-    if nd.records:
-        return g if g.device is source.device else g.to(source.device)
     on_cpu = isinstance(g, np.ndarray | backend.SCALAR)
     if on_cpu == (source.device is CPU):
         if backend.several_gpus and not on_cpu and g.device.id != source.device.index:

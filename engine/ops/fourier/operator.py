@@ -82,11 +82,8 @@ def _r2c_slope(g: Any, nd: Any, input_spec: Spec, dims: Dims, norm: str) -> Any:
     """The other half of the spectrum is not in the result: its gradient is 0."""
     last, size = dims[-1], input_spec.shape[dims[-1]]
     missing = (*g.shape[:last], size - g.shape[last], *g.shape[last + 1 :])
-    if nd.records:
-        whole = nd.cat([g, g.new_zeros(missing)], last)
-        return nd.real(nd.fft_c2c(whole, dims, _OTHER_NORM[norm], False))
-    whole = nd.xp.concatenate([g, nd.xp.zeros(missing, g.dtype)], last)
-    return nd.fft_c2c(whole, dims, _OTHER_NORM[norm], False).real
+    whole = nd.cat([g, nd.zeros_beside(g, missing)], last)
+    return nd.real(nd.fft_c2c(whole, dims, _OTHER_NORM[norm], False))
 
 
 FFT_R2C = define("fft_r2c", rule=_r2c_rule, forward=_r2c, backward=(_r2c_slope,), attributes="dims norm")

@@ -115,7 +115,7 @@ def _scatter_add_zeros(xp: ModuleType, source: Any, index: Any, size: tuple[int,
 
 
 def _gather_padded(g: Any, nd: Any, index: Any, spec: Spec, dim: int) -> Any:
-    picked = nd.gather(g, dim, index) if nd.records else nd.gather(g, index, dim)
+    picked = nd.gather(g, dim, index)
     if tuple(spec.shape) == tuple(index.shape):
         return picked
     return nd.view_backward(picked, "window", (tuple(index.shape),), tuple(spec.shape), False)
@@ -217,7 +217,7 @@ SCATTER = define(
     rule=lambda input, index, source, dim: input.like(shape=input.shape),
     forward=_scatter,
     backward=(
-        lambda g, nd, index, dim: nd.scatter(g, dim, index, 0.0) if nd.records else nd.scatter(g, index, 0.0, dim),
+        lambda g, nd, index, dim: nd.scatter(g, dim, index, 0.0),
         None,
         lambda g, nd, index, source_spec, dim: _gather_padded(g, nd, index, source_spec, dim),
     ),

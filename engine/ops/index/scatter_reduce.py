@@ -39,11 +39,10 @@ def _forward(xp: ModuleType, input: Any, index: Any, source: Any, dim: int, redu
 
 
 def _slopes(g: Any, nd: Any, input: Any, index: Any, source: Any, out: Any, dim: int, reduce: str) -> tuple[Any, ...]:
+    take = lambda x: nd.gather(x, dim, index)  # noqa: E731
     if nd.records:
-        take = lambda x: nd.gather(x, dim, index)  # noqa: E731
         count = lambda base, marks: nd.scatter_add(base.to(g.dtype), dim, index, marks.to(g.dtype))  # noqa: E731
     else:
-        take = lambda x: nd.gather(x, index, dim)  # noqa: E731
         count = lambda base, marks: (  # noqa: E731
             base.astype(g.dtype) + nd.scatter_add_zeros(marks.astype(g.dtype), index, input.shape, dim)
         )

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.calls.dispatch import define
-from engine.ops.creation.factories import eye
 from engine.ops.linalg.solving import adjoint, check_matrix, column_major, guarded
-from engine.ops.shape.combine import cat
 from engine.ops.shared.operands import conjugate, in_host_memory
 from engine.rules.dtypes import complex64, complex128, float32
 from engine.rules.spec import Spec
@@ -21,9 +19,7 @@ from engine.rules.spec import Spec
 
 def _eye(nd: Any, like: Any) -> Any:
     """The identity of the size of a last axis."""
-    if nd.records:
-        return eye(like.shape[-1], dtype=like.dtype, device=like.device)
-    return nd.xp.eye(like.shape[-1], dtype=like.dtype)
+    return nd.eye_like(like)
 
 
 # --- qr ---------------------------------------------------------------------------------------------------------------
@@ -81,7 +77,7 @@ def _qr_slope(g: Any, nd: Any, out: Any, mode: str) -> Any:
         return (result,)
     beside = right * 0 if of_right is None else of_right
     parts = [result, nd.matmul(q, beside)]
-    return (cat(parts, -1) if nd.records else nd.xp.concatenate(parts, -1),)
+    return (nd.cat(parts, -1),)
 
 
 QR = define("linalg_qr", rule=_qr_rule, forward=_qr, backward=_qr_slope, attributes="mode", outputs=2)
@@ -119,7 +115,7 @@ def _refuse_phases(name: str, nd: Any, turning: Any) -> None:
     """
     if not in_host_memory(turning):
         return
-    raw = turning.detach()._array if nd.records else turning
+    raw = nd.array_of(turning)
     if raw.dtype.kind == "c" and not np.allclose(np.diagonal(raw, axis1=-2, axis2=-1).imag, 0, atol=1e-2):
         raise RuntimeError(
             f"{name}: The vectors in the complex case are specified up to multiplication by e^(i phi). The specified "
@@ -267,8 +263,7 @@ def _eig_slope(g: Any, nd: Any, out: Any) -> Any:
     middle: Any = 0
     if of_vectors is not None:
         inner = nd.matmul(rows, of_vectors)
-        real = nd.real if nd.records else nd.xp.real
-        along = real((inner * _eye(nd, inner)).sum(-2))
+        along = nd.real((inner * _eye(nd, inner)).sum(-2))
         inner = inner - nd.matmul(rows, vectors * along[..., None, :])
         middle = inner * conjugate(_reciprocal_gaps(nd, values), nd)
     if of_values is not None:

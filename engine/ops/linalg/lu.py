@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from engine.calls.dispatch import apply, define
+from engine.calls.namespaces import composite
 from engine.memory import backend
-from engine.ops.creation.factories import eye
 from engine.ops.linalg.solving import LinAlgError, adjoint, check_matrix, column_major
 from engine.rules.dtypes import int32, int64
 from engine.rules.spec import Spec
@@ -85,9 +85,8 @@ def _slope(g: Any, nd: Any, out: Any, input_spec: Spec) -> tuple[Any]:
     compact, pivots = out
     rows, columns = input_spec.shape[-2:]
     size = min(rows, columns)
-    xp = backend.array_module(compact.device) if nd.records else nd.xp
-    unit = eye(size, dtype=compact.dtype, device=compact.device) if nd.records else xp.eye(size, dtype=compact.dtype)
     square, of_square = compact[..., :size, :size], g[0][..., :size, :size]
+    unit = nd.eye_like(square)
     lower, upper = nd.tril(square, -1) + unit, nd.triu(square, 0)
     below = nd.matmul(adjoint(nd, lower), nd.tril(of_square, -1))
     above = nd.matmul(nd.triu(of_square, 0), adjoint(nd, upper))
@@ -99,19 +98,28 @@ def _slope(g: Any, nd: Any, out: Any, input_spec: Spec) -> tuple[Any]:
         above = above - nd.matmul(adjoint(nd, bottom), of_bottom)
     both = nd.linalg_solve(adjoint(nd, lower), nd.tril(below, -1) + nd.triu(above, 0))  # L⁻ᴴ ...
     if rows > size:
-        both = _joined(nd, [both, of_bottom], -2)
+        both = nd.cat([both, of_bottom], -2)
     both = adjoint(nd, nd.linalg_solve(upper, adjoint(nd, both)))  # ... U⁻ᴴ
     if columns > size:
-        both = _joined(nd, [both, nd.linalg_solve(adjoint(nd, lower), of_right)], -1)
-    order = permutation(xp, pivots._array if nd.records else pivots, rows)
-    places = xp.argsort(order, -1)[..., None] + xp.zeros(columns, np.int64)
-    if nd.records:
-        return (nd.gather(both, both.ndim - 2, both.new_tensor(places, dtype=int64)),)
-    return (xp.take_along_axis(both, places, -2),)
+        both = nd.cat([both, nd.linalg_solve(adjoint(nd, lower), of_right)], -1)
+    return (nd.rows_in_order(both, pivots),)
 
 
-def _joined(nd: Any, parts: list[Any], axis: int) -> Any:
-    return nd.cat(parts, axis) if nd.records else nd.xp.concatenate(parts, axis)
+def _array_in_order(xp: ModuleType, both: Any, pivots: Any) -> Any:
+    return xp.take_along_axis(both, _places(xp, pivots, both.shape), -2)
+
+
+def _tensor_in_order(both: Tensor, pivots: Tensor) -> Tensor:
+    places = _places(backend.array_module(both.device), pivots._array, tuple(both.shape))
+    return both.gather(both.ndim - 2, both.new_tensor(places, dtype=int64))
+
+
+def _places(xp: ModuleType, pivots: Any, shape: tuple[int, ...]) -> Any:
+    """From where each row comes, for each of the columns."""
+    return xp.argsort(permutation(xp, pivots, shape[-2]), -1)[..., None] + xp.zeros(shape[-1], np.int64)
+
+
+composite("rows_in_order", _array_in_order, _tensor_in_order)
 
 
 LU_FACTOR = define("linalg_lu_factor", rule=_rule, forward=_forward, backward=_slope, outputs=2)

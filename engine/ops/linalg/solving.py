@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.memory import backend
@@ -63,7 +64,7 @@ def guarded(message: str, function: Callable[..., Any], *arrays: Any, **options:
 
 def turned(nd: Any, x: Any) -> Any:
     """Transposed matrices, raw or Tensors."""
-    return x.transpose(-1, -2) if nd.records else x.swapaxes(-1, -2)
+    return nd.turned(x)
 
 
 def adjoint(nd: Any, x: Any) -> Any:
@@ -73,7 +74,7 @@ def adjoint(nd: Any, x: Any) -> Any:
 
 def as_columns(nd: Any, x: Any) -> Any:
     """A last axis of size 1 added."""
-    return x.unsqueeze(-1) if nd.records else x[..., None]
+    return nd.unsqueeze(x, -1)
 
 
 # --- inv, solve -------------------------------------------------------------------------------------------------------
@@ -169,9 +170,12 @@ def _det_rule(input: Spec) -> Spec:
     return input.like(shape=input.shape[:-2])
 
 
+def _det_slope_composed(g: Any, input: Any, out: Any) -> Any:
+    return (g * out).unsqueeze(-1).unsqueeze(-1) * inv(input).transpose(-1, -2)
+
+
+@implements(_det_slope_composed)
 def _det_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:
-    if nd.records:
-        return (g * out).unsqueeze(-1).unsqueeze(-1) * inv(input).transpose(-1, -2)
     # The transposed adjugate from the singular value decomposition: it exists for singular matrices as well.
     xp = nd.xp
     u, s, vh = xp.linalg.svd(input)
@@ -199,8 +203,7 @@ def _slogdet_slope(g: Any, nd: Any, input: Any, out: Any, input_spec: Spec) -> A
     """log det A = log |det A| + i phi has the derivative A⁻¹; the sign is e^(i phi), constant for real matrices."""
     of_logarithm = g[1]
     if g[0] is not None and input_spec.dtype.is_complex:
-        imag = nd.imag if nd.records else nd.xp.imag
-        of_phase = -imag(conjugate(g[0], nd) * out[0]) * 1j
+        of_phase = -nd.imag(conjugate(g[0], nd) * out[0]) * 1j
         of_logarithm = of_phase if of_logarithm is None else of_logarithm + of_phase
     if of_logarithm is None:
         return (None,)

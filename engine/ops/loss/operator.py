@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.calls.namespaces import raw_namespace
@@ -155,54 +156,7 @@ def _cross_entropy(
     return _reduce(xp, losses, total, target.shape, reduction, input.dtype), log_sums.reshape(-1), total
 
 
-def _cross_entropy_slope(
-    g: Any,
-    nd: Any,
-    input: Any,
-    target: Any,
-    weight: Any,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    log_sums: Any,
-    total: Any,
-) -> Any:
-    if nd.records:
-        return _recorded_slope(g, input, target, weight, ignore_index, reduction, label_smoothing)
-    xp = nd.xp
-    rows = _rows(xp, input)
-    row_g = xp.ascontiguousarray(g).reshape(-1)  # one a row, or one for all of them
-    if reduction == "mean":
-        row_g = row_g / total
-    if _kernels_serve(xp, rows):
-        slope = kernels.cross_entropy_backward(
-            row_g,
-            rows,
-            np.ascontiguousarray(target).reshape(-1),
-            log_sums,
-            _flat_weight(weight),
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-        )
-        return _from_rows(slope, input.shape)
-    rows, row_g = in_single_precision(rows), in_single_precision(row_g)
-    index, counted = _indices(xp, target, rows.shape[1], ignore_index)
-    row_g = xp.where(counted, row_g, 0)  # g / total is not a number where everything is ignored
-    at_target = row_g * _weights(xp, index, counted, weight, rows.dtype) * (1 - label_smoothing)
-    spread = row_g * (label_smoothing / rows.shape[1]) if label_smoothing else None
-    factor = (
-        at_target
-        if spread is None
-        else at_target + spread * (rows.shape[1] if weight is None else weight.astype(rows.dtype).sum())
-    )
-    slope = xp.exp(rows - log_sums[:, None]) * factor[:, None]
-    slope[xp.arange(len(rows)), index] -= at_target
-    if spread is not None:
-        slope -= spread[:, None] if weight is None else spread[:, None] * weight.astype(rows.dtype)
-    return _from_rows(slope, input.shape)
-
-
-def _recorded_slope(
+def _cross_entropy_slope_composed(
     g: Any,
     input: Tensor,
     target: Tensor,
@@ -235,6 +189,52 @@ def _recorded_slope(
         else g
     )
     return position * (softmax(input, class_dim) * wanted.sum(class_dim, True) - wanted)
+
+
+@implements(_cross_entropy_slope_composed)
+def _cross_entropy_slope(
+    g: Any,
+    nd: Any,
+    input: Any,
+    target: Any,
+    weight: Any,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    log_sums: Any,
+    total: Any,
+) -> Any:
+    xp = nd.xp
+    rows = _rows(xp, input)
+    row_g = xp.ascontiguousarray(g).reshape(-1)  # one a row, or one for all of them
+    if reduction == "mean":
+        row_g = row_g / total
+    if _kernels_serve(xp, rows):
+        slope = kernels.cross_entropy_backward(
+            row_g,
+            rows,
+            np.ascontiguousarray(target).reshape(-1),
+            log_sums,
+            _flat_weight(weight),
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+        )
+        return _from_rows(slope, input.shape)
+    rows, row_g = in_single_precision(rows), in_single_precision(row_g)
+    index, counted = _indices(xp, target, rows.shape[1], ignore_index)
+    row_g = xp.where(counted, row_g, 0)  # g / total is not a number where everything is ignored
+    at_target = row_g * _weights(xp, index, counted, weight, rows.dtype) * (1 - label_smoothing)
+    spread = row_g * (label_smoothing / rows.shape[1]) if label_smoothing else None
+    factor = (
+        at_target
+        if spread is None
+        else at_target + spread * (rows.shape[1] if weight is None else weight.astype(rows.dtype).sum())
+    )
+    slope = xp.exp(rows - log_sums[:, None]) * factor[:, None]
+    slope[xp.arange(len(rows)), index] -= at_target
+    if spread is not None:
+        slope -= spread[:, None] if weight is None else spread[:, None] * weight.astype(rows.dtype)
+    return _from_rows(slope, input.shape)
 
 
 CROSS_ENTROPY = define(
@@ -346,9 +346,20 @@ def _nll_loss(xp: ModuleType, input: Any, target: Any, weight: Any, ignore_index
     return _reduce(xp, losses, weights.sum(), target.shape, reduction, input.dtype)
 
 
+def _nll_slope_composed(
+    g: Tensor, input_spec: Spec, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
+) -> Tensor:
+    # The loss is linear in its input: its derivative is a constant times g.
+    xp = array_module(input_spec.device)
+    one = xp.ones(target.shape if reduction == "none" else (), input_spec.dtype.numpy)
+    weights = None if weight is None else weight._array
+    constant = _nll_slope(one, raw_namespace(xp), input_spec, target._array, weights, ignore_index, reduction)
+    at = g.unsqueeze(min(1, input_spec.ndim - 1)) if reduction == "none" and input_spec.ndim > 1 else g
+    return at * g.new_tensor(constant)
+
+
+@implements(_nll_slope_composed)
 def _nll_slope(g: Any, nd: Any, input_spec: Spec, target: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
-    if nd.records:
-        return _recorded_nll_slope(g, input_spec, target, weight, ignore_index, reduction)
     xp = nd.xp
     shape = input_spec.shape
     rows = xp.zeros((target.size, shape[min(1, len(shape) - 1)]), input_spec.dtype.numpy)
@@ -357,19 +368,6 @@ def _nll_slope(g: Any, nd: Any, input_spec: Spec, target: Any, weight: Any, igno
     factor = g.reshape(-1) if reduction == "none" else g / weights.sum() if reduction == "mean" else g
     rows[xp.arange(len(rows)), index] = xp.where(counted, -weights * factor, 0)
     return _from_rows(rows, shape)
-
-
-def _recorded_nll_slope(
-    g: Tensor, spec: Spec, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
-) -> Tensor:
-    # The loss is linear in its input: its derivative is a constant times g.
-    xp = array_module(spec.device)
-    one = xp.ones(target.shape if reduction == "none" else (), spec.dtype.numpy)
-    constant = _nll_slope(
-        one, raw_namespace(xp), spec, target._array, None if weight is None else weight._array, ignore_index, reduction
-    )
-    at = g.unsqueeze(min(1, spec.ndim - 1)) if reduction == "none" and spec.ndim > 1 else g
-    return at * g.new_tensor(constant)
 
 
 NLL_LOSS = define(

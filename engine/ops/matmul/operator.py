@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from engine.autograd.modes import open_blocks
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, apply_binary, apply_ternary, define
 from engine.calls.listening import heard, hears, tell, wanted
-from engine.calls.namespaces import COMPOSITES
+from engine.calls.namespaces import composite
 from engine.calls.plan import Plan
 from engine.ops.matmul import gpu as matmul_cuda
 from engine.ops.matmul.kernels import bias as kernels
@@ -83,10 +84,6 @@ def _dot(a: Any, b: Any) -> Any:
     return product.dot(a, b) if work >= product.FROM else product.by_blas(a, b)
 
 
-def _transposed(nd: Any, value: Any) -> Any:
-    return value.transpose(-1, -2) if nd.records else value.swapaxes(-1, -2)
-
-
 def _outer(nd: Any, a: Any, b: Any) -> Any:
     """a (..., M) and b (..., N) -> (..., M, N)."""
     return a[..., :, None] * b[..., None, :]
@@ -97,7 +94,7 @@ def _slope_of_input(g: Any, nd: Any, input_spec: Spec, mat2: Any, mat2_spec: Spe
         return _outer(nd, g, mat2)
     if input_spec.ndim == 1:
         return (g[..., None, :] * mat2).sum(-1)
-    return nd.matmul(g, _transposed(nd, mat2))
+    return nd.matmul(g, nd.turned(mat2))
 
 
 def _slope_of_mat2(g: Any, nd: Any, input: Any, input_spec: Spec, mat2_spec: Spec) -> Any:
@@ -108,8 +105,8 @@ def _slope_of_mat2(g: Any, nd: Any, input: Any, input_spec: Spec, mat2_spec: Spe
     if mat2_spec.ndim == 2:
         # one product over all rows instead of a batch that is summed afterwards
         rows, columns = mat2_spec.shape
-        return _in_order_of(mat2_spec, nd, _transposed(nd, _rows(input, rows)), _rows(g, columns))
-    return nd.matmul(_transposed(nd, input), g)
+        return _in_order_of(mat2_spec, nd, nd.turned(_rows(input, rows)), _rows(g, columns))
+    return nd.matmul(nd.turned(input), g)
 
 
 def _in_order_of(spec: Spec, nd: Any, a: Any, b: Any) -> Any:
@@ -117,7 +114,7 @@ def _in_order_of(spec: Spec, nd: Any, a: Any, b: Any) -> Any:
     weight in the weight's own order.
     """
     if not spec.contiguous and spec.stride == (1, spec.shape[0]):
-        return _transposed(nd, nd.mm(_transposed(nd, b), _transposed(nd, a)))
+        return nd.turned(nd.mm(nd.turned(b), nd.turned(a)))
     return nd.mm(a, b)
 
 
@@ -130,8 +127,8 @@ _define = partial(define, rule=_matmul_rule, forward=_product)
 MM = _define(
     "mm",
     backward=(
-        lambda g, nd, input_spec, mat2: _in_order_of(input_spec, nd, g, _transposed(nd, mat2)),
-        lambda g, nd, input, mat2_spec: _in_order_of(mat2_spec, nd, _transposed(nd, input), g),
+        lambda g, nd, input_spec, mat2: _in_order_of(input_spec, nd, g, nd.turned(mat2)),
+        lambda g, nd, input, mat2_spec: _in_order_of(mat2_spec, nd, nd.turned(input), g),
     ),
     inputs="input mat2",
     prepare=_run,
@@ -140,7 +137,7 @@ MV = _define(
     "mv",
     backward=(
         lambda g, nd, vec: _outer(nd, g, vec),
-        lambda g, nd, input: nd.mv(_transposed(nd, input), g),
+        lambda g, nd, input: nd.mv(nd.turned(input), g),
     ),
     inputs="input vec",
 )
@@ -156,7 +153,7 @@ def _raw_matmul(xp: ModuleType, input: Any, other: Any) -> Any:
     return _product(xp, input, other) if xp is np else matmul_cuda.product(xp, input, other)
 
 
-COMPOSITES["matmul"] = _raw_matmul
+composite("matmul", _raw_matmul)
 
 
 @heard
@@ -293,11 +290,15 @@ def _rows(value: Any, width: int) -> Any:
     return value if value.ndim == 2 else value.reshape((prod(value.shape[:-1]), width))
 
 
-def _linear_weight_slope(g: Any, nd: Any, input: Any, input_spec: Spec, weight_spec: Spec, into: Any) -> Any:
+def _linear_weight_slope_composed(g: Any, input: Any, weight_spec: Spec) -> Any:
+    out_features, in_features = weight_spec.shape
+    return matmul(_rows(g, out_features).t(), _rows(input, in_features))
+
+
+@implements(_linear_weight_slope_composed)
+def _linear_weight_slope(g: Any, input: Any, weight_spec: Spec, into: Any) -> Any:
     out_features, in_features = weight_spec.shape
     rows, g = _rows(input, in_features), _rows(g, out_features)
-    if nd.records:
-        return matmul(g.t(), rows)
     if into is not None and into.dtype is g.dtype is rows.dtype:
         if into.flags.c_contiguous:
             if g.size * in_features >= product.FROM and product.serves(g.T, rows):
@@ -311,17 +312,25 @@ def _linear_weight_slope(g: Any, nd: Any, input: Any, input_spec: Spec, weight_s
     return rows.T.dot(g).T  # lies as a column-major weight does, so that AccumulateGrad need not copy it
 
 
-def _linear_input_slope(g: Any, nd: Any, input_spec: Spec, weight: Any, weight_spec: Spec) -> Any:
-    if nd.records:
-        return matmul(g, weight)
+def _linear_input_slope_composed(g: Any, weight: Any) -> Any:
+    return matmul(g, weight)
+
+
+@implements(_linear_input_slope_composed)
+def _linear_input_slope(g: Any, input_spec: Spec, weight: Any, weight_spec: Spec) -> Any:
     if g.ndim == 2:
         return _dot(g, weight)
     return _dot(g.reshape(-1, weight_spec.shape[0]), weight).reshape(input_spec.shape)
 
 
+def _linear_bias_slope_composed(g: Any, bias_spec: Spec) -> Any:
+    return _rows(g, bias_spec.shape[0]).sum(0)
+
+
+@implements(_linear_bias_slope_composed)
 def _linear_bias_slope(g: Any, nd: Any, bias_spec: Spec) -> Any:
     rows = _rows(g, bias_spec.shape[0])
-    if not nd.records and rows.__class__ is np.ndarray and rows.dtype.char in "fd" and rows.flags.c_contiguous:
+    if rows.__class__ is np.ndarray and rows.dtype.char in "fd" and rows.flags.c_contiguous:
         return kernels.column_sums(rows)
     return rows.sum(0)
 
@@ -338,15 +347,11 @@ LINEAR.kernel("cuda")(matmul_cuda.linear)
 LINEAR.derivative(
     "cuda",
     (
-        lambda g, nd, input_spec, weight, weight_spec: (
-            _linear_input_slope(g, nd, input_spec, weight, weight_spec)
-            if nd.records
-            else matmul_cuda.linear_input_slope(nd.xp, g, weight, input_spec)
+        implements(_linear_input_slope_composed)(
+            lambda g, nd, input_spec, weight: matmul_cuda.linear_input_slope(nd.xp, g, weight, input_spec)
         ),
-        lambda g, nd, input, input_spec, weight_spec, into: (
-            _linear_weight_slope(g, nd, input, input_spec, weight_spec, into)
-            if nd.records
-            else matmul_cuda.linear_weight_slope(nd.xp, g, input, weight_spec, into)
+        implements(_linear_weight_slope_composed)(
+            lambda g, nd, input, weight_spec, into: matmul_cuda.linear_weight_slope(nd.xp, g, input, weight_spec, into)
         ),
         on_arrays(_linear_bias_slope, bias_slope),
     ),
@@ -421,8 +426,8 @@ ADDMM = define(
     forward=_sum,
     backward=(
         lambda g, nd, beta: _scaled(nd, g, beta),
-        lambda g, nd, mat1_spec, mat2, alpha: _in_order_of(mat1_spec, nd, _scaled(nd, g, alpha), _transposed(nd, mat2)),
-        lambda g, nd, mat1, mat2_spec, alpha: _in_order_of(mat2_spec, nd, _transposed(nd, mat1), _scaled(nd, g, alpha)),
+        lambda g, nd, mat1_spec, mat2, alpha: _in_order_of(mat1_spec, nd, _scaled(nd, g, alpha), nd.turned(mat2)),
+        lambda g, nd, mat1, mat2_spec, alpha: _in_order_of(mat2_spec, nd, nd.turned(mat1), _scaled(nd, g, alpha)),
     ),
     inputs="input mat1 mat2",
     attributes="beta alpha",
@@ -433,8 +438,8 @@ BADDBMM = define(
     forward=_sum,
     backward=(
         lambda g, nd, beta: _scaled(nd, g, beta),
-        lambda g, nd, batch2, alpha: nd.matmul(_scaled(nd, g, alpha), _transposed(nd, batch2)),
-        lambda g, nd, batch1, alpha: nd.matmul(_transposed(nd, batch1), _scaled(nd, g, alpha)),
+        lambda g, nd, batch2, alpha: nd.matmul(_scaled(nd, g, alpha), nd.turned(batch2)),
+        lambda g, nd, batch1, alpha: nd.matmul(nd.turned(batch1), _scaled(nd, g, alpha)),
     ),
     inputs="input batch1 batch2",
     attributes="beta alpha",

@@ -8,6 +8,7 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.calls.operands import Scalar
@@ -190,17 +191,20 @@ def _channel_sum(value: Any) -> Any:
     return value.sum((0, *range(2, value.ndim)))
 
 
+def _batch_norm_backward_composed(g: Any, needs: Any, input: Any, weight: Any, eps: float) -> tuple[Any, ...]:
+    centred = input - _channel_mean(input)
+    rstd = (_channel_mean(centred * centred) + eps) ** -0.5
+    normalised = centred * rstd
+    scaled = g if weight is None else g * _spread(weight, g.ndim)
+    to_input = rstd * (scaled - _channel_mean(scaled) - normalised * _channel_mean(scaled * normalised))
+    to_weight = _channel_sum(g * normalised) if needs[1] else None
+    return to_input, to_weight, _channel_sum(g) if needs[2] else None, None, None, None
+
+
+@implements(_batch_norm_backward_composed)
 def _batch_norm_backward(
     g: Any, nd: Any, needs: Any, input: Any, weight: Any, mean: Any, rstd: Any, eps: float
 ) -> tuple[Any, ...]:
-    if nd.records:
-        centred = input - _channel_mean(input)
-        rstd = (_channel_mean(centred * centred) + eps) ** -0.5
-        normalised = centred * rstd
-        scaled = g if weight is None else g * _spread(weight, g.ndim)
-        to_input = rstd * (scaled - _channel_mean(scaled) - normalised * _channel_mean(scaled * normalised))
-        to_weight = _channel_sum(g * normalised) if needs[1] else None
-        return to_input, to_weight, _channel_sum(g) if needs[2] else None, None, None, None
     xp = nd.xp
     rows = _as_rows(xp, work_dtype(xp, input))
     gradient = _like_rows(xp, work_dtype(xp, g), rows)

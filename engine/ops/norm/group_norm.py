@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.ops.norm.batch_norm import statistics_dtype, work_dtype
@@ -88,11 +89,25 @@ def _group_norm(
     return _joined(out, input.shape, as_channels_last).astype(input.dtype, copy=False), mean, rstd
 
 
+def _backward_composed(g: Any, needs: Any, input: Any, weight: Any, groups: int, eps: float) -> tuple[Any, ...]:
+    """The same on Tensors, from the inputs alone."""
+    batch, channels = input.shape[:2]
+    shape = (batch, groups, channels // groups, prod(input.shape[2:]))
+    split, gradient = input.reshape(shape), g.reshape(shape)
+    centred = split - split.mean((2, 3), keepdim=True)
+    rstd = ((centred * centred).mean((2, 3), keepdim=True) + eps) ** -0.5
+    normalised = centred * rstd
+    scaled = gradient if weight is None else gradient * weight.reshape(1, groups, -1, 1)
+    share = (scaled * normalised).mean((2, 3), keepdim=True)
+    to_input = (scaled - scaled.mean((2, 3), keepdim=True) - normalised * share) * rstd
+    to_weight = (gradient * normalised).sum((0, 3)).reshape(-1) if needs[1] else None
+    return to_input.reshape(input.shape), to_weight, gradient.sum((0, 3)).reshape(-1) if needs[2] else None
+
+
+@implements(_backward_composed)
 def _backward(
     g: Any, nd: Any, needs: Any, input: Any, weight: Any, mean: Any, rstd: Any, groups: int, eps: float
 ) -> tuple[Any, ...]:
-    if nd.records:
-        return _recorded(g, needs, input, weight, groups, eps)
     xp = nd.xp
     as_channels_last = lies_channels_last(input)
     if compiled(xp, input) and input.size and g.dtype == input.dtype:
@@ -200,21 +215,6 @@ def _compiled_backward(
 
 
 # --- create_graph -----------------------------------------------------------------------------------------------------
-
-
-def _recorded(g: Any, needs: Any, input: Any, weight: Any, groups: int, eps: float) -> tuple[Any, ...]:
-    """The same on Tensors, from the inputs alone."""
-    batch, channels = input.shape[:2]
-    shape = (batch, groups, channels // groups, prod(input.shape[2:]))
-    split, gradient = input.reshape(shape), g.reshape(shape)
-    centred = split - split.mean((2, 3), keepdim=True)
-    rstd = ((centred * centred).mean((2, 3), keepdim=True) + eps) ** -0.5
-    normalised = centred * rstd
-    scaled = gradient if weight is None else gradient * weight.reshape(1, groups, -1, 1)
-    share = (scaled * normalised).mean((2, 3), keepdim=True)
-    to_input = (scaled - scaled.mean((2, 3), keepdim=True) - normalised * share) * rstd
-    to_weight = (gradient * normalised).sum((0, 3)).reshape(-1) if needs[1] else None
-    return to_input.reshape(input.shape), to_weight, gradient.sum((0, 3)).reshape(-1) if needs[2] else None
 
 
 GROUP_NORM = define(

@@ -10,6 +10,7 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.ops.norm.batch_norm import work_dtype
@@ -81,6 +82,23 @@ def _flat(xp: ModuleType, array: Array, like: Array) -> Array:
     return None if array is None else xp.ascontiguousarray(array, dtype=like.dtype).reshape(-1)
 
 
+def _layer_norm_backward_composed(
+    g: Any, input: Any, weight: Any, shape: tuple[int, ...], eps: float
+) -> tuple[Any, ...]:
+    dims = tuple(range(input.ndim - len(shape), input.ndim))
+    outer = tuple(range(input.ndim - len(shape)))
+    centred = input - input.mean(dims, keepdim=True)
+    rstd = ((centred * centred).mean(dims, keepdim=True) + eps) ** -0.5
+    normalised = centred * rstd
+    scaled = g if weight is None else g * weight
+    to_input = rstd * (
+        scaled - scaled.mean(dims, keepdim=True) - normalised * (scaled * normalised).mean(dims, keepdim=True)
+    )
+    product = g * normalised
+    return to_input, product.sum(outer) if outer else product, g.sum(outer) if outer else g
+
+
+@implements(_layer_norm_backward_composed)
 def _layer_norm_backward(
     g: Any,
     nd: Any,
@@ -92,18 +110,6 @@ def _layer_norm_backward(
     shape: tuple[int, ...],
     eps: float,
 ) -> tuple[Any, ...]:
-    if nd.records:
-        dims = tuple(range(input.ndim - len(shape), input.ndim))
-        outer = tuple(range(input.ndim - len(shape)))
-        centred = input - input.mean(dims, keepdim=True)
-        rstd = ((centred * centred).mean(dims, keepdim=True) + eps) ** -0.5
-        normalised = centred * rstd
-        scaled = g if weight is None else g * weight
-        to_input = rstd * (
-            scaled - scaled.mean(dims, keepdim=True) - normalised * (scaled * normalised).mean(dims, keepdim=True)
-        )
-        product = g * normalised
-        return to_input, product.sum(outer) if outer else product, g.sum(outer) if outer else g
     xp = nd.xp
     rows = _matrix(xp, input, shape)
     gradient = _matrix(xp, g, shape)
@@ -165,18 +171,21 @@ def _rms_norm(xp: ModuleType, input: Array, weight: Array, shape: tuple[int, ...
     return out.reshape(input.shape).astype(input.dtype, copy=False), rstd
 
 
+def _rms_norm_backward_composed(g: Any, input: Any, weight: Any, shape: tuple[int, ...], eps: float) -> tuple[Any, ...]:
+    dims = tuple(range(input.ndim - len(shape), input.ndim))
+    outer = tuple(range(input.ndim - len(shape)))
+    rstd = ((input * input).mean(dims, keepdim=True) + eps) ** -0.5
+    normalised = input * rstd
+    scaled = g if weight is None else g * weight
+    product = g * normalised
+    to_input = rstd * (scaled - normalised * (scaled * normalised).mean(dims, keepdim=True))
+    return to_input, product.sum(outer) if outer else product
+
+
+@implements(_rms_norm_backward_composed)
 def _rms_norm_backward(
     g: Any, nd: Any, needs: Any, input: Any, weight: Any, rstd: Any, shape: tuple[int, ...], eps: float
 ) -> tuple[Any, ...]:
-    if nd.records:
-        dims = tuple(range(input.ndim - len(shape), input.ndim))
-        outer = tuple(range(input.ndim - len(shape)))
-        rstd = ((input * input).mean(dims, keepdim=True) + eps) ** -0.5
-        normalised = input * rstd
-        scaled = g if weight is None else g * weight
-        product = g * normalised
-        to_input = rstd * (scaled - normalised * (scaled * normalised).mean(dims, keepdim=True))
-        return to_input, product.sum(outer) if outer else product
     xp = nd.xp
     rows, gradient = _matrix(xp, input, shape), _matrix(xp, g, shape)
     normalised = rows * rstd[:, None]

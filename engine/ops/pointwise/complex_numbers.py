@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.autograd.versions import CopyCounter
+from engine.calls.derivative import implements
 from engine.calls.dispatch import Operator, apply, define
 from engine.calls.listening import heard
 from engine.memory import backend
@@ -21,7 +22,7 @@ from engine.rules.layout import contiguous_format
 from engine.rules.spec import Spec
 from engine.tensor import Tensor
 
-pointwise("conj", "conjugate", (lambda g, nd: nd.conj_physical(g) if nd.records else nd.conj(g),), analytic=False)
+pointwise("conj", "conjugate", (lambda g, nd: nd.conjugate(g),), analytic=False)
 
 
 def _not_analytic(operator: Operator) -> Operator:
@@ -82,10 +83,8 @@ VIEW_AS_REAL = _not_analytic(
         rule=_as_real_rule,
         forward=_as_real,
         backward=(
-            lambda g, nd: (
-                nd.view_as_complex(g.clone(memory_format=contiguous_format))
-                if nd.records
-                else g[..., 0] + 1j * g[..., 1]
+            implements(lambda g, nd: nd.view_as_complex(g.clone(memory_format=contiguous_format)))(
+                lambda g: g[..., 0] + 1j * g[..., 1]
             ),
         ),
         view=True,
@@ -96,7 +95,7 @@ VIEW_AS_COMPLEX = _not_analytic(
         "view_as_complex",
         rule=_as_complex_rule,
         forward=lambda xp, input: _joined(xp, input),
-        backward=(lambda g, nd: nd.view_as_real(g) if nd.records else nd.xp.stack([g.real, g.imag], -1),),
+        backward=(implements(lambda g, nd: nd.view_as_real(g))(lambda g, nd: nd.xp.stack([g.real, g.imag], -1)),),
         view=True,
     )
 )
@@ -202,8 +201,8 @@ COMPLEX = _not_analytic(
         rule=_complex_rule,
         forward=lambda xp, input, other: input + other * xp.asarray(1j, "F" if input.dtype.char == "f" else "D"),
         backward=(
-            lambda g, nd: nd.real(g) if nd.records else g.real,
-            lambda g, nd: nd.imag(g) if nd.records else g.imag,
+            lambda g, nd: nd.real(g),
+            lambda g, nd: nd.imag(g),
         ),
         inputs="input other",
     )
@@ -230,8 +229,8 @@ def _angle(xp: ModuleType, input: Any) -> Any:
 
 def _angle_slope(g: Any, nd: Any, input: Any) -> Any:
     """i z g / |z|², and 0 at 0."""
-    if not (input.is_complex() if nd.records else input.dtype.kind == "c"):
-        return nd.zeros_like(g) if nd.records else nd.xp.zeros_like(g)
+    if not nd.is_complex(input):
+        return nd.zeros_like(g)
     size = nd.abs(input)
     square = size * size
     return nd.where(square == 0, 0, g * 1j * input / nd.where(square == 0, 1, square))

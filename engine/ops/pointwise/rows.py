@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine.calls.listening import heard
-from engine.ops.activation.kernels import piecewise
-from engine.ops.activation.kernels import smooth as kernels
+from engine.ops.activation import compiled
 from engine.ops.pointwise.row import FUNCTIONS as FUNCTIONS
 from engine.ops.pointwise.row import Facts, floating, pointwise
 from engine.ops.shared.operands import (
@@ -71,11 +70,10 @@ pointwise("square", "square", (lambda g, input: g * (2 * input),), refused="bool
 
 def _sgn_slope(g: Any, nd: Any, input: Any, out: Any) -> Any:
     """Of z / |z|: what of the gradient is at right angles to z, over |z|."""
-    if (out.dtype.is_complex if nd.records else out.dtype.kind == "c") is False:
+    if not nd.is_complex(out):
         return zeros_like(g, nd)
     size = nd.abs(input)
-    real = nd.real if nd.records else nd.xp.real
-    slope = (g - real(g * conjugate(out, nd)) * out) / nd.where(size == 0, 1, size)
+    slope = (g - nd.real(g * conjugate(out, nd)) * out) / nd.where(size == 0, 1, size)
     return nd.where(size == 0, 0, slope)
 
 
@@ -146,11 +144,7 @@ def _is_complex(x: Any) -> bool:
 
 
 def _real_part(nd: Any, x: Any) -> Any:
-    if not hasattr(x, "shape"):
-        return x.real
-    if nd.records:
-        return nd.real(x) if x.is_complex() else x
-    return nd.xp.real(x)
+    return nd.real(x) if hasattr(x, "shape") else x.real
 
 
 pointwise(
@@ -284,25 +278,6 @@ floating("sqrt", "sqrt", (lambda g, out: g / (2 * out),))
 floating("rsqrt", lambda xp, input: 1 / xp.sqrt(input), (lambda g, out: -0.5 * g * out * out * out,))
 
 
-def _tanh_slope(g: Any, nd: Any, out: Any) -> Any:
-    if not nd.records and _row_major_alike(g, out):
-        return kernels.tanh_backward(g, out)
-    return g * (1 - out * out)
-
-
-def _row_major_alike(g: Any, out: Any) -> bool:
-    """Whether both are float32 or both float64 in host memory, of one shape and C-contiguous: what kernels take."""
-    return (
-        g.__class__ is np.ndarray
-        and out.__class__ is np.ndarray
-        and g.dtype.char in "fd"
-        and out.dtype is g.dtype
-        and g.shape == out.shape
-        and g.flags.c_contiguous
-        and out.flags.c_contiguous
-    )
-
-
 floating("reciprocal", "reciprocal", (lambda g, out: -g * out * out,))
 floating("sin", "sin", (lambda g, nd, input: g * nd.cos(input),))
 floating("cos", "cos", (lambda g, nd, input: -g * nd.sin(input),))
@@ -312,7 +287,7 @@ floating("acos", "arccos", (lambda g, nd, input: -g / nd.sqrt(1 - input * input)
 floating("atan", "arctan", (lambda g, input: g / (1 + input * input),))
 floating("sinh", "sinh", (lambda g, nd, input: g * nd.cosh(input),))
 floating("cosh", "cosh", (lambda g, nd, input: g * nd.sinh(input),))
-floating("tanh", "tanh", (_tanh_slope,))
+floating("tanh", "tanh", (compiled.slope("tanh", lambda g, nd, out: g * (1 - out * out)),))
 floating("asinh", "arcsinh", (lambda g, nd, input: g / nd.sqrt(input * input + 1),))
 floating("acosh", "arccosh", (lambda g, nd, input: g / _acosh_root(nd, input),))
 floating("atanh", "arctanh", (lambda g, input: g / (1 - input * input),))
@@ -349,26 +324,15 @@ floating(
 )
 pointwise(
     "relu",
-    lambda xp, input: _compiled("relu", xp, input, lambda: xp.maximum(input, 0)),
-    (lambda g, nd, out: _compiled_slope("relu", g, nd, out, lambda: kept(g, nd, ~(out <= 0))),),
+    compiled.forward("relu", lambda xp, input: xp.maximum(input, 0)),
+    (compiled.slope("relu", lambda g, nd, out: kept(g, nd, ~(out <= 0))),),
     refused="bool complex",
 )
 floating(
     "sigmoid",
-    lambda xp, input: _compiled("sigmoid", xp, input, lambda: _sigmoid(xp, input)),
-    (lambda g, nd, out: _compiled_slope("sigmoid", g, nd, out, lambda: g * out * (1 - out)),),
+    compiled.forward("sigmoid", lambda xp, input: _sigmoid(xp, input)),
+    (compiled.slope("sigmoid", lambda g, nd, out: g * out * (1 - out)),),
 )
-
-
-def _compiled(name: str, xp: ModuleType, input: Any, plain: Callable[[], Any]) -> Any:
-    """The result of the compiled kernel where it serves, else of `plain`."""
-    out = piecewise.activated(name, input) if xp is np else None
-    return plain() if out is None else out
-
-
-def _compiled_slope(name: str, g: Any, nd: Any, out: Any, plain: Callable[[], Any]) -> Any:
-    found = None if nd.records or nd.xp is not np else piecewise.slope(name, g, out)
-    return plain() if found is None else found
 
 
 def _sigmoid(xp: ModuleType, input: Any) -> Any:

@@ -262,7 +262,7 @@ POLYGAMMA = define(
     "polygamma",
     rule=_polygamma_rule,
     forward=lambda xp, input, n: in_double(xp, lambda xp, x: _polygamma(xp, x, n), input),
-    backward=(lambda g, nd, input, n: g * (polygamma(n + 1, input) if nd.records else nd.polygamma(input, n + 1)),),
+    backward=(lambda g, nd, input, n: g * nd.polygamma(n + 1, input),),
     attributes="n",
 )
 
@@ -277,7 +277,7 @@ def polygamma(n: int, input: Tensor) -> Tensor:
 
 
 def _digamma_slope(g: Any, nd: Any, input: Any) -> Any:
-    return g * (polygamma(1, input) if nd.records else nd.polygamma(input, 1))
+    return g * nd.polygamma(1, input)
 
 
 def _define(name: str, function: Any, rule: Any) -> None:

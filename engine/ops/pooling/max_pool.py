@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.ops.index.scattering import combine_at
 from engine.ops.shared.fused import from_pool, served, to_pool
@@ -144,6 +145,22 @@ def _with_indices_rule(input: Spec, *attributes: Any) -> tuple[Spec, Spec]:
     return out, out.like(dtype=int64)
 
 
+def _max_backward_composed(
+    g: Any,
+    nd: Any,
+    input: Any,
+    input_spec: Spec,
+    kernel: Axes,
+    stride: Axes,
+    padding: Axes,
+    dilation: Axes,
+    ceil_mode: bool,
+) -> tuple[Any]:
+    place = max_pool_with_indices(input, kernel, stride, padding, dilation, ceil_mode)[1]
+    return (_scattered(nd, g, place, input_spec, len(kernel)),)
+
+
+@implements(_max_backward_composed)
 def _max_backward(
     g: Any,
     nd: Any,
@@ -156,8 +173,6 @@ def _max_backward(
     dilation: Axes,
     ceil_mode: bool,
 ) -> tuple[Any]:
-    if nd.records:
-        place = max_pool_with_indices(input, kernel, stride, padding, dilation, ceil_mode)[1]
     return (_scattered(nd, g, place, input_spec, len(kernel)),)
 
 
@@ -362,6 +377,7 @@ def _gathered(nd: Any, g: Any, place: Any, spec: Spec, dims: int, *window: Axes)
     return from_pool(pool.max_pool_backward(slope, place, windows), tuple(spec.shape), as_channels_last)
 
 
+@implements(_max_backward_composed)
 def _max_backward_cuda(
     g: Any,
     nd: Any,
@@ -375,21 +391,23 @@ def _max_backward_cuda(
     ceil_mode: bool,
 ) -> tuple[Any]:
     window = (kernel, stride, padding, dilation)
-    if nd.records or not g.size or not served(g):
+    if not g.size or not served(g):
         return _max_backward(g, nd, input, input_spec, place, *window, ceil_mode)
     return (_gathered(nd, g, place, input_spec, len(kernel), *window),)
 
 
+@implements(_with_indices_backward)
 def _with_indices_backward_cuda(
     g: Any, nd: Any, out1: Any, input_spec: Spec, kernel: Axes, stride: Axes, padding: Axes, dilation: Axes
 ) -> tuple[Any]:
-    if nd.records or g[0] is None or not g[0].size or not served(g[0]):
+    if g[0] is None or not g[0].size or not served(g[0]):
         return _with_indices_backward(g, nd, out1, input_spec, kernel)
     return (_gathered(nd, g[0], out1, input_spec, len(kernel), kernel, stride, padding, dilation),)
 
 
+@implements(_adaptive_backward)
 def _adaptive_backward_cuda(g: Any, nd: Any, out1: Any, input_spec: Spec, size: Axes) -> tuple[Any]:
-    if nd.records or g[0] is None or not g[0].size or not served(g[0]):
+    if g[0] is None or not g[0].size or not served(g[0]):
         return _adaptive_backward(g, nd, out1, input_spec, size)
     return (_gathered(nd, g[0], out1, input_spec, len(size)),)
 

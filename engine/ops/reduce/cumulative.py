@@ -5,6 +5,7 @@
 from types import ModuleType
 from typing import Any
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import Operator, apply, define
 from engine.calls.listening import heard
 from engine.ops.pointwise.composed import logaddexp
@@ -67,11 +68,14 @@ def _backward_sums(xp: ModuleType, logarithms: Any, dim: int) -> Any:
     return xp.flip(running(xp, xp.logaddexp, xp.flip(logarithms, dim), dim), dim)
 
 
+def _logcumsumexp_slope_composed(g: Any, input: Any, out: Any, dim: int) -> Any:
+    if not out.numel():
+        return g
+    return _logcumsumexp_gains(g, input, out, dim) - _logcumsumexp_gains(-g, input, out, dim)
+
+
+@implements(_logcumsumexp_slope_composed)
 def _logcumsumexp_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
-    if nd.records:
-        if not out.numel():
-            return g
-        return _logcumsumexp_gains(g, input, out, dim) - _logcumsumexp_gains(-g, input, out, dim)
     # Positive and negative parts by their logarithms: the exponentials of `out` itself may not be representable.
     xp = nd.xp
     g, input, out = map(in_single_precision, (g, input, out))

@@ -57,7 +57,7 @@ def even_shares(g: Any, nd: Any, input: Any, out: Any, spec: Spec, dims: tuple[i
     # A NaN is the extremum of what it is among. Whether there is any is asked only where nobody has to wait for it.
     if not in_host_memory(undefined) or bool(undefined.any()):
         hit = hit | undefined & (input != input)
-    shares = nd.sum(hit, dims, True) if nd.records else hit.sum(axis=dims, keepdims=True)
+    shares = nd.count(hit, dims)
     return kept(spread(nd, g, spec, dims, keepdim) / shares, nd, hit)
 
 
@@ -143,11 +143,7 @@ def _scatter_picked(g: Any, nd: Any, indices: Any, spec: Spec, dim: int, keepdim
     if g is None:
         return None
     if not keepdim:
-        g, indices = (
-            (g.unsqueeze(dim), indices.unsqueeze(dim))
-            if nd.records
-            else (nd.xp.expand_dims(g, dim), nd.xp.expand_dims(indices, dim))
-        )
+        g, indices = nd.unsqueeze(g, dim), nd.unsqueeze(indices, dim)
     return nd.scatter_zeros(g, indices, tuple(spec.shape), dim)
 
 
@@ -156,7 +152,7 @@ SCATTER_ZEROS = define(
     rule=lambda input, index, size, dim: input.like(shape=size),
     forward=lambda xp, input, index, size, dim: _put(xp, input, index, size, dim),
     backward=(
-        lambda g, nd, index, dim: nd.gather(g, dim, index) if nd.records else nd.xp.take_along_axis(g, index, dim),
+        lambda g, nd, index, dim: nd.gather(g, dim, index),
         None,
     ),
     inputs="input index",

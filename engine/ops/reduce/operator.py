@@ -33,7 +33,7 @@ def spread(nd: Any, g: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) ->
     """A gradient of the reduced shape expanded to the input's shape."""
     if not keepdim and dims:
         g = g.reshape(tuple(1 if axis in dims else size for axis, size in enumerate(spec.shape)))
-    return g.expand(spec.shape) if nd.records else nd.xp.broadcast_to(g, spec.shape)
+    return nd.broadcast_to(g, spec.shape)
 
 
 def _sum(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Any:

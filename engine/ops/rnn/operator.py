@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from engine.autograd.api import grad
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.memory import backend
@@ -306,6 +307,23 @@ def _simple(
     return outputs.astype(kind, copy=False)
 
 
+def _lstm_slopes_composed(
+    g: Any,
+    needs: Sequence[bool],
+    input: Any,
+    hidden: Any,
+    cell: Any,
+    weight_ih: Any,
+    weight_hh: Any,
+    bias_ih: Any,
+    bias_hh: Any,
+    backwards: bool,
+) -> Sequence[Any]:
+    inputs = (input, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh)
+    return _recorded_slopes("lstm", g, needs, inputs, backwards)
+
+
+@implements(_lstm_slopes_composed)
 def _lstm_slopes(
     g: Any,
     nd: Any,
@@ -322,9 +340,6 @@ def _lstm_slopes(
     cells: Any,
     backwards: bool,
 ) -> Sequence[Any]:
-    if nd.records:
-        inputs = (input, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh)
-        return _recorded_slopes("lstm", g, needs, inputs, backwards)
     xp = nd.xp
     of_outputs, last, outputs = _contiguous(xp, *g, out[0])
     input, hidden, cell, weight_ih, weight_hh = _contiguous(xp, input, hidden, cell, weight_ih, weight_hh)
@@ -343,6 +358,21 @@ def _lstm_slopes(
     return slopes[0], later, of_cell, *slopes[1:]
 
 
+def _gru_slopes_composed(
+    g: Any,
+    needs: Sequence[bool],
+    input: Any,
+    hidden: Any,
+    weight_ih: Any,
+    weight_hh: Any,
+    bias_ih: Any,
+    bias_hh: Any,
+    backwards: bool,
+) -> Sequence[Any]:
+    return _recorded_slopes("gru", (g,), needs, (input, hidden, weight_ih, weight_hh, bias_ih, bias_hh), backwards)
+
+
+@implements(_gru_slopes_composed)
 def _gru_slopes(
     g: Any,
     nd: Any,
@@ -358,8 +388,6 @@ def _gru_slopes(
     candidates: Any,
     backwards: bool,
 ) -> Sequence[Any]:
-    if nd.records:
-        return _recorded_slopes("gru", (g,), needs, (input, hidden, weight_ih, weight_hh, bias_ih, bias_hh), backwards)
     xp = nd.xp
     of_outputs, outputs = _contiguous(xp, g, out)
     input, hidden, weight_ih, weight_hh = _contiguous(xp, input, hidden, weight_ih, weight_hh)
@@ -386,8 +414,6 @@ def _simple_slopes(
     out: Any,
     backwards: bool,
 ) -> Sequence[Any]:
-    if nd.records:
-        return _recorded_slopes(f"rnn_{activation}", (g,), needs, inputs, backwards)
     xp = nd.xp
     of_outputs, outputs, input, hidden, weight_ih, weight_hh = _contiguous(xp, g, out, *inputs[:4])
     later = xp.zeros(hidden.shape, outputs.dtype)
@@ -474,6 +500,21 @@ def _simple_of(activation: str) -> tuple[Callable[..., Any], Callable[..., Any]]
     def forward(*arguments: Any) -> Any:
         return _simple(activation, *arguments)
 
+    def composed(
+        g: Any,
+        needs: Any,
+        input: Any,
+        hidden: Any,
+        weight_ih: Any,
+        weight_hh: Any,
+        bias_ih: Any,
+        bias_hh: Any,
+        backwards: bool,
+    ) -> Any:
+        inputs = (input, hidden, weight_ih, weight_hh, bias_ih, bias_hh)
+        return _recorded_slopes(f"rnn_{activation}", (g,), needs, inputs, backwards)
+
+    @implements(composed)
     def backward(
         g: Any,
         nd: Any,

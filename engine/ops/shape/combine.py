@@ -329,15 +329,14 @@ def _cumprod_slope(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
 
 def _cumprod_slope_at_zeros(g: Any, nd: Any, input: Any, out: Any, dim: int) -> Any:
     """Quadratic in the length of the axis."""
-    move = nd.movedim if nd.records else nd.xp.moveaxis
-    g, input, out = (move(each, dim, -1) for each in (g, input, out))
+    g, input, out = (nd.movedim(each, dim, -1) for each in (g, input, out))
     columns = []
     for k in range(input.shape[-1]):
         rest = input[..., k + 1 :]
         following = nd.cumprod(rest, -1) if nd.records else nd.xp.cumprod(rest, -1, rest.dtype)
         column = g[..., k] + (g[..., k + 1 :] * following).sum(-1)
         columns.append(column if k == 0 else column * out[..., k - 1])
-    return move((nd if nd.records else nd.xp).stack(columns, -1), -1, dim)
+    return nd.movedim(nd.stack(columns, -1), -1, dim)
 
 
 cumsum = _cumulative("cumsum")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
+from engine.calls.derivative import composition_of, implements
 from engine.ops.shared.windows import channels_first, channels_last
 from engine.rules import layout
 from engine.rules.dtypes import bfloat16, float16, float32, float64
@@ -24,9 +25,10 @@ def on_arrays(rule: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[
     parameters, `g` and `nd` first.
     """
 
+    @implements(composition_of(rule))
     @wraps(rule)
     def chosen(g: Any, nd: Any, *rest: Any) -> Any:
-        return (rule if nd.records or not served(g) else kernel)(g, nd, *rest)
+        return (kernel if served(g) else rule)(g, nd, *rest)
 
     return chosen
 

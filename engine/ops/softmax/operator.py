@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.calls.derivative import implements
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.ops.shared.fused import on_arrays, row_major
@@ -40,18 +41,24 @@ def _log_softmax(xp: ModuleType, input: Any, dim: int) -> Any:
     return (shifted - xp.log(xp.exp(shifted).sum(axis=dim, keepdims=True))).astype(input.dtype, copy=False)
 
 
+def _softmax_slope_composed(g: Any, out: Any, dim: int) -> Any:
+    return out * (g - (g * out).sum(dim, True))
+
+
+@implements(_softmax_slope_composed)
 def _softmax_slope(g: Any, nd: Any, out: Any, dim: int) -> Any:
-    if nd.records:
-        return out * (g - (g * out).sum(dim, True))
     if nd.xp is np and _kernels_serve(out, g):
         return _by_rows(kernels.softmax_backward, dim, g, out)
     wide, g = in_single_precision(out), in_single_precision(g)
     return wide * (g - (g * wide).sum(axis=dim, keepdims=True))
 
 
+def _log_softmax_slope_composed(g: Any, out: Any, dim: int) -> Any:
+    return g - out.exp() * g.sum(dim, True)
+
+
+@implements(_log_softmax_slope_composed)
 def _log_softmax_slope(g: Any, nd: Any, out: Any, dim: int) -> Any:
-    if nd.records:
-        return g - out.exp() * g.sum(dim, True)
     if nd.xp is np and _kernels_serve(out, g):
         return _by_rows(kernels.log_softmax_backward, dim, g, out)
     wide, g = in_single_precision(out), in_single_precision(g)

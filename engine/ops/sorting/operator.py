@@ -155,8 +155,7 @@ def _picker(name: str, find: Any) -> Operator:
             return (None,)
         grown, places = g[0], out1
         if not keepdim:
-            expand = (lambda x: x.unsqueeze(dim)) if nd.records else (lambda x: nd.xp.expand_dims(x, dim))
-            grown, places = expand(grown), expand(places)
+            grown, places = nd.unsqueeze(grown, dim), nd.unsqueeze(places, dim)
         return (nd.scatter_zeros(grown, places, tuple(input_spec.shape), dim),)
 
     rule = partial(_pick_rule, name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
-from engine.calls.namespaces import OPERATORS
+from engine.calls.namespaces import OPERATORS, composite
 from engine.memory import backend
 from engine.ops.index.scattering import combine_at
 from engine.rules import layout
@@ -62,7 +62,14 @@ VIEW_BACKWARD = define(
 
 
 def _view_again(g: Any, nd: Any, name: str, attributes: tuple[Any, ...]) -> Any:
-    return apply(OPERATORS[name], (g,), attributes) if nd.records else OPERATORS[name].forward(nd.xp, g, *attributes)
+    return nd.viewed(g, name, attributes)
+
+
+composite(
+    "viewed",
+    lambda xp, x, name, attributes: OPERATORS[name].forward(xp, x, *attributes),
+    lambda x, name, attributes: apply(OPERATORS[name], (x,), attributes),
+)
 
 
 def view_backward(
@@ -88,7 +95,7 @@ def _view_rule(input: Spec, size: tuple[int, ...]) -> Spec:
 
 
 def _reshape_gradient(g: Any, nd: Any, input_spec: Spec) -> Any:
-    return nd.reshape(g, tuple(input_spec.shape)) if nd.records else g.reshape(input_spec.shape)
+    return nd.reshape(g, tuple(input_spec.shape))
 
 
 def _view_forward(xp: ModuleType, input: Any, size: tuple[int, ...]) -> Any:

@@ -125,7 +125,7 @@ def _or_zeros(g: Any, nd: Any, like: Any, shape: tuple[int, ...]) -> Any:
     """The gradient of an output that was not used is 0."""
     if g is not None:
         return g
-    return like.new_zeros(shape) if nd.records else nd.xp.zeros(shape, like.dtype)
+    return nd.zeros_beside(like, shape)
 
 
 def _unbind_rule(input: Spec, dim: int) -> tuple[Spec, ...]:

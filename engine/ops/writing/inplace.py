@@ -178,7 +178,7 @@ COPY = define(
     "copy",
     rule=_copy_rule,
     forward=lambda xp, input, source: xp.broadcast_to(source, input.shape),
-    backward=(lambda g, nd: nd.zeros_like(g) if nd.records else nd.xp.zeros_like(g), lambda g: g),
+    backward=(lambda g, nd: nd.zeros_like(g), lambda g: g),
     inputs="input source",
     prepare=lambda xp, plan: lambda input, source: source,
 )
