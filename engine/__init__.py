@@ -89,19 +89,15 @@ from engine.linalg import (
     matrix_power as matrix_power,
     slogdet as slogdet,
 )
-from engine.miscellany import (
-    binomial as binomial,
-    frombuffer as frombuffer,
-    get_device as get_device,
-    is_inference as is_inference,
-    poisson as poisson,
-    set_anomaly_enabled as set_anomaly_enabled,
+from engine.autograd.modes import set_anomaly_enabled as set_anomaly_enabled
+from engine.ops.creation.constructors import (
     set_default_tensor_type as set_default_tensor_type,
     set_flush_denormal as set_flush_denormal,
-    to_dlpack as to_dlpack,
-    typename as typename,
 )
-from engine.older import (
+from engine.ops.creation.from_data import frombuffer as frombuffer, to_dlpack as to_dlpack
+from engine.ops.pointwise.queries import get_device as get_device, is_inference as is_inference, typename as typename
+from engine.ops.random.tensors import binomial as binomial, poisson as poisson
+from engine.factorizations import (
     cholesky as cholesky,
     lu_solve as lu_solve,
     qr as qr,

@@ -271,3 +271,8 @@ def is_inference_mode_enabled() -> bool:
 def is_anomaly_enabled() -> bool:
     """Whether anomaly detection is on for this thread."""
     return state.anomaly
+
+
+def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
+    """`autograd.set_detect_anomaly` as a plain function."""
+    set_detect_anomaly(mode, check_nan)

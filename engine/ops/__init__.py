@@ -239,17 +239,12 @@ from engine.ops.pooling.max_pool import (
     pool_gather as pool_gather,
     pool_scatter as pool_scatter,
 )
-from engine.ops.miscellaneous import (
-    frexp as frexp,
-    histogram as histogram,
-    is_nonzero as is_nonzero,
-    is_same_size as is_same_size,
-    is_signed as is_signed,
-    narrow_copy as narrow_copy,
-    nonzero_static as nonzero_static,
-    range as range,
-    scalar_tensor as scalar_tensor,
-)
+from engine.ops.sorting.sets import histogram as histogram
+from engine.ops.pointwise.frexp import frexp as frexp
+from engine.ops.creation.constructors import range as range, scalar_tensor as scalar_tensor
+from engine.ops.index.masked import nonzero_static as nonzero_static
+from engine.ops.views.parts import narrow_copy as narrow_copy
+from engine.ops.pointwise.queries import is_nonzero as is_nonzero, is_same_size as is_same_size, is_signed as is_signed
 from engine.ops.pointwise.bessel import (
     entr as entr,
     gammainc as gammainc,

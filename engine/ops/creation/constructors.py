@@ -1,9 +1,10 @@
-"""`Tensor(2, 3)`, `Tensor([1.0, 2.0])`, `FloatTensor`, `LongTensor` ...: the constructors of older code."""
+"""`Tensor(2, 3)`, `Tensor([1.0, 2.0])`, `FloatTensor`, `LongTensor` ...: constructors and switches of older code."""
 
 from typing import Any
 
 import numpy as np
 
+from engine.calls.listening import heard
 from engine.ops.creation import factories, from_data
 from engine.rules import dtypes
 from engine.rules.spec import Size
@@ -54,3 +55,42 @@ class _OfDtype(type):
 
 
 TYPES = {name: _OfDtype(name, (), {"dtype": kind, "__module__": "engine"}) for name, kind in _DTYPES.items()}
+
+
+@heard
+def range(start: Any = 0, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
+    """`arange` with its end included, in the default dtype unless `dtype` says otherwise. PyTorch deprecates it."""
+    if end is None:
+        start, end = 0, start
+    options.setdefault("dtype", dtypes.get_default_dtype())
+    count = int((end - start) / step + 1e-9) + 1
+    return factories.arange(count, **options) * step + start
+
+
+@heard
+def scalar_tensor(s: Any, **options: Any) -> Tensor:
+    """A 0-dim tensor in the default dtype unless `dtype` says otherwise."""
+    options.setdefault("dtype", dtypes.get_default_dtype())
+    return from_data.tensor(s, **options)
+
+
+def set_default_tensor_type(t: Any) -> None:
+    """`set_default_dtype` by the name of a tensor class, as in "torch.DoubleTensor", or by the class itself.
+
+    Raises: TypeError for unknown names and GPU classes, which set a device as well: use `set_default_device`.
+    """
+    if not isinstance(t, str):
+        dtypes.set_default_dtype(t.dtype)
+        return
+    package, _, name = t.rpartition(".")
+    if name not in TYPES or package not in ("torch", "engine"):
+        raise TypeError(
+            f"set_default_tensor_type: expected one of {', '.join(TYPES)}, got {t!r}; for a device use "
+            "engine.set_default_device"
+        )
+    dtypes.set_default_dtype(TYPES[name].dtype)
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """False: whatever is asked, denormal numbers are computed with on the CPU, and are zeros in float32 on a GPU."""
+    return False

@@ -180,3 +180,18 @@ def from_dlpack(source: Any) -> Tensor:
 
 
 asarray = as_tensor
+
+
+def to_dlpack(tensor: Tensor) -> Any:
+    """A capsule that other libraries read; `from_dlpack` takes the tensor itself as well."""
+    return tensor.__dlpack__()
+
+
+def frombuffer(buffer: Any, *, dtype: dtype, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
+    """A 1-D tensor on the memory of an object with the buffer protocol, from byte `offset` on.
+
+    Raises: ValueError for a buffer that is too small or empty; a buffer that must not be written is copied.
+    """
+    array = np.frombuffer(buffer, dtype.numpy, count, offset)
+    made = from_numpy(array if array.flags.writeable else array.copy())
+    return made.requires_grad_() if requires_grad else made

@@ -90,3 +90,13 @@ def nonzero(input: Tensor, *, as_tuple: bool = False, out: Tensor | None = None)
     rows = [index._array for index in found[: input.ndim]]
     places = xp.stack(rows).T if rows else xp.zeros((found[0].numel(), 0), np.int64)  # column-major, as PyTorch's
     return Tensor(places, spec_of(places.shape, layout.strides_in_order(places.shape, (0, 1)), int64, input.device))
+
+
+@heard
+def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    """The first `size` rows of `nonzero`, filled up with `fill_value`."""
+    found = nonzero(input)
+    result = found.new_full((size, found.shape[1]), fill_value)
+    count = min(size, found.shape[0])
+    result[:count] = found[:count]
+    return result

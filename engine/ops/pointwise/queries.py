@@ -7,6 +7,7 @@ import numpy as np
 from engine.calls.listening import heard
 from engine.ops.pointwise.composed import isclose
 from engine.ops.shared.operands import common_dtype, operand
+from engine.rules import dtypes
 from engine.rules.dtypes import dtype
 from engine.tensor import Tensor
 
@@ -50,3 +51,47 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
     if input.is_cuda or other.is_cuda:
         return bool(isclose(input, other, rtol, atol, equal_nan).all())
     return bool(np.allclose(input.detach()._array, other.detach()._array, rtol, atol, equal_nan))
+
+
+@heard
+def is_nonzero(input: Tensor) -> bool:
+    """Whether the only element is not 0. Raises: RuntimeError unless there is exactly one."""
+    if input.numel() != 1:
+        raise RuntimeError(
+            "Boolean value of Tensor with no values is ambiguous"
+            if not input.numel()
+            else "Boolean value of Tensor with more than one value is ambiguous"
+        )
+    return bool(input.item() != 0)
+
+
+@heard
+def is_same_size(input: Tensor, other: Tensor) -> bool:
+    """Whether the shapes are equal."""
+    return input.shape == other.shape
+
+
+@heard
+def is_signed(input: Tensor) -> bool:
+    """Whether the dtype has negative numbers."""
+    return input.dtype not in (dtypes.uint8, dtypes.bool_)
+
+
+def typename(obj: Any) -> str:
+    """The name of a class with its module; for tensors that of `Tensor.type()`."""
+    if isinstance(obj, Tensor):
+        return obj.type()
+    kind = obj if isinstance(obj, type) else type(obj)
+    name = getattr(obj, "__qualname__", kind.__qualname__)
+    module = getattr(obj, "__module__", kind.__module__)
+    return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+def get_device(input: Tensor) -> int:
+    """Index of the GPU of a tensor, -1 for host memory."""
+    return input.get_device()
+
+
+def is_inference(input: Tensor) -> bool:
+    """Whether the tensor was made in inference mode."""
+    return input.is_inference()

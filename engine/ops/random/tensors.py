@@ -10,6 +10,7 @@ from engine.calls.listening import heard
 from engine.ops.creation.factories import empty, empty_like, shape_from
 from engine.ops.creation.from_data import wrap_array
 from engine.ops.pointwise.selection import constant_beside
+from engine.ops.random import sampling
 from engine.ops.random.gpu import bernoulli_there, filled_there, made_there, multinomial_there, permutation_there
 from engine.ops.writing.inplace import overwrite
 from engine.random import Generator, default_generator
@@ -302,3 +303,22 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | Non
         _floating(self.dtype)
         return filled_there(self, "exponential_", generator, "exponential", float(lambd))
     return overwrite(self, _stream(generator).exponential(1 / lambd, tuple(self.shape)), "exponential_")
+
+
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Draws from Poisson distributions with the elements as rates, in their dtype.
+
+    Raises: RuntimeError below 0; on a GPU, where looking would wait for it, such a draw is NaN.
+    """
+    if input.is_cpu and (input.detach() < 0).any():
+        raise RuntimeError(f"poisson: expected rates that are not negative, got {input.min().item()}")
+    return sampling.poisson(input, input.shape, generator).to(input.dtype)
+
+
+def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
+    """Draws of how many of `count` trials succeed, each with probability `prob`, in their dtype.
+
+    Raises: ValueError for negative counts or probabilities outside [0, 1]; on a GPU such a draw is NaN.
+    """
+    shape = broadcast_shapes(tuple(count.shape), tuple(prob.shape))
+    return sampling.binomial(count, prob, shape, generator).to(count.dtype)

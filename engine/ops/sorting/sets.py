@@ -1,12 +1,12 @@
 """Counting and searching, without gradients: unique, bincount, histc, histogram, searchsorted, bucketize."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.calls.listening import heard
 from engine.memory import backend
-from engine.ops.creation.from_data import as_tensor
+from engine.ops.creation.from_data import as_tensor, tensor
 from engine.ops.index.operator import wrap_device_array
 from engine.ops.shared.operands import in_single_precision, refuse_complex
 from engine.rules.dims import wrap_dim
@@ -177,3 +177,28 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
     if boundaries.ndim != 1:
         raise RuntimeError(f"bucketize: boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+class Histogram(NamedTuple):
+    """What `histogram` returns."""
+
+    hist: Tensor
+    bin_edges: Tensor
+
+
+@heard
+def histogram(
+    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+) -> Histogram:
+    """(counts or weights, edges) of `bins` bins of equal width, or of bins between given edges. Without gradients."""
+    xp = backend.array_module(input.device)
+    edges = bins.detach()._array if isinstance(bins, Tensor) else int(bins)
+    limits = None if range is None else (float(range[0]), float(range[1]))
+    values = input.detach()._array.reshape(-1)
+    if limits is None and not isinstance(bins, Tensor) and values.size and values.min() == values.max():
+        limits = (float(values.min()) - 0.5, float(values.max()) + 0.5)
+    weights = None if weight is None else weight.detach()._array.reshape(-1)
+    counts, found = xp.histogram(values, edges, limits, density, weights)
+    return Histogram(
+        tensor(counts, dtype=input.dtype, device=input.device), tensor(found, dtype=input.dtype, device=input.device)
+    )

@@ -312,3 +312,9 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     if size < 0:
         raise RuntimeError(f"size is {size} but must be >= 0")
     return apply(UNFOLD, (input,), (wrap_dim(dimension, input.ndim, "unfold"), int(size), int(step)))
+
+
+@heard
+def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """`narrow` in new memory."""
+    return narrow(input, wrap_dim(dim, input.ndim, "narrow_copy"), start, length).clone()
