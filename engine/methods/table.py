@@ -7,7 +7,7 @@ puts the methods into Tensor itself, so that no call has further to look.
 from collections.abc import Callable
 from typing import Any
 
-from engine import linalg, older, ops
+from engine import factorizations, linalg, ops
 from engine.methods import conversion, forms, history, in_place, operators, storage
 from engine.ops.creation import constructors
 from engine.ops.index import operator as index
@@ -324,19 +324,19 @@ class Methods:
 
     # --- linear algebra -----------------------------------------------------------------------------------------------
 
-    cholesky = older.cholesky
+    cholesky = factorizations.cholesky
     cholesky_inverse = linalg.cholesky_inverse
     cholesky_solve = linalg.cholesky_solve
     det = linalg.det
     inverse = linalg.inv
     logdet = linalg.logdet
-    lu_solve = older.lu_solve
+    lu_solve = factorizations.lu_solve
     matrix_exp = linalg.matrix_exp
     matrix_power = linalg.matrix_power
     pinverse = linalg.pinv
-    qr = older.qr
+    qr = factorizations.qr
     slogdet = linalg.slogdet
-    svd = older.svd
+    svd = factorizations.svd
 
     # --- frequencies --------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from engine.nn.functional.activation import (
 )
 from engine.nn.functional.attention import multi_head_attention_forward
 from engine.nn.functional.ctc import ctc_loss
-from engine.nn.functional.distance import cosine_similarity, normalize, pairwise_distance
+from engine.nn.functional.distance import cosine_similarity, normalize, pairwise_distance, pdist
 from engine.nn.functional.dropping import (
     alpha_dropout,
     dropout,
@@ -75,35 +75,38 @@ from engine.nn.functional.normalization import (
     local_response_norm,
     rms_norm,
 )
-from engine.nn.functional.older import (
-    adaptive_max_pool1d_with_indices,
-    adaptive_max_pool2d_with_indices,
-    adaptive_max_pool3d_with_indices,
-    max_pool1d_with_indices,
-    max_pool2d_with_indices,
-    max_pool3d_with_indices,
-    pdist,
-    upsample_bilinear,
-    upsample_nearest,
-)
 from engine.nn.functional.pooling import (
     adaptive_max_pool1d,
+    adaptive_max_pool1d_with_indices,
     adaptive_max_pool2d,
+    adaptive_max_pool2d_with_indices,
     adaptive_max_pool3d,
+    adaptive_max_pool3d_with_indices,
     avg_pool1d,
     lp_pool1d,
     lp_pool2d,
     lp_pool3d,
     max_pool1d,
+    max_pool1d_with_indices,
     max_pool2d,
+    max_pool2d_with_indices,
     max_pool3d,
+    max_pool3d_with_indices,
     max_unpool1d,
     max_unpool2d,
     max_unpool3d,
 )
 from engine.nn.functional.products import bilinear
 from engine.nn.functional.sampling import affine_grid, grid_sample
-from engine.nn.functional.upsampling import channel_shuffle, interpolate, pixel_shuffle, pixel_unshuffle, upsample
+from engine.nn.functional.upsampling import (
+    channel_shuffle,
+    interpolate,
+    pixel_shuffle,
+    pixel_unshuffle,
+    upsample,
+    upsample_bilinear,
+    upsample_nearest,
+)
 from engine.nn.functional.windows import fold, unfold
 from engine.ops import (
     adaptive_avg_pool1d,

@@ -135,3 +135,20 @@ def _unpooled_size(output_size: Sequence[int], default: tuple[int, ...], step: t
 
 
 max_unpool1d, max_unpool2d, max_unpool3d = _max_unpool(1), _max_unpool(2), _max_unpool(3)
+
+
+def _with_indices(function: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def with_indices(input: Tensor, *args: Any, return_indices: bool = True, **options: Any) -> tuple[Tensor, Tensor]:
+        return function(input, *args, return_indices=True, **options)
+
+    with_indices.__name__ = with_indices.__qualname__ = f"{function.__name__}_with_indices"
+    with_indices.__doc__ = f"`{function.__name__}` and the places of the maxima."
+    return with_indices
+
+
+max_pool1d_with_indices = _with_indices(max_pool1d)
+max_pool2d_with_indices = _with_indices(max_pool2d)
+max_pool3d_with_indices = _with_indices(max_pool3d)
+adaptive_max_pool1d_with_indices = _with_indices(adaptive_max_pool1d)
+adaptive_max_pool2d_with_indices = _with_indices(adaptive_max_pool2d)
+adaptive_max_pool3d_with_indices = _with_indices(adaptive_max_pool3d)

@@ -110,3 +110,13 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
         )
     shuffled = input.reshape(samples, groups, channels // groups, -1).transpose(1, 2).reshape(input.shape)
     return shuffled.contiguous(memory_format=layout.suggest_memory_format(tuple(input.shape), input.stride()))
+
+
+def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """`interpolate(..., mode="nearest")`."""
+    return interpolate(input, size, scale_factor, mode="nearest")
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """`interpolate(..., mode="bilinear", align_corners=True)`."""
+    return interpolate(input, size, scale_factor, mode="bilinear", align_corners=True)
