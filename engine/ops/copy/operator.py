@@ -95,7 +95,11 @@ LAY_OUT = define(
     "lay_out",
     rule=_rule,
     forward=_forward,
-    backward=(lambda g, nd, input_spec: _back(g, nd, input_spec),),
+    backward=(
+        implements(lambda g, input_spec: _back_composed(g, input_spec))(
+            lambda g, nd, input_spec: _back(g, nd, input_spec)
+        ),
+    ),
     attributes="laid_stride laid_dtype laid_device laid_without_waiting",
 )
 
@@ -116,7 +120,6 @@ def _back_composed(g: Any, source: Spec) -> Any:
     return g if g.device is source.device else g.to(source.device)
 
 
-@implements(_back_composed)
 def _back(g: Any, nd: Any, source: Spec) -> Any:
     """The gradient itself; the walker casts it to the input's dtype. Only a change of device needs a copy."""
     on_cpu = isinstance(g, np.ndarray | backend.SCALAR)
