@@ -24,6 +24,7 @@ from launch.machine import this_machine
 from launch.options import answer, build_parser, split_command
 from launch.output import output_variables
 from launch.plan import describe, expected_hosts, make_plan
+from launch.rank import TORCH
 from launch.roll import Roll
 from launch.sizes import check_started_once, settle
 
@@ -82,6 +83,8 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
             given=own_variables,
         )
         variables = job_variables(mpi, plan, base) | output_variables(given.log_dir, given.tag)
+        if given.torch:
+            variables[TORCH] = "1"
         if given.max_restarts:
             variables |= {restart.COUNT: str(number), restart.MOST: str(given.max_restarts)}
         print(f"ddprun: {describe(plan, base)}; {mpi.name} {version}, {mpirun}", file=sys.stderr, flush=True)

@@ -82,6 +82,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="each rank appends what it prints to DIR/rank_R.log; rank 0 prints it on the terminal too",
     )
     parser.add_argument("--tag", action="store_true", help="put '[rank R] ' before each line on the terminal")
+    parser.add_argument(
+        "--torch",
+        action="store_true",
+        help="the script is written for PyTorch: engine and ddp answer its `import torch`",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the mpirun command and start nothing")
     parser.add_argument("-m", "--module", action="store_true", help="run a module by its name, as `python -m` does")
     parser.add_argument("--version", action="version", version=f"ddprun of allstride {_version()}")

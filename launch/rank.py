@@ -6,6 +6,7 @@ worker.py loads it, with nothing imported but the standard library.
 import atexit
 import faulthandler
 import fcntl
+import importlib
 import io
 import os
 import runpy
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # Set for each process by Open MPI, by the Hydra of MPICH and Intel MPI, and by Slurm's srun.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+TORCH = "ALLSTRIDE_TORCH"  # set: `import torch` is answered by engine and ddp
 
 _output: "Output | None" = None  # where this process prints
 
@@ -80,6 +83,8 @@ def main(
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(target))
     try:
+        if os.environ.get(TORCH):
+            importlib.import_module("engine.torch")
         if module:
             runpy.run_module(target, run_name="__main__", alter_sys=True)
         else:

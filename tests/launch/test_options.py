@@ -11,7 +11,7 @@ def test_options_are_pinned() -> None:
     assert options == {
         *("-h", "--help", "-n", "-np", "--nproc", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone"),
         *("--hostfile", "-H", "--host", "-x", "--grace", "--log-dir", "--log_dir", "--tag", "--dry-run"),
-        *("-m", "--module", "--version", "--warm-cache", "--max-restarts", "--max_restarts"),
+        *("-m", "--module", "--version", "--warm-cache", "--max-restarts", "--max_restarts", "--torch"),
     }
 
 
