@@ -1,7 +1,7 @@
 """The path of a gradient from `backward()` to `.grad`: which files a step goes through, found by running one.
 
-Two ranks as threads of this process (`ddp.testing`), a small network under DistributedDataParallel. The third step:
-buckets are planned by then, and kernels compiled.
+Two ranks as threads of this process (`ddp.testing`), a network of one parameter under DistributedDataParallel: the way
+of one gradient. The third step: buckets are planned by then, and kernels compiled.
 
     python docs/walk.py        # prints the table that the site shows in docs/gradient.md
 """
@@ -31,7 +31,7 @@ def files_of_a_step() -> list[tuple[str, str]]:
 
     def steps() -> None:
         engine.manual_seed(0)
-        net = ddp.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)))
+        net = ddp.DistributedDataParallel(nn.Linear(4, 1, bias=False))
         for step in range(3):
             loss = net(engine.ones(2, 4)).sum()
             if step == 2 and ddp.get_rank() == 0:

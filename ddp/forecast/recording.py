@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from ddp.gradients import backward
+from ddp.gradients import listening
 from ddp.gradients.bucket import Bucket
 from ddp.gradients.reducer import Reducer
 from ddp.watching import progress
@@ -91,7 +91,7 @@ class _Recorder:
         full = sorted(place for buckets in self._buckets.values() if buckets.ended for place in buckets.full)
         for buckets in self._buckets.values():
             buckets.full, buckets.ended = [], False
-        for number, reducer in backward.reducers.items():
+        for number, reducer in listening.reducers.items():
             if reducer.observer is None:  # else it is this one, or that of a `ddp.timeline` in the script
                 self._buckets[number] = reducer.observer = _Buckets(self._clock)
         own, now = self._clock.now(), perf_counter()

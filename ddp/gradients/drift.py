@@ -12,8 +12,8 @@ Parameters on a GPU are left out: a checksum would have to wait for the device.
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -30,6 +30,12 @@ _PART_TENSORS = 2
 _MOST_PARTS = 1000  # of larger models parts are larger
 _EXACT_BITS = 53  # of a float64's integers
 _AT_MOST = 5  # differences that an error lists
+
+
+class HasStep(Protocol):
+    """What counts the steps of a job (`ddp.job`)."""
+
+    step: int
 
 
 class Piece(NamedTuple):
@@ -52,29 +58,29 @@ class Statement(NamedTuple):
 class Drift:
     """What one rank says of its replica, and what it hears of the others'.
 
-    parameters: (name, parameter), alike on every rank. voices: how many statements are summed, at most. step: gives the
-    number that should be the same on all ranks. turns_by_step: whether it also says whose turn it is, not the number of
-    statements. raises: whether a drift is an error, or only a warning.
+    parameters: (name, parameter), alike on every rank. voices: how many statements are summed, at most. job: whose step
+    is to be the same on all ranks, and says whose turn it is; without one it is the number of forwards, and a turn
+    comes with each statement. raises: whether a drift is an error, or only a warning.
     """
 
     def __init__(
         self,
         parameters: Sequence[tuple[str, engine.Tensor]],
         voices: int,
-        step: Callable[[], int],
-        turns_by_step: bool,
+        job: "HasStep | None",
         raises: bool,
     ) -> None:
         self.raises = raises
         self._names = [name for name, _ in parameters]
         self._parameters = [parameter for _, parameter in parameters]
-        self._step = step
+        self._job = job
+        self.forwards = 0
+        """In training mode, so far: the wrapper counts them."""
         self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._ids = {id(parameter) for parameter in self._parameters}
         self.parts = _plan([parameter.nbytes if parameter.device.type == "cpu" else 0 for _, parameter in parameters])
         """What is looked at in the first, second, ... step of a round."""
         self._turn = -1
-        self._turns_by_step = turns_by_step
         self._mask = (1 << (_EXACT_BITS - voices.bit_length()) // 2) - 1
         self.said = Statement(0, (), ())
         """The last one of this rank."""
@@ -89,8 +95,8 @@ class Drift:
     def state(self) -> tuple[float, float, float]:
         """Of this rank now, as a header carries it; the next part's turn comes."""
         rates = {float(group["lr"]) for each in self._optimizers for group in each.param_groups if "lr" in group}
-        step = self._step()
-        self._turn = step if self._turns_by_step else self._turn + 1
+        step = self.forwards if self._job is None else self._job.step
+        self._turn = self._turn + 1 if self._job is None else step
         part = self.parts[self._turn % len(self.parts)] if self.parts else []
         sums = tuple(
             (self._names[piece.parameter], _checksum(self._parameters[piece.parameter], piece)) for piece in part
@@ -160,7 +166,8 @@ def _plan(sizes: Sequence[int]) -> list[list[Piece]]:
 
 def _checksum(parameter: engine.Tensor, piece: Piece) -> int:
     """The sum of the words of a piece of memory: another one wherever one bit is another."""
-    flat = array_of(parameter).reshape(-1) if array_of(parameter).flags.c_contiguous else flat_view(parameter)
+    array = array_of(parameter)
+    flat = array.reshape(-1) if array.flags.c_contiguous else flat_view(parameter)
     if flat is None:
         flat = np.ascontiguousarray(parameter.detach().numpy()).reshape(-1)
     size = piece.end - piece.begin

@@ -1,7 +1,13 @@
-"""How the engine tells a Reducer of gradients: a listener on each parameter, which counts its bucket down."""
+"""How the engine tells Reducers of a backward: of each gradient, of its end, and of an exception that ended it.
+
+A listener on each parameter counts its bucket down. Several Reducers take part in a backward where several wrapped
+modules are in one graph: each from its first gradient on, or where an exception comes before that: the other ranks may
+have had theirs. At the end all of them do together what is left.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize, ref
 
@@ -15,6 +21,11 @@ if TYPE_CHECKING:
 
 Listener = Callable[[bool, engine.Tensor | None], None]
 
+reducers: "WeakValueDictionary[int, Reducer]" = WeakValueDictionary()
+"""All there are, by their number."""
+
+_numbers = count()
+_running: "list[Reducer]" = []  # those that take part in the backward that is going on
 _owners: "WeakValueDictionary[int, Reducer]" = WeakValueDictionary()  # by id of the parameter
 
 # Gradients on a GPU come from a thread of the engine's, those in host memory from the one that called backward; but
@@ -108,3 +119,54 @@ def _reducer(weak: "ref[Reducer]") -> "Reducer":
 def _release(listeners: list[tuple[engine.Tensor, Listener]]) -> None:
     for parameter, listener in listeners:
         graph.stop_listening(parameter, listener)
+
+
+# --- together ---------------------------------------------------------------------------------------------------------
+
+
+def register(reducer: "Reducer") -> int:
+    """Its number: a common order of the Reducers on all ranks."""
+    number = next(_numbers)
+    reducers[number] = reducer
+    return number
+
+
+def enter(reducer: "Reducer") -> None:
+    """The first gradient of this Reducer has come."""
+    if not _running:
+        graph.queue_callback(_finish, outermost=True)
+    _running.append(reducer)
+
+
+def failed(who: str) -> RuntimeError:
+    """The error on the ranks whose own backward went well."""
+    return RuntimeError(
+        f"DistributedDataParallel: an exception ended the backward of {who}, so the gradients of this step are no "
+        "averages; the cause is in that rank's output"
+    )
+
+
+def _finish() -> None:
+    """The end: all start what is left before one of them waits, in a common order."""
+    taking_part = sorted(_running, key=lambda reducer: reducer.number)
+    for reducer in taking_part:
+        reducer.start_rest()
+    failures = [failure for reducer in taking_part if (failure := reducer.collect()) is not None]
+    _running.clear()
+    if failures:
+        raise failed(failures[0])
+    for reducer in taking_part:
+        reducer.judge_drift()
+        reducer.follow_order()
+
+
+def _give_up() -> None:
+    """An exception ended it."""
+    for reducer in [*reducers.values()]:
+        reducer.notice_failure()
+    for reducer in _running:
+        reducer.give_up()
+    _running.clear()
+
+
+graph.watch_failures(_give_up)

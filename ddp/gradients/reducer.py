@@ -24,11 +24,10 @@ from warnings import warn
 
 import engine
 from ddp.execution.futures import Future
-from ddp.gradients import backward
+from ddp.gradients import listening
 from ddp.gradients.bucket import SILENCE, Bucket, Stage
 from ddp.gradients.drift import Drift, in_words, is_in
 from ddp.gradients.grad_bucket import GradBucket
-from ddp.gradients.listening import listen
 from ddp.gradients.observer import Observer
 from ddp.gradients.order import GradientOrder
 from ddp.gradients.plan import BucketLayout, plan_buckets
@@ -104,7 +103,7 @@ class Reducer:
         self.rebuilt = False  # buckets follow the order of a backward
         self.same_use = True  # every backward so far led to the same parameters; watched with find_unused only
         self._used: list[bool] | None = None  # which ones, on any rank, in the last backward
-        self.number = backward.register(self)
+        self.number = listening.register(self)
         self._task = -1  # the backward in which the first gradient came last
         self._cursor = 0  # the next bucket to start
         self._failure: str | None = None  # whose backward failed, in words
@@ -137,7 +136,7 @@ class Reducer:
 
     def _attach(self) -> None:
         """Has the engine tell this Reducer of every gradient, and write it into its bucket."""
-        self._release = listen(self, self._buckets, self._order, self._as_view)
+        self._release = listening.listen(self, self._buckets, self._order, self._as_view)
 
     def watch(self, channel: Channel) -> None:
         """Let the watchdog know from now on which bucket is waited for."""
@@ -287,7 +286,7 @@ class Reducer:
             if reached is not None:
                 bucket.expected = [int(reached[index]) for index in bucket.indices]
             bucket.begin(delay=self._learning)
-        backward.enter(self)
+        listening.enter(self)
         self._task = graph.current_task_id(outermost=True)
         self.times = [perf_counter(), 0.0, 0.0, 0.0]
         self.start_full_buckets()  # those of which nothing is expected
@@ -506,7 +505,7 @@ class Reducer:
         for bucket in self._buckets:
             bucket.forget()
         if failures:
-            raise backward.failed(failures[0])
+            raise listening.failed(failures[0])
         self.follow_order()
 
     # --- when backward does not end -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 from ddp.collectives import attendance
 from ddp.execution import leaving, work
 from ddp.execution.calls import calling_line
-from ddp.gradients import backward
+from ddp.gradients import listening
 from ddp.groups import group, subgroups
 from ddp.watching import progress
 from ddp.world import bootstrap
@@ -32,7 +32,7 @@ _DICTIONARIES: list[dict[Any, Any]] = [
     attendance._barriers,
     vars(default_generator),
 ]
-_LISTS: list[list[Any]] = [group.subgroups, backward._running, attendance._on_their_way, leaving._left]
+_LISTS: list[list[Any]] = [group.subgroups, listening._running, attendance._on_their_way, leaving._left]
 
 
 class Ended(BaseException):

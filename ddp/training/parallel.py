@@ -146,7 +146,6 @@ class DistributedDataParallel(nn.Module):
         self.gradient_weight = 1.0
         self.forwards = 0  # that recorded, so far
         self.on_drift = on_drift
-        self._trained = 0  # of them, those in training mode since the Reducer was made
         self.around_forward: Callable[[], AbstractContextManager[object]] | None = None  # of whoever watches
         self._buffers_differ = False  # since a forward that recorded
         self._joining: Join | None = None
@@ -266,15 +265,10 @@ class DistributedDataParallel(nn.Module):
         reducer.weight = self.gradient_weight
         if self.on_drift != "ignore" and group.size() > 1 and not self.leave_unused:
             voices = group.size() if self.job is None else self.job.num_shards
-            self._trained = 0  # it is compared in this group from now on
-            reducer.drift = Drift(trainable, voices, self._step, self.job is not None, self.on_drift == "error")
+            reducer.drift = Drift(trainable, voices, self.job, self.on_drift == "error")
         self.process_group.models += 1
         reducer.watch(self.process_group.subchannel(f"the gradients of model {self.process_group.models}"))
         return reducer
-
-    def _step(self) -> int:
-        """A number that is the same on all ranks in one backward."""
-        return self._trained if self.job is None else self.job.step
 
     def bucket_limits(self) -> list[int]:
         """Bytes of the first, second, ... bucket."""
@@ -349,8 +343,9 @@ class DistributedDataParallel(nn.Module):
     @effect
     def _prepare(self) -> None:
         self.forwards += 1
-        self._trained += self.module.training
         reducer = self.live_reducer()
+        if reducer.drift is not None:
+            reducer.drift.forwards += self.module.training
         if reducer.taken_over:
             raise RuntimeError("DistributedDataParallel: the module was wrapped again since; use the later wrapper")
         unfrozen = self._contents.check()
@@ -472,7 +467,7 @@ class DistributedDataParallel(nn.Module):
             raise ValueError("join: the shards of a job have equally many batches on every rank (ddp.ShardSampler)")
         reducer = self.live_reducer()
         joining = self._joining = Join(self.process_group, throw_on_early_termination)
-        reducer.drift, drift = None, reducer.drift  # who waits does not step
+        reducer.drift, drift = None, reducer.drift  # who waits does not step, so no forward is counted meanwhile
         try:
             yield
         finally:
@@ -487,7 +482,6 @@ class DistributedDataParallel(nn.Module):
                 reducer.shadow(weight)
         if joining.root is not None:
             replicas.copy_from(joining.root, self._contents.tensors(self.broadcast_buffers), self.process_group)
-            self._trained = self.process_group.exchange(self._trained)[joining.root]
         reducer.drift = drift
 
     @effect

@@ -13,7 +13,7 @@ It costs 0.4 µs a step with one wrapped module, 0.2 more for each further one.
 
 from typing import Any
 
-from ddp.gradients.backward import reducers
+from ddp.gradients.listening import reducers
 from ddp.gradients.reducer import Reducer
 from engine.autograd.task import current_task_id
 from engine.optim import Optimizer

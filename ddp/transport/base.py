@@ -132,15 +132,6 @@ def accumulator_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(ACCUMULATORS[name])
 
 
-def check_divisor(dtype: np.dtype[Any], divisor: float | None) -> None:
-    """Raises TypeError when a sum of integers is to be divided."""
-    if divisor != 1 and dtype.kind in "iu":
-        by = "the ranks' weights" if divisor is None else divisor
-        raise TypeError(
-            f"transport: a sum of {dtype.name} cannot be divided by {by}; use a floating dtype or divisor=1"
-        )
-
-
 def aligned_zeros(count: int, dtype: DTypeLike) -> NDArray[Any]:
     """Zeros of shape (count,) in private memory that starts on a cache line."""
     dtype = np.dtype(dtype)

@@ -101,6 +101,7 @@ class HierarchicalTransport(SharedTransport):
         else:
             inside.allgather(comm.rank)
         self._first = first
+        self._alone = inside.size == comm.size  # one node only: as in the shared transport
         self._in_order = all(comm.allgather(comm.rank == first + inside.rank))
         self._announcing: deque[tuple[MPI.Request, HierarchicalBuffer]] = deque()  # headers under way
         self._queue: deque[tuple[HierarchicalBuffer, slice]] = deque()  # chunks that may be summed
@@ -116,7 +117,9 @@ class HierarchicalTransport(SharedTransport):
         header: int = 0,
         out_of_place: bool = False,
         shards: int | None = None,
-    ) -> HierarchicalBuffer:
+    ) -> SharedBuffer:
+        if self._alone:
+            return super().allocate(count, dtype, header, out_of_place, shards)
         wide = accumulator_dtype(dtype).itemsize
         if shards is not None and not self._in_order:
             raise RuntimeError(
@@ -134,6 +137,9 @@ class HierarchicalTransport(SharedTransport):
         return buffer
 
     def _advance_all(self) -> None:
+        if self._alone:
+            super()._advance_all()
+            return
         for buffer in tuple(self._in_flight):
             self._advance(buffer)
             if buffer.stage == FILLING:
@@ -152,7 +158,9 @@ class HierarchicalTransport(SharedTransport):
 
     # --- between nodes ------------------------------------------------------------------------------------------------
 
-    def _sum(self, buffer: HierarchicalBuffer) -> bool:
+    def _sum(self, buffer: Any) -> bool:
+        if self._alone:
+            return super()._sum(buffer)
         if self._local >= self._owners:
             return True
         if buffer.remaining < 0:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ddp.transport.base import accumulator_dtype, aligned_zeros, check_divisor, closed
+from ddp.transport.base import accumulator_dtype, aligned_zeros, closed
 from ddp.transport.headers import weights
-from ddp.transport.summing import Shards, Summation, tree_order
+from ddp.transport.summing import Shards, Summation, check_divisor, tree_order
 
 
 class LoopbackBuffer:

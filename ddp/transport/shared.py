@@ -38,7 +38,6 @@ from numpy.typing import DTypeLike, NDArray
 from ddp.transport.base import (
     CACHE_LINE,
     accumulator_dtype,
-    check_divisor,
     closed,
     in_words,
     round_up,
@@ -48,7 +47,7 @@ from ddp.transport.base import (
 from ddp.transport.headers import weights
 from ddp.transport.nodes import count_cores, count_nodes
 from ddp.transport.segments import map_segments
-from ddp.transport.summing import Order, Shards, Summation, rank_order, sum_headers, tree_order
+from ddp.transport.summing import Order, Shards, Summation, check_divisor, rank_order, sum_headers, tree_order
 
 # Waiting: look again at once, then let others run, then sleep. The steps are counted, a look costs about a microsecond.
 # To yield on a machine that others use, too, costs their time slice: two ranks summed 4 MiB in 8 ms after 50 spins.

@@ -262,6 +262,15 @@ def _sum(block: Block, divisor: float) -> None:
         np.copyto(target, first)
 
 
+def check_divisor(dtype: np.dtype[Any], divisor: float | None) -> None:
+    """Raises TypeError when a sum of integers is to be divided."""
+    if divisor != 1 and dtype.kind in "iu":
+        by = "the ranks' weights" if divisor is None else divisor
+        raise TypeError(
+            f"transport: a sum of {dtype.name} cannot be divided by {by}; use a floating dtype or divisor=1"
+        )
+
+
 def sum_headers(headers: Iterable[NDArray[np.float64]], out: NDArray[np.float64]) -> None:
     """`out` = the sum of the ranks' headers, in rank order. `out` is none of them."""
     out[:] = 0

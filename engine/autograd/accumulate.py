@@ -28,6 +28,7 @@ from engine.reports import layout_report as report
 from engine.rules import layout
 from engine.rules.spec import Spec
 from engine.tensor import AutogradMeta, Tensor
+from engine.tensor.tensor import creation
 
 _accumulation = threading.RLock()  # two backward passes on different threads may meet in one leaf
 
@@ -89,6 +90,16 @@ class AccumulateGrad(Node):
         if meta.listener is not None:
             meta.listener(arrived, meta.grad)
         return ()
+
+
+def new_accumulator(self: Tensor) -> Edge:
+    """The edge to the sink node of a leaf, made."""
+    meta = self._autograd_meta()
+    with creation:
+        edge = meta.accumulator
+        if edge is None:
+            edge = meta.accumulator = (AccumulateGrad(self), 0)
+    return edge
 
 
 def offered(node: Node) -> Any:

@@ -1,4 +1,4 @@
-"""The public calls: `backward` and `grad`."""
+"""The public calls: `backward`, as function and as method of a tensor, and `grad`."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ from engine.autograd.graph import GradientEdge
 from engine.autograd.node import Edge
 from engine.calls.listening import heard
 from engine.memory import backend
-from engine.memory.guard import fill
 from engine.rules.spec import Spec
 from engine.tensor import Tensor
 
@@ -56,6 +55,22 @@ def backward(
     gradients = _root_gradients(outputs, given, create_graph)
     keep = create_graph if retain_graph is None else retain_graph
     run_backward([_edge(output, "backward") for output in outputs], gradients, keep, create_graph, requested, True)
+
+
+def backward_of(
+    self: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Sequence[Tensor] | Tensor | None = None,
+) -> None:
+    """Computes the gradient of this tensor with respect to the leaves of its graph and accumulates it in their
+    `.grad`.
+
+    Args: gradient: the gradient of the objective with respect to this tensor (needed unless it has one element).
+    Raises: RuntimeError as `engine.autograd.backward`.
+    """
+    backward(self, gradient, retain_graph, create_graph, inputs)
 
 
 def grad(
@@ -171,10 +186,7 @@ def _root_gradient(position: int, output: Any, gradient: Any, create_graph: bool
             )
         if not spec.dtype.is_floating_point:
             raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {spec.dtype}")
-        one = backend.empty(spec)
-        if one is not None:  # on "meta" there is no memory
-            fill(one, 1)
-        return Tensor(one, spec)
+        return Tensor(backend.ones(spec), spec)
     if not isinstance(gradient, Tensor):
         raise TypeError(f"gradients can be either Tensors or None, but got {type(gradient).__name__}")
     if gradient.shape != spec.shape:

@@ -137,6 +137,17 @@ def empty(spec: Spec) -> Array:
     return strided_view(flat, spec, 0)
 
 
+def ones(spec: Spec) -> Array:
+    """Memory laid out as `spec` says, filled with 1 (None on "meta"). Raises as `empty`."""
+    made = empty(spec)
+    if made is not None and several_gpus and spec.device is not CPU:
+        with require_cupy().cuda.Device(spec.device.index):
+            made.fill(1)
+    elif made is not None:
+        made.fill(1)
+    return made
+
+
 def storage(array: Array) -> Array:
     """The array that owns `array`'s memory as far as NumPy knows: the end of its chain of `.base`. On a GPU the bytes
     of the whole block that was allocated, since CuPy's views from a pointer have no base.

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine import factorizations, linalg, ops
-from engine.methods import conversion, forms, history, in_place, operators, storage
+from engine.autograd import accumulate, api
+from engine.methods import conversion, forms, in_place, operators, storage
 from engine.ops.creation import constructors
 from engine.ops.index import operator as index
 from engine.ops.matmul import einsum
@@ -98,8 +99,8 @@ class Methods:
 
     # --- history ------------------------------------------------------------------------------------------------------
 
-    backward = history.backward
-    _new_accumulator = history.new_accumulator
+    backward = api.backward_of
+    _new_accumulator = accumulate.new_accumulator
     _refresh = refresh
     _constructed = staticmethod(constructors.construct)
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport import headers
-from ddp.transport.base import CACHE_LINE, accumulator_dtype, check_divisor, closed, round_up
-from ddp.transport.summing import Shards
+from ddp.transport.base import CACHE_LINE, accumulator_dtype, closed, round_up
+from ddp.transport.summing import Shards, check_divisor
 from engine import device
 from engine.cuda.streams import has_passed, of_raw, stream
 from engine.memory.backend import require_cupy

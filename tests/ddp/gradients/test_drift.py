@@ -1,5 +1,7 @@
 """A rank whose replica is not where the others' are is named: rank, tensor and step."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -143,8 +145,8 @@ def header_of(statements: list[tuple[float, float, float]]) -> Header:
 @pytest.mark.parametrize("ranks", [2, 3, 1000])
 def test_sums_tell_statements_that_differ(ranks: int) -> None:
     parameters = [("w", nn.Parameter(engine.zeros(5)))]
-    same = [Drift(parameters, ranks, lambda: 7, True, True).state() for _ in range(3)]
-    other = Drift(parameters, ranks, lambda: 8, True, True).state()
+    same = [Drift(parameters, ranks, SimpleNamespace(step=7), True).state() for _ in range(3)]
+    other = Drift(parameters, ranks, SimpleNamespace(step=8), True).state()
     assert not is_in(header_of([same[0]] * ranks))
     assert is_in(header_of([same[0]] * (ranks - 1) + [other]))
     assert not is_in(header_of([*same, (0.0, 0.0, 0.0)]))
@@ -154,7 +156,7 @@ def test_sums_tell_statements_that_differ(ranks: int) -> None:
 def test_every_byte_is_looked_at_once_a_round() -> None:
     shapes = [(300, 300), (3,), (1,), (70_000,), *[(2, 2)] * 20]
     parameters = [(str(place), nn.Parameter(engine.zeros(shape))) for place, shape in enumerate(shapes)]
-    drift = Drift(parameters, 2, lambda: 0, False, True)
+    drift = Drift(parameters, 2, None, True)
     for index, (_, parameter) in enumerate(parameters):
         pieces = [piece for part in drift.parts for piece in part if piece.parameter == index]
         assert [piece.begin for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
