@@ -22,6 +22,11 @@ be fast: it has left round k and fills its array for round k + 1 while rank s is
 * the headers' sum has a place of its own, and is copied over a rank's header only when the round is over for it, hence
   after everybody has read it.
 
+A small buffer goes another way, with `filled` alone: a rank copies its header and array to one of two places, which
+take turns, and says so; it reads those of all ranks as soon as they are there, and sums all elements itself. It writes
+to a place again two rounds later. Then it has seen that each rank had filled for the round between, and that rank did
+so after it had read this one.
+
 Memory order: the data must be visible before the number that announces it, and must be read after that number. x86
 keeps that order by itself, Arm does not: `MPI.Win.Sync` on a window of one byte, of this process alone, is the fence,
 on both sides.
@@ -55,6 +60,10 @@ _SPINS = 2000  # none when ranks outnumber cores: the one waited for may need th
 _YIELDS = 20_000
 _SLEEP = 100e-6  # seconds
 
+# Header and array of a small buffer, of all ranks together. Sums of two ranks' 1 KiB take 4.4 µs this way and 7.6 the
+# other; MPI's own 2.8 to 3.6.
+_SMALL_BYTES = 1 << 14
+
 # What a buffer waits for: the user; all ranks' arrays; this rank's part of the sum; all ranks' parts; the user.
 _IDLE, FILLING, _SUMMING, _LEAVING, _DONE = range(5)
 
@@ -74,12 +83,14 @@ class SharedBuffer:
         "header",
         "headers",
         "parts",
+        "places",
         "result",
         "results",
         "round",
         "shards",
         "stage",
         "summation",
+        "summations",
         "summed",
         "total",
     )
@@ -97,17 +108,20 @@ class SharedBuffer:
         out_of_place: bool,
         order: Order,
         first: int,
+        small: bool = False,
     ) -> None:
-        """order: of all ranks' parts; first: of them that is on this node."""
-        header_at = 2 * CACHE_LINE
-        total_at = header_at + round_up(header * 8, CACHE_LINE)
-        array_at = total_at + round_up(header * 8, CACHE_LINE)
+        """order: of all ranks' parts; first: of them that is on this node. small: the way of small buffers."""
+        total_at = 2 * CACHE_LINE
+        header_at = total_at + round_up(header * 8, CACHE_LINE)
+        array_at = header_at + round_up(header * 8, CACHE_LINE)
         result_at = array_at + (round_up(count * dtype.itemsize, CACHE_LINE) if out_of_place else 0)
         slots_at = result_at + round_up(count * dtype.itemsize, CACHE_LINE)
         wide, slots = accumulator_dtype(dtype), order.slots(dtype)
         slot_bytes = round_up(count * wide.itemsize, CACHE_LINE)
         end = slots_at + slots * slot_bytes if slots else result_at + count * dtype.itemsize
-        memory, length = map_segments(node, end)
+        places_at = round_up(end, CACHE_LINE)
+        place_bytes = array_at - header_at + round_up(count * dtype.itemsize, CACHE_LINE)
+        memory, length = map_segments(node, places_at + 2 * place_bytes if small else end)
         begins = range(0, length * node.size, length)
         numbers = memoryview(memory)
         self.filled = [numbers[at : at + 8].cast("Q") for at in begins]
@@ -134,6 +148,16 @@ class SharedBuffer:
             self.parts = [stack.parts for stack in stacks]
             self.shards = stacks[node.rank]
         self.summation: Summation | None = None
+        # Of a small buffer, for either place: where this rank copies what, and how everybody's are summed.
+        self.places: list[tuple[memoryview, memoryview]] = []
+        self.summations: list[tuple[list[NDArray[np.float64]], Summation]] = []
+        for place_at in range(places_at, places_at + 2 * place_bytes, place_bytes) if small else ():
+            own, source = (begins[node.rank] + at for at in (place_at, header_at))
+            self.places.append((numbers[own : own + place_bytes], numbers[source : source + place_bytes]))
+            headers = [np.ndarray((header,), np.float64, memory, at + place_at) for at in begins]
+            addends_at = place_at + array_at - header_at
+            addends = [np.ndarray((count,), dtype, memory, at + addends_at) for at in begins]
+            self.summations.append((headers, Summation(addends, [self.result])))
         self.divisor: float | None = 1.0
         self.round = 0
         self.stage = _IDLE
@@ -181,7 +205,10 @@ class SharedTransport:
     ) -> SharedBuffer:
         accumulator_dtype(dtype)
         order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
-        buffer = SharedBuffer(self._node, count, np.dtype(dtype), header, out_of_place, order, 0)
+        small = shards is None and self.size * (8 * header + count * np.dtype(dtype).itemsize) <= _SMALL_BYTES
+        buffer = SharedBuffer(self._node, count, np.dtype(dtype), header, out_of_place, order, 0, small)
+        if small:
+            return buffer
         bounds = slice_bounds(count, buffer.array.dtype.itemsize, self.size)
         mine = slice(bounds[self.rank], bounds[self.rank + 1])
         addends = [part[mine] for parts in buffer.parts for part in parts]
@@ -192,6 +219,8 @@ class SharedTransport:
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         if self._closed:
             raise closed(self.name)
+        if self._stopped:
+            raise stopped(self.name, self._stopped)
         if buffer.stage != _IDLE:
             raise RuntimeError(f"transport {self.name}: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
@@ -199,10 +228,14 @@ class SharedTransport:
         buffer.round += 1
         buffer.stage = FILLING
         buffer.cursor = 0
+        if buffer.places:
+            place, source = buffer.places[buffer.round & 1]
+            place[:] = source
         self._fence()
         buffer.filled[self._local][0] = buffer.round
         self._in_flight.append(buffer)
-        self.poll()
+        if not buffer.places:  # of a small one the others have just begun, too, and nobody waits for more of this rank
+            self.poll()
 
     def poll(self) -> None:
         if self._stopped:
@@ -221,6 +254,9 @@ class SharedTransport:
         if buffer.stage == _IDLE:
             raise RuntimeError(f"transport {self.name}: wait for a buffer that was not started")
         looks = 0
+        if buffer.places and len(self._in_flight) == 1 and buffer.stage == FILLING:
+            while looks < self._spins and not _reached(buffer, buffer.filled):  # nothing else can be done meanwhile
+                looks += 1
         while buffer.stage != _DONE:
             if looks > self._spins + _YIELDS:
                 time.sleep(_SLEEP)
@@ -252,6 +288,9 @@ class SharedTransport:
             if not _reached(buffer, buffer.filled):
                 return
             self._fence()
+            if buffer.places:
+                self._sum_small(buffer)
+                return
             buffer.stage = _SUMMING
         if buffer.stage == _SUMMING:
             if not self._sum(buffer):
@@ -266,6 +305,17 @@ class SharedTransport:
                 buffer.header[:] = buffer.total
             buffer.stage = _DONE
             self._in_flight.remove(buffer)
+
+    def _sum_small(self, buffer: Any) -> None:
+        headers, summation = buffer.summations[buffer.round & 1]
+        if buffer.header.size:
+            sum_headers(headers, out=buffer.header)
+        if buffer.divisor is None:
+            summation.average(weights(headers))
+        else:
+            summation.run(buffer.divisor)
+        buffer.stage = _DONE
+        self._in_flight.remove(buffer)
 
     def _sum(self, buffer: Any) -> bool:
         """This rank's part; whether it is complete, so that `summed` can be set."""
