@@ -18,7 +18,6 @@ _POLL = 1e-3  # seconds
 _TAGS = range(20_100, 30_000)  # MPI has at least 32767; user code is unlikely to be here
 
 _on_their_way: list["MPI.Request"] = []  # to ranks that may never come; kept, since MPI reads what they hold
-_barriers: dict[str, int] = {}  # how many there have been, by name of the group
 
 
 def monitored_barrier(
@@ -39,8 +38,8 @@ def monitored_barrier(
     seconds = seconds_of("monitored_barrier", timeout, members.timeout)
     if members.comm is None or members.size() == 1:
         return
-    number = _barriers[members.name] = _barriers.get(members.name, -1) + 1
-    tag = _TAGS[number % len(_TAGS)]
+    tag = _TAGS[members.barriers % len(_TAGS)]
+    members.barriers += 1
     missing = (_take_attendance if members.rank == 0 else _attend)(members.comm, tag, seconds)
     if missing:
         members.unsettled += 1  # what was sent to those that are missing

@@ -61,6 +61,14 @@ class ProcessGroup(Methods):
     """Messages that this rank has sent over its communicator, less those that it has received."""
     models: int = field(init=False, default=0, repr=False)
     """How many DistributedDataParallel there have been: their channels are named by it."""
+    barriers: int = field(init=False, default=0, repr=False)
+    """How many `monitored_barrier` there have been."""
+    subgroups: "list[ProcessGroup]" = field(init=False, default_factory=list, repr=False)
+    """Of the default group: those made by `new_group` that this rank is in; their communicators are ours."""
+    made: dict[tuple[int, ...], int] = field(init=False, default_factory=dict, repr=False)
+    """Of the default group: how many groups of these ranks there have been."""
+    last_without: tuple[int, ...] = field(init=False, default=(), repr=False)
+    """Of the default group: the ranks of the last group that was made without this one."""
 
     def __post_init__(self) -> None:
         self.rank = Rank(self.rank)
@@ -276,22 +284,18 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
     if leaving is not _default:
         leaving.close()
         leaving.forget_channels()
-        if leaving in subgroups:
-            subgroups.remove(leaving)
+        if _default is not None and leaving in _default.subgroups:
+            _default.subgroups.remove(leaving)
         return
-    for closing in (*subgroups, leaving):
+    for closing in (*leaving.subgroups, leaving):
         closing.close()
     _default = None
     provide("engine.data.worker.first", None)
     watchdog.leave()  # with what this rank contributed, for those that are still at the end of the last calls
-    for closed in (*subgroups, leaving):
+    for closed in (*leaving.subgroups, leaving):
         closed.forget_channels()
-    subgroups.clear()
+    leaving.subgroups.clear()
     bootstrap.forget_world()
-
-
-subgroups: list[ProcessGroup] = []
-"""Those made by `new_group` that this rank is in; their communicators are ours."""
 
 
 def resolve(group: ProcessGroup | None) -> ProcessGroup:
@@ -356,19 +360,10 @@ def get_group_rank(group: ProcessGroup | None, global_rank: int) -> int:
 
     `NON_GROUP_MEMBER` stands for the last group that was made without this rank, as in PyTorch.
     """
-    ranks = _last_without if group is NON_GROUP_MEMBER else resolve(group).ranks
+    ranks = resolve(None).last_without if group is NON_GROUP_MEMBER else resolve(group).ranks
     if global_rank not in ranks:
         raise ValueError(f"Global rank {global_rank} is not part of group {list(ranks)}")
     return ranks.index(global_rank)
-
-
-_last_without: tuple[int, ...] = ()
-
-
-def note_group_without(ranks: tuple[int, ...]) -> None:
-    """A group of these ranks was made, without this one."""
-    global _last_without
-    _last_without = ranks
 
 
 def get_backend(group: ProcessGroup | None = None) -> str:

@@ -9,16 +9,12 @@ from ddp.execution.work import run
 from ddp.groups.group import (
     NON_GROUP_MEMBER,
     ProcessGroup,
-    note_group_without,
     resolve,
     seconds_of,
-    subgroups,
 )
 from ddp.watching.progress import Meeting, channels
 from ddp.world.backends import check_backend
 from ddp.world.bootstrap import default_world
-
-_made: dict[tuple[int, ...], int] = {}  # how many groups of these ranks there have been
 
 
 class _GroupMember(type):
@@ -72,9 +68,9 @@ def new_group(
     seconds = seconds_of("new_group", timeout, world.timeout)
     if not use_local_synchronization:
         run(world, Call("new_group", (("ranks", numbers),)))
-    count = _made[numbers] = _made.get(numbers, 0) + 1
+    count = world.made[numbers] = world.made.get(numbers, 0) + 1
     if world.rank not in numbers:
-        note_group_without(numbers)
+        world.last_without = numbers
         return NON_GROUP_MEMBER
     comm = None
     if world.comm is not None:
@@ -87,7 +83,7 @@ def new_group(
         everybody.Free()
     name = f"group {count} of ranks {list(numbers)}" + (f" ({group_desc})" if group_desc else "")
     made = ProcessGroup(numbers.index(world.rank), numbers, comm, world.transport_name, timeout=seconds, name=name)
-    subgroups.append(made)
+    world.subgroups.append(made)
     return made
 
 

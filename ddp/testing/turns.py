@@ -17,22 +17,20 @@ from ddp.collectives import attendance
 from ddp.execution import leaving, work
 from ddp.execution.calls import calling_line
 from ddp.gradients import listening
-from ddp.groups import group, subgroups
+from ddp.groups import group
 from ddp.watching import progress
 from ddp.world import bootstrap
 from ddp.world.ranks import name_ranks
 from engine.random import default_generator
 
 # Of a rank: variables that are assigned, and dictionaries and lists that are changed in place.
-_VARIABLES: list[tuple[Any, str]] = [(bootstrap, "_world"), (group, "_default"), (group, "_last_without")]
+_VARIABLES: list[tuple[Any, str]] = [(bootstrap, "_world"), (group, "_default")]
 _DICTIONARIES: list[dict[Any, Any]] = [
     progress.channels,
-    subgroups._made,
     work._busy,
-    attendance._barriers,
     vars(default_generator),
 ]
-_LISTS: list[list[Any]] = [group.subgroups, listening._running, attendance._on_their_way, leaving._left]
+_LISTS: list[list[Any]] = [listening._running, attendance._on_their_way, leaving._left]
 
 
 class Ended(BaseException):
@@ -52,7 +50,7 @@ class State:
     def fresh(generator: dict[str, Any]) -> "State":
         """That of a rank at its beginning, with this random generator."""
         state = State()
-        state.variables = [None, None, ()]
+        state.variables = [None, None]
         state.dictionaries = [{} for _ in _DICTIONARIES]
         state.dictionaries[-1] = copy.deepcopy(generator)
         state.lists = [[] for _ in _LISTS]
