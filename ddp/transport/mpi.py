@@ -90,7 +90,7 @@ class MpiBuffer:
         begin = round_up(8 * header, CACHE_LINE)
         self.ahead = aligned_zeros(begin + whole * count * dtype.itemsize, np.uint8)  # header, and a small array
         self.everyones = aligned_zeros(size * self.ahead.size, np.uint8)
-        rows = self.everyones.reshape(size, -1)
+        rows = self.everyones.reshape(size, self.ahead.size)
         self.header = self.ahead[: 8 * header].view(np.float64)
         self.headers = rows[:, : 8 * header].view(np.float64)
         array = self.ahead[begin:].view(dtype) if whole else aligned_zeros(count, dtype)

@@ -205,7 +205,8 @@ class SharedTransport:
     ) -> SharedBuffer:
         accumulator_dtype(dtype)
         order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
-        small = shards is None and self.size * (8 * header + count * np.dtype(dtype).itemsize) <= _SMALL_BYTES
+        together = self.size * (8 * header + count * np.dtype(dtype).itemsize)
+        small = shards is None and 0 < together <= _SMALL_BYTES
         buffer = SharedBuffer(self._node, count, np.dtype(dtype), header, out_of_place, order, 0, small)
         if small:
             return buffer
@@ -219,8 +220,6 @@ class SharedTransport:
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         if self._closed:
             raise closed(self.name)
-        if self._stopped:
-            raise stopped(self.name, self._stopped)
         if buffer.stage != _IDLE:
             raise RuntimeError(f"transport {self.name}: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
@@ -236,6 +235,8 @@ class SharedTransport:
         self._in_flight.append(buffer)
         if not buffer.places:  # of a small one the others have just begun, too, and nobody waits for more of this rank
             self.poll()
+        elif self._stopped:
+            raise stopped(self.name, self._stopped)
 
     def poll(self) -> None:
         if self._stopped:
@@ -288,12 +289,13 @@ class SharedTransport:
             if not _reached(buffer, buffer.filled):
                 return
             self._fence()
-            if buffer.places:
-                self._sum_small(buffer)
-                return
             buffer.stage = _SUMMING
         if buffer.stage == _SUMMING:
             if not self._sum(buffer):
+                return
+            if buffer.places:
+                buffer.stage = _DONE
+                self._in_flight.remove(buffer)
                 return
             self._fence()
             buffer.summed[self._local][0] = buffer.round
@@ -306,25 +308,17 @@ class SharedTransport:
             buffer.stage = _DONE
             self._in_flight.remove(buffer)
 
-    def _sum_small(self, buffer: Any) -> None:
-        headers, summation = buffer.summations[buffer.round & 1]
-        if buffer.header.size:
-            sum_headers(headers, out=buffer.header)
+    def _sum(self, buffer: Any) -> bool:
+        """This rank's part; whether it is complete, so that `summed` can be set."""
+        headers, summation, total = buffer.headers, buffer.summation, buffer.total
+        if buffer.places:
+            (headers, summation), total = buffer.summations[buffer.round & 1], buffer.header
+        if total.size and (buffer.places or self._local == 0):
+            sum_headers(headers, out=total)
         if buffer.divisor is None:
             summation.average(weights(headers))
         else:
             summation.run(buffer.divisor)
-        buffer.stage = _DONE
-        self._in_flight.remove(buffer)
-
-    def _sum(self, buffer: Any) -> bool:
-        """This rank's part; whether it is complete, so that `summed` can be set."""
-        if self._local == 0 and buffer.total.size:
-            sum_headers(buffer.headers, out=buffer.total)
-        if buffer.divisor is None:
-            buffer.summation.average(weights(buffer.headers))
-        else:
-            buffer.summation.run(buffer.divisor)
         return True
 
 
