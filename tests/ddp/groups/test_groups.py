@@ -120,7 +120,7 @@ def test_subgroups_of_groups_that_divide_the_ranks(group) -> None:
 @SEVERAL
 def test_a_group_one_is_not_in_may_be_cleaned_up_and_asked_about(group, ranks: int) -> None:
     """PyTorch's test_gloo_rank_membership."""
-    before = list(ddp.groups.group.subgroups)
+    before = list(group.subgroups)
     some = ddp.new_group([1])
     assert ddp.get_group_rank(some, 1) == 0
     with pytest.raises(ValueError, match=r"Global rank 0 is not part of group \[1\]"):
@@ -128,7 +128,7 @@ def test_a_group_one_is_not_in_may_be_cleaned_up_and_asked_about(group, ranks: i
     _, made = ddp.new_subgroups_by_enumeration([[rank] for rank in range(ranks)])
     for one in (some, *made):
         ddp.destroy_process_group(one)
-    assert ddp.groups.group.subgroups == before
+    assert group.subgroups == before
 
 
 @EVERYWHERE
