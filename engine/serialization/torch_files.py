@@ -253,7 +253,7 @@ class _Unpickler(RestrictedUnpickler):
 
     dispatch = RestrictedUnpickler.dispatch | {
         opcode[0]: pickle._Unpickler.dispatch[opcode[0]]
-        for opcode in (pickle.GLOBAL, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BYTEARRAY8)
+        for opcode in (pickle.GLOBAL, pickle.BINPUT, pickle.LONG_BINPUT)
     }
 
 

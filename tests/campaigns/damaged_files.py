@@ -289,6 +289,7 @@ def crafted_torch_pickles() -> Iterator[tuple[str, bytes]]:
         "an array of bytes of any length",
         head + name("builtins", "bytearray") + b"\x8a\x05\x00\x00\x00\x00\x10\x85R.",
     )
+    yield "bytes of a length that is not there", head + b"\x96" + (1 << 40).to_bytes(8, "little") + b"x."
     yield "a sparse tensor", head + name("torch._utils", "_rebuild_sparse_tensor") + b"."
 
 
