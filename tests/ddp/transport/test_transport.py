@@ -272,9 +272,10 @@ def test_chunks_of_more_elements_than_an_mpi_count_holds(comm) -> None:
     from ddp.transport.mpi import MpiBuffer
 
     for count, dtype in ((2**31 + 100, np.uint8), (2**29 + 7, np.float64)):
-        array = np.zeros(count, dtype)
+        buffer = MpiBuffer(count, np.dtype(dtype), 0, False, rank_order(4), 3)
+        array = buffer.array
         at = 0
-        for chunk in MpiBuffer(array, array, 0, rank_order(4), 3).chunks:
+        for chunk in buffer.chunks:
             (counts, places), (received, rooms) = chunk.slices, chunk.receive
             assert chunk.result.ctypes.data - array.ctypes.data == at
             assert places == [0, *np.cumsum(counts)[:-1]]
