@@ -52,12 +52,16 @@ def chain_seconds(nbytes: int, nodes: int, owners: int, link: Link, software: So
 
 
 def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software) -> float:
-    """Of the mpi transport with a rank on each node: all send slices to all, add them up, and send the sums to all."""
+    """Of the mpi transport with a rank on each node: all send slices to all, add them up, and send the sums to all. A
+    small array goes whole to all, in one step.
+    """
+    step = software.message + link.latency + (ranks - 2) * software.peer
+    if nbytes <= mpi.WHOLE_BYTES:
+        return step + nbytes * (ranks - 1) / link.bandwidth
     chunk = min(mpi.CHUNK_BYTES, nbytes)
     share = 2 * (ranks - 1) / ranks  # of a chunk's bytes that a rank sends, and receives
     travel = chunk * share / link.bandwidth
     work = chunk * share * software.byte  # measured with two ranks, where the share is 1
-    peers = 2 * (ranks - 2) * software.peer
-    first = software.message + 2 * link.latency + peers + max(travel, work)
-    each = max(travel, work + peers, first / mpi.DEPTH)
+    first = 2 * step + max(travel, work)
+    each = max(travel, work + 2 * (ranks - 2) * software.peer, first / mpi.DEPTH)
     return first + (math.ceil(nbytes / chunk) - 1) * each

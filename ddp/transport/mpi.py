@@ -42,7 +42,7 @@ from ddp.transport.headers import weights
 from ddp.transport.summing import Order, Shards, Summation, check_divisor, rank_order, sum_headers, tree_order
 
 CHUNK_BYTES = 1 << 20
-_WHOLE_BYTES = 1 << 13  # of a small array
+WHOLE_BYTES = 1 << 13  # of a small array
 DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
 
 
@@ -86,7 +86,7 @@ class MpiBuffer:
     ) -> None:
         size = len(order.parts)
         self.order = order
-        whole = order.shards is None and count * dtype.itemsize <= _WHOLE_BYTES
+        whole = order.shards is None and count * dtype.itemsize <= WHOLE_BYTES
         begin = round_up(8 * header, CACHE_LINE)
         self.ahead = aligned_zeros(begin + whole * count * dtype.itemsize, np.uint8)  # header, and a small array
         self.everyones = aligned_zeros(size * self.ahead.size, np.uint8)

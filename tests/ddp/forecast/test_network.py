@@ -47,5 +47,10 @@ def test_the_exchange_sends_the_least_that_a_sum_can() -> None:
     for ranks in (2, 4, 100):
         least = 2 * (ranks - 1) / ranks * nbytes / 1e9
         assert exchange_seconds(nbytes, ranks, Link(1e9, 0.0), NO_WORK) == pytest.approx(least, rel=2e-3)
-    assert exchange_seconds(8, 2, Link(math.inf, 1e-3), NO_WORK) == pytest.approx(2e-3)
-    assert exchange_seconds(8, 12, Link(math.inf, 0.0), Software(0.0, 0.0, 1e-6)) == pytest.approx(2e-5)
+    assert exchange_seconds(10**5, 2, Link(math.inf, 1e-3), NO_WORK) == pytest.approx(2e-3)
+    assert exchange_seconds(10**5, 12, Link(math.inf, 0.0), Software(0.0, 0.0, 1e-6)) == pytest.approx(2e-5)
+
+
+def test_a_small_array_goes_whole_to_all() -> None:
+    assert exchange_seconds(1000, 5, Link(1e6, 1e-3), NO_WORK) == pytest.approx(1e-3 + 4e-3)
+    assert exchange_seconds(1000, 12, Link(math.inf, 0.0), Software(1e-4, 0.0, 1e-6)) == pytest.approx(1.1e-4)
