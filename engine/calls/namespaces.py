@@ -12,14 +12,16 @@ if TYPE_CHECKING:
 
 
 OPERATORS: dict[str, "Operator"] = {}  # all there are, by name; `engine.calls.dispatch.define` adds them
-COMPOSITES: dict[str, Callable[..., Any]] = {}
+COMPOSITES: dict[str, Callable[..., Any] | None] = {}
 """What derivative rules call besides kernels of operators, on arrays: `function(xp, *arrays)`; see `composite`."""
 _ON_TENSORS: dict[str, Callable[..., Any]] = {}
 
 
-def composite(name: str, on_arrays: Callable[..., Any], on_tensors: Callable[..., Any] | None = None) -> None:
-    """Adds `nd.name`: `on_arrays(xp, *arrays)`, and `on_tensors(*tensors)`, by default the function of that name in
-    `engine.ops`.
+def composite(
+    name: str, on_arrays: Callable[..., Any] | None = None, on_tensors: Callable[..., Any] | None = None
+) -> None:
+    """Adds `nd.name`: `on_arrays(xp, *arrays)`, by default the function of that name in NumPy and CuPy, and
+    `on_tensors(*tensors)`, by default the one in `engine.ops`.
     """
     COMPOSITES[name] = on_arrays
     if on_tensors is not None:
@@ -46,7 +48,8 @@ class RawNamespace:
         operator = OPERATORS.get(name)
         function: Callable[..., Any]
         if name in COMPOSITES:
-            function = partial(COMPOSITES[name], self.xp)
+            on_arrays = COMPOSITES[name]
+            function = getattr(self.xp, name) if on_arrays is None else partial(on_arrays, self.xp)
             setattr(self, name, function)
             return function
         if operator is None:

@@ -1,17 +1,17 @@
-"""What derivative rules say in the same words of arrays and of Tensors, as `nd.real(x)`, though NumPy has another name
-for it or takes the arguments in another order.
+"""What derivative rules say in the same words of arrays and of Tensors, as `nd.real(x)`, and what is no operator: NumPy
+has the same, or another name for it, or takes the arguments in another order.
 """
 
 from engine.calls.namespaces import composite, kernel_of
 from engine.ops.creation.factories import eye
 
-composite("zeros_like", lambda xp, x: xp.zeros_like(x))
+composite("broadcast_to")
+composite("imag")
+composite("stack")
+composite("zeros_like")
 composite("real", lambda xp, x: xp.real(x), lambda x: x.real if x.is_complex() else x)
-composite("imag", lambda xp, x: xp.imag(x))
 composite("movedim", lambda xp, x, source, destination: xp.moveaxis(x, source, destination))
-composite("stack", lambda xp, parts, dim: xp.stack(parts, dim))
 composite("unsqueeze", lambda xp, x, dim: xp.expand_dims(x, dim))
-composite("broadcast_to", lambda xp, x, shape: xp.broadcast_to(x, shape))
 composite("reshape", lambda xp, x, shape: x.reshape(shape))
 composite("turned", lambda xp, x: x.swapaxes(-1, -2), lambda x: x.transpose(-1, -2))
 composite("gather", lambda xp, x, dim, index: kernel_of("gather", xp)(x, index, dim))
