@@ -123,8 +123,8 @@ def test_under_ddprun(tmp_path: Path) -> None:
     assert sorted(ended.stdout.split()) == ["0:1.0", "1:1.0"]
 
 
+@pytest.mark.full
 def test_einops() -> None:
-    pytest.importorskip("einops", reason="einops is not installed")
     run("""
 import engine.torch, torch
 from einops import rearrange, reduce, repeat
