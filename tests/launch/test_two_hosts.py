@@ -148,7 +148,7 @@ print(digest, *(os.environ[name] for name in names))
     lines = []
     for options in ((), ("-H", "localhost:4")):
         process = start(training, options) if options else start(training)
-        out, err = process.communicate(timeout=4 * LIMIT)  # with a new cache, kernels are compiled first
+        out, err = process.communicate(timeout=10 * LIMIT)  # kernels of a new cache, beside other ranks
         assert process.returncode == 0, err
         lines.append(sorted(line.split(maxsplit=1) for line in out.splitlines()))
     (two, places), (one, alone) = (
