@@ -28,7 +28,9 @@ LEFT_OUT = {
     "kills in every order": ("launch/test_orphans.py", "launch/testing/test_faults.py"),
     "stops at start and end": ("ddp/watching/test_faults_start_and_end.py",),
     "the benchmark's script": ("examples/test_benchmark.py",),
-    "every operator captured": ("engine/capture/test_operators.py",),
+    "every operator captured, every reason not to": (
+        *("engine/capture/test_operators.py", "engine/capture/test_fallback.py"),
+    ),
     "random cases at length": ("ddp/gradients/test_reducer_random.py", "ddp/training/test_uneven_random.py"),
 }
 """Folders and files of tests/, by reason. They are not even imported."""

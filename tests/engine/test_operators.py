@@ -115,6 +115,7 @@ def test_undefined_derivatives_are_refused_in_backward(name: str) -> None:
         getattr(engine, name)(x, engine.tensor(2.0)).sum().backward()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in NAMES if name in SAMPLES])
 def test_operator(name: str) -> None:
     for number, sample in enumerate(SAMPLES[name]):

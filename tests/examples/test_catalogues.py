@@ -14,11 +14,12 @@ import engine.optim
 from tests.examples.running import ROOT, command, run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "ranks", "lines"),
     [
         ("autograd.py", 1, 8),
-        pytest.param("collectives.py", 1, 7, marks=pytest.mark.full),
+        ("collectives.py", 1, 7),
         ("collectives.py", 3, 7),
         ("data.py", 1, 4),
         ("layers.py", 1, 150),
@@ -83,6 +84,7 @@ def test_every_collective_is_shown() -> None:
     assert left_out("collectives.py", {name for name in names if not name.startswith("_")}) == set()
 
 
+@pytest.mark.full
 def test_data_parallel_training() -> None:
     """ZeRO and an optimizer within backward change no bit of what plain training gives."""
     done = run(command(3, "examples/data_parallel.py"))

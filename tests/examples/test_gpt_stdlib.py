@@ -33,6 +33,7 @@ def leaves(value: Any) -> Any:
     return value
 
 
+@pytest.mark.full
 def test_it_learns_and_speaks(tmp_path: Path) -> None:
     done = run(tiny(2, tmp_path, "--steps", 100, "--save-every", 50))
     last = summary(done)

@@ -30,6 +30,7 @@ def test_every_transport_and_mpis_own_sum_are_measured_both_ways() -> None:
         assert line["algbw_GBps"] == pytest.approx(line["bytes"] / line["seconds"] / 1e9, abs=1e-4)
 
 
+@pytest.mark.full
 def test_the_table_and_the_choice() -> None:
     result = run_job(PROGRAM, 3, timeout=120, args=["--transport", "shared", "--max-bytes", "4K"])
     assert result.returncode == 0, result.stderr

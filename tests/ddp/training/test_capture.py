@@ -64,7 +64,7 @@ def same(first: engine.Tensor, second: engine.Tensor) -> bool:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3])
-@pytest.mark.parametrize("as_view", [True, False])
+@pytest.mark.parametrize("as_view", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("make", [ordinary, accumulating])
 def test_equal_to_eager(group: ddp.ProcessGroup, make: Callable[..., Step], as_view: bool) -> None:
     """Losses, gradients with their strides, parameters, batch norm statistics."""

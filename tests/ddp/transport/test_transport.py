@@ -14,6 +14,12 @@ from ddp.transport.counting import CountingTransport
 from ddp.transport.summing import carried, rank_order
 from tests.ddp.sums import DTYPES, check_misuse, integers
 
+QUICK = ("float32", "bfloat16", "int64")  # the other dtypes go through the same code
+FLOATING = [
+    *(np.float32, ml_dtypes.bfloat16),
+    *(pytest.param(dtype, marks=pytest.mark.full) for dtype in (np.float64, np.complex64, np.float16)),
+]
+
 
 def names_for(ranks: int) -> list[str]:
     """The transports that serve so many ranks."""
@@ -43,7 +49,10 @@ def reduce_once(transport: Transport, buffer: Any, addend: np.ndarray, divisor: 
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES.keys())
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(dtype, id=name, marks=() if name in QUICK else pytest.mark.full) for name, dtype in DTYPES.items()],
+)
 def test_sums_are_exact_in_every_dtype(transports, comm, dtype: np.dtype) -> None:
     for count in (0, 1, 3, 16, 17, 1000, 40_001):
         expected = sum(integers(rank, count, np.int64) for rank in range(comm.size))
@@ -58,7 +67,7 @@ def test_sums_are_exact_in_every_dtype(transports, comm, dtype: np.dtype) -> Non
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", FLOATING)
 def test_bits_are_those_of_rank_order_and_one_division(transports, comm, dtype: Any) -> None:
     count = 600_003  # several blocks, several chunks of a message, slices of unequal length
     addends = [np.random.default_rng(rank).standard_normal(count).astype(dtype) for rank in range(comm.size)]
@@ -128,7 +137,7 @@ def test_header_is_summed_and_not_divided(transports, comm) -> None:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64])
+@pytest.mark.parametrize("dtype", FLOATING)
 def test_weights_travel_in_the_header(transports, comm, dtype: Any) -> None:
     """A weighted mean: rank r's array counts header[0] times; equal weights are a plain mean to the last bit."""
     count = 40_003

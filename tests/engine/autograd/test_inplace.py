@@ -110,6 +110,7 @@ WRITES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", ["row-major", "column-major"])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("view", VIEWS)

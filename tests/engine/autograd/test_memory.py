@@ -93,6 +93,7 @@ def step_error(x, w):
 STEPS = [value for name, value in list(globals().items()) if name.startswith("step_")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__.removeprefix("step_"))
 def test_no_cycles_keep_graphs_alive(step):
     x, w = engine.ones(4, 3), engine.ones(5, 3, requires_grad=True)

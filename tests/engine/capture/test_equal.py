@@ -162,6 +162,7 @@ def test_language_model_with_dropout_and_tied_weight() -> None:
     compare(build, batch)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent(kind: Callable[..., nn.Module]) -> None:
     class Model(nn.Module):
@@ -183,6 +184,7 @@ def all_optimizers() -> list[str]:
     return [name for name in optim.__all__ if isinstance(getattr(optim, name), type)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", all_optimizers())
 def test_optimizer(name: str) -> None:
     """Every optimizer whose step() needs no closure."""
