@@ -141,13 +141,29 @@ def _take_gpu(environ: MutableMapping[str, str]) -> None:
 
 
 def _exit_code(request: SystemExit) -> int:
-    """The exit status that Python gives to `sys.exit(...)`; a message is printed, as Python does."""
+    """The exit status that Python gives to `sys.exit(...)`; a message is printed, as Python does, for a number the line
+    that asked for it: ranks are many, and Python would leave the search to its user.
+    """
     if request.code is None:
         return 0
-    if isinstance(request.code, int):
-        return request.code & 0xFF
-    _write(f"{_prefix()}{request.code}\n")
-    return 1
+    if not isinstance(request.code, int):
+        _write(f"{_prefix()}{request.code}\n")
+        return 1
+    if request.code & 0xFF:
+        _write(f"{_prefix()}sys.exit({request.code}){_place(request)}\n")
+    return request.code & 0xFF
+
+
+def _place(error: BaseException) -> str:
+    """Where an exception left the user's own files: not those of Python itself and of what is installed."""
+    place = ""
+    trace = _user_part(error.__traceback__)
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if os.path.exists(path) and not path.startswith((os.path.dirname(os.__file__), sys.prefix)):
+            place = f" in {path}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
 
 
 def _in_short(error: BaseException) -> str:

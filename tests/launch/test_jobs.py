@@ -121,7 +121,7 @@ def test_an_exception_in_a_ddp_script_is_reported_once(run: Callable, script: Ca
 @pytest.mark.parametrize(
     ("request_", "code", "words"),
     [
-        ("sys.exit(3)", 3, ""),
+        ("sys.exit(3)", 3, "[rank 1] sys.exit(3) in train.py, line 3\n"),
         ("sys.exit('no data')", 1, "[rank 1] no data\n"),
         ("raise KeyboardInterrupt", 130, "[rank 1] KeyboardInterrupt\n"),
     ],
