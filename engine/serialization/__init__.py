@@ -4,7 +4,8 @@
     objects.py     whole objects: a pickle beside the tensors, which restricted.py reads: it builds what was
                    allowed and nothing else
     container.py   the safetensors file: a header with checksums, then the tensors, one after another
-    torch_files.py what torch.save writes, and torch_archive.py its zip file
+    torch_files.py reads what torch.save writes, torch_writing.py writes it, torch_names.py has the names in it, and
+                   torch_archive.py is its zip file
     files.py       from a path to a file that is complete or not there at all
 
 A flat dict of tensors (a state_dict) becomes a plain safetensors file, readable by PyTorch and others; files of theirs
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from engine.serialization import container, files, objects, structure, torch_files
+from engine.serialization import container, files, objects, structure, torch_files, torch_writing
 from engine.serialization.objects import add_safe_globals as add_safe_globals
 from engine.serialization.objects import clear_safe_globals as clear_safe_globals
 from engine.serialization.objects import get_safe_globals as get_safe_globals
@@ -50,9 +51,9 @@ def save(
     if format == "torch":
         if isinstance(f, str | os.PathLike):
             with files.replacing(f) as file:
-                torch_files.write(file, obj)
+                torch_writing.write(file, obj)
         else:
-            torch_files.write(f, obj)
+            torch_writing.write(f, obj)
         return
     tensors: dict[str, Tensor] = {}
     try:
