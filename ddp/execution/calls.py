@@ -19,7 +19,9 @@ from ddp.execution.layouts import TensorLayout, find_difference
 from ddp.world.ranks import name_ranks
 from engine.errors.callers import INTERNAL
 
-_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+NOT_THE_USERS = [os.path.dirname(os.path.dirname(__file__)) + os.sep]
+"""How the file names of frames begin between the user's call and this package; `ddp.torch_backend` adds PyTorch's."""
+
 MODULUS = 1 << 64
 
 
@@ -117,6 +119,6 @@ def _places(accounts: Sequence[Account]) -> str:
 def calling_line(frame: FrameType | None = None) -> str:
     """Where the user's code has called this package, as "file:line"."""
     frame = frame or sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_HERE, *INTERNAL)):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((*NOT_THE_USERS, *INTERNAL)):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -17,7 +17,7 @@ _SOURCES = {
     "LOCAL_WORLD_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"),
 }
 # Nobody listens there: MPI's ranks find each other by themselves.
-_PORT = "29500"
+PORT = "29500"
 
 
 def set_from_launcher(environment: MutableMapping[str, str]) -> None:
@@ -44,7 +44,7 @@ def set_from_world(environment: MutableMapping[str, str], world: World) -> None:
     if world.comm is not None and world.local_size != world.size:  # several hosts; so says every rank, or none
         address = world.comm.bcast(gethostname(), root=0)
     environment.setdefault("MASTER_ADDR", address)
-    environment.setdefault("MASTER_PORT", _PORT)
+    environment.setdefault("MASTER_PORT", PORT)
 
 
 def _known(environment: Mapping[str, str], name: str) -> str:

@@ -32,11 +32,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-EXPECTED = Path(__file__).with_suffix(".json")
 SOURCE = "torch/testing/_internal/distributed/distributed_test.py"
 LEFT_OUT = ("cuda", "nccl", "profil", "_gpu")
 RANKS = 2
-_LIMIT = 120.0  # seconds for a test
+LIMIT = 120.0  # seconds for a test
 _TESTS = "ALLSTRIDE_TESTS"  # environment variable: which a job is to run
 
 # --- import torch -----------------------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ def _debug_levels(levels: list[str]) -> Callable[[Any], Any]:
     return decorate
 
 
-def _world_size_over(least: int) -> Callable[[Any], Any]:
+def world_size_over(least: int) -> Callable[[Any], Any]:
     return unittest.skipIf(least > RANKS, f"needs more than {RANKS} ranks")
 
 
@@ -206,7 +205,7 @@ def _infrastructure() -> None:
         DistTestCases=cases,
         captured_output=_captured,
         init_multigpu_helper=lambda size, backend: {rank: [rank] for rank in range(size)},
-        skip_if_small_worldsize=_world_size_over(3),
+        skip_if_small_worldsize=world_size_over(3),
         with_dist_debug_levels=_debug_levels,
         with_nccl_blocking_wait=lambda function: function,
         TEST_SKIPS={},
@@ -230,13 +229,13 @@ def _infrastructure() -> None:
     engine.autograd.DeviceType = _Absent("torch.autograd.DeviceType")
     engine.autograd.profiler = types.SimpleNamespace(profile=_no_profile)
     for kind in (engine.Tensor, engine.nn.Module):
-        kind.to = _kept_in_host_memory(kind.to)
+        kind.to = kept_in_host_memory(kind.to)
     for name, answer in (("set_device", None), ("synchronize", None), ("device_count", RANKS), ("current_device", 0)):
         setattr(engine.cuda, name, lambda *_, answer=answer: answer)
     engine.cuda.manual_seed = engine.manual_seed
 
 
-def _kept_in_host_memory(to: Any) -> Any:
+def kept_in_host_memory(to: Any) -> Any:
     def moved(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if arguments and (type(arguments[0]) is int or str(arguments[0]).startswith("cuda")):
             arguments = arguments[1:]
@@ -260,7 +259,7 @@ def _fill_in(tree: ast.Module) -> None:
                     setattr(module, alias.name, getattr(_Absent(node.module or ""), alias.name))
 
 
-class _InHostMemory(ast.NodeTransformer):
+class InHostMemory(ast.NodeTransformer):
     """`x.cuda(...)` is x, and nobody is told of devices."""
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -277,7 +276,7 @@ def load_tests(site_packages: Path) -> type:
     _infrastructure()
     path = site_packages / SOURCE
     _fill_in(ast.parse(path.read_text()))
-    tree = ast.fix_missing_locations(_InHostMemory().visit(ast.parse(path.read_text())))
+    tree = ast.fix_missing_locations(InHostMemory().visit(ast.parse(path.read_text())))
     module = types.ModuleType("distributed_test")
     module.__file__ = str(path)
     sys.modules["distributed_test"] = module
@@ -294,20 +293,28 @@ def load_tests(site_packages: Path) -> type:
 
 def run_rank(site_packages: Path, names: list[str], results: Path) -> None:
     """Runs tests until one fails, and writes a line for each."""
-    import faulthandler
-
     suite = load_tests(site_packages)
     import ddp
 
+    run_tests(suite, names, results, lambda: ddp.init_process_group("gloo", timeout=timedelta(seconds=LIMIT / 2)), ddp)
+
+
+def run_tests(suite: type, names: list[str], results: Path, init: Callable[[], None], distributed: Any) -> None:
+    """The same, of a class of tests. init: enters the world; distributed: torch.distributed, or what answers for it."""
+    import faulthandler
+
     for name in names:
-        faulthandler.dump_traceback_later(_LIMIT, exit=True)
-        ddp.init_process_group("gloo", timeout=timedelta(seconds=_LIMIT / 2))
-        rank = ddp.get_rank()
+        faulthandler.dump_traceback_later(LIMIT, exit=True)
+        init()
+        rank = distributed.get_rank()
         case = suite(name)
         case.rank = int(rank)
         outcome, text = "passed", ""
+        function = getattr(case, name)
         try:
-            getattr(case, name)()
+            if getattr(function, "__unittest_skip__", False):  # what unittest's own runner looks at
+                raise unittest.SkipTest(function.__unittest_skip_why__)
+            function()
         except unittest.SkipTest as why:
             outcome, text = "skipped", str(why)
         except BaseException as error:  # noqa: BLE001 - whatever a test ends in is its outcome
@@ -320,8 +327,8 @@ def run_rank(site_packages: Path, names: list[str], results: Path) -> None:
             time.sleep(1.0)  # the other rank's own line, if it comes to that
             os._exit(3)
         case._barrier(wait_for=RANKS, timeout=60)
-        if ddp.is_initialized():
-            ddp.destroy_process_group()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
     faulthandler.cancel_dump_traceback_later()
 
 
@@ -342,17 +349,19 @@ def test_names(site_packages: Path, words: list[str]) -> list[str]:
     return [name for name in found if not words or any(word in name for word in words)]
 
 
-def run_job(site_packages: Path, names: list[str], log: Path) -> dict[str, tuple[str, str]]:
-    """One job: the outcome of its tests, up to and with the first that did not pass."""
+def run_job(
+    site_packages: Path, names: list[str], log: Path, script: str = __file__, backend: str = "gloo"
+) -> dict[str, tuple[str, str]]:
+    """One job of `script`: the outcome of its tests, up to and with the first that did not pass."""
     from tests.mpi_job import end_process, mpirun_command, start_process
 
     with tempfile.TemporaryDirectory(prefix="allstride-suite-") as folder:
         for inside in ("barrier", "test_dir", "init_dir"):
             Path(folder, inside).mkdir()
         results = Path(folder, "results")
-        command = [*mpirun_command(RANKS), sys.executable, __file__, str(site_packages), "--rank", str(results)]
+        command = [*mpirun_command(RANKS), sys.executable, script, str(site_packages), "--rank", str(results)]
         environment = {
-            "BACKEND": "gloo",
+            "BACKEND": backend,
             "WORLD_SIZE": str(RANKS),
             "TEMP_DIR": folder,
             "INIT_METHOD": f"file://{folder}/init",
@@ -381,9 +390,14 @@ def run_job(site_packages: Path, names: list[str], log: Path) -> dict[str, tuple
     return outcomes
 
 
-def main() -> int:
-    """Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(
+    description: str | None = __doc__,
+    script: str = __file__,
+    backend: str = "gloo",
+    rank: Callable[[Path, list[str], Path], None] = run_rank,
+) -> int:
+    """Returns the exit code. rank: what each rank of a job of `script` does; what it may fail lies beside `script`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("site_packages", type=Path)
     parser.add_argument("-k", dest="words", action="append", default=[])
     parser.add_argument("--log", type=Path, default=Path(os.devnull))
@@ -391,19 +405,20 @@ def main() -> int:
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if options.rank is not None:
-        run_rank(options.site_packages, os.environ[_TESTS].split(), options.rank)
+        rank(options.site_packages, os.environ[_TESTS].split(), options.rank)
         return 0
     names = test_names(options.site_packages, options.words)
     outcomes: dict[str, tuple[str, str]] = {}
     while left := [name for name in names if name not in outcomes]:
-        outcomes |= run_job(options.site_packages, left, options.log)
+        outcomes |= run_job(options.site_packages, left, options.log, script, backend)
         print(f"{len(outcomes)} of {len(names)} tests", file=sys.stderr, flush=True)
-    expected = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
+    list_of_known = Path(script).with_suffix(".json")
+    expected = json.loads(list_of_known.read_text()) if list_of_known.exists() else {}
     failed = {name: text for name, (outcome, text) in outcomes.items() if outcome == "failed"}
     for name, text in failed.items():
         print(f"{'expected' if name in expected else 'NEW     '} {name}: {text.splitlines()[0] if text else ''}")
     for name in sorted(expected.keys() & outcomes.keys() - failed.keys()):
-        print(f"mended   {name}: {outcomes[name][0]}; take it out of {EXPECTED.name}")
+        print(f"mended   {name}: {outcomes[name][0]}; take it out of {list_of_known.name}")
     counts = {
         kind: sum(outcome == kind for outcome, _ in outcomes.values()) for kind in ("passed", "skipped", "failed")
     }
