@@ -5,14 +5,11 @@ float16 and bfloat16 are combined in float32 and rounded once; a bool is combine
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import engine
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 
 class ReduceOp(Enum):
@@ -72,12 +69,10 @@ def check_reduction(name: str, op: Op, dtype: engine.dtype) -> None:
         raise RuntimeError(f"{name}: Cannot use ReduceOp.{op.name} with non-integral dtype {dtype}")
 
 
-def mpi_operation(op: Op, dtype: np.dtype[Any]) -> "MPI.Op":
-    """The operation with which MPI combines what `before` gives."""
-    from mpi4py import MPI
-
+def mpi_operation(op: Op, dtype: np.dtype[Any]) -> str:
+    """MPI's name of the operation that combines what `before` gives."""
     names = _MPI_NAMES_OF_BOOL if dtype == np.bool_ else _MPI_NAMES
-    return getattr(MPI, names.get(op.name, op.name))
+    return names.get(op.name, op.name)
 
 
 def before(op: Op, values: np.ndarray) -> np.ndarray:

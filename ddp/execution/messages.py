@@ -1,7 +1,7 @@
 """The messages of one collective: MPI's calls, in pieces that MPI can count.
 
 MPI counts elements in 31 bits, so arrays travel in pieces of at most `MESSAGE_BYTES`. Arrays are flat; of what is not
-combined the bytes travel, so every dtype does. Ranks are numbers in the group.
+combined the bytes travel, so every dtype does. Ranks are numbers in the group, operations have MPI's names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,25 +33,27 @@ class Messages:
         self._blocking = blocking
         self.requests: list[MPI.Request] = []
 
-    def combine(self, values: np.ndarray, operation: "MPI.Op") -> None:
+    def combine(self, values: np.ndarray, operation: str) -> None:
         """Every rank's array becomes the combination of all."""
         from mpi4py import MPI
 
         for piece in pieces(values):
-            self._call("allreduce", MPI.IN_PLACE, piece, operation)
+            self._call("allreduce", MPI.IN_PLACE, piece, getattr(MPI, operation))
 
-    def combine_at(self, values: np.ndarray, operation: "MPI.Op", root: int) -> None:
+    def combine_at(self, values: np.ndarray, operation: str, root: int) -> None:
         """The array of `root` becomes the combination of all."""
         from mpi4py import MPI
 
         for piece in pieces(values):
             sent_received = (MPI.IN_PLACE, piece) if self._comm.rank == root else (piece, None)
-            self._call("reduce", *sent_received, operation, root)
+            self._call("reduce", *sent_received, getattr(MPI, operation), root)
 
-    def combine_rows(self, rows: np.ndarray, own: np.ndarray, operation: "MPI.Op") -> None:
+    def combine_rows(self, rows: np.ndarray, own: np.ndarray, operation: str) -> None:
         """`own` of rank r becomes the combination of row r of all ranks; `rows` is (ranks, count) and is written to."""
+        from mpi4py import MPI
+
         if rows.nbytes <= MESSAGE_BYTES:
-            self._call("reduce_scatter_block", rows, own, operation)
+            self._call("reduce_scatter_block", rows, own, getattr(MPI, operation))
             return
         for root, row in enumerate(rows):
             self.combine_at(own if root == self._comm.rank else row, operation, root)

@@ -1,20 +1,22 @@
 """Work: the handle of a collective or message under way, and how a collective goes from its call to its result.
 
-First the ranks compare their calls, then bytes move, then results are written. Comparing is one small `Iallreduce`
-(`ddp.execution.calls`), posted at the call; the bytes follow when it is through. MPI makes progress only inside MPI, so
-whoever waits moves all collectives under way on, of all groups: ranks may wait in different orders. Comparisons and
-bytes have communicators of their own, on which everything is posted in the order of the calls.
+First the ranks compare their calls, then bytes move, then results are written. On one node both go through memory that
+all ranks see (`ddp.execution.in_memory`): what is compared lies beside the first bytes.
 
-Comparing costs 7 µs of each rank's time (all that a `barrier` is); an `all_reduce` of 1 KiB takes 22 µs with it (2
-ranks, one node, without the waiting). It is nonblocking because a rank may say `async_op` where another does not. Where
-none does, the bytes take MPI's blocking calls, which are faster: every rank is in its call then, so nobody waits for
-something else.
+Over MPI comparing is one small `Iallreduce` (`ddp.execution.calls`), posted at the call; the bytes follow when it is
+through. It is nonblocking because a rank may say `async_op` where another does not. Where none does, the bytes take
+MPI's blocking calls, which are faster: every rank is in its call then, so nobody waits for something else. Comparisons
+and bytes have communicators of their own, on which everything is posted in the order of the calls.
+
+Either makes progress only while somebody calls it, so whoever waits moves all collectives under way on, of all groups:
+ranks may wait in different orders.
 """
 
 import datetime
+import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,9 +25,12 @@ import engine
 from ddp.execution import calls
 from ddp.execution.calls import Account, Call
 from ddp.execution.futures import Future
+from ddp.execution.in_memory import NOTHING, MessagesInMemory
 from ddp.execution.leaving import free_settled, leave
 from ddp.execution.messages import Messages
+from ddp.transport.pausing import pause
 from ddp.watching.progress import Channel, begin_wait, end_wait
+from ddp.world.bootstrap import default_world
 from ddp.world.ranks import name_ranks
 from engine.capture.effects import unreplayable
 
@@ -33,7 +38,12 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from ddp.groups.group import ProcessGroup
+    from ddp.transport.room import Room
 
+logger = logging.getLogger("ddp")
+
+_OVER = object()
+_LOOKS_BETWEEN = 64  # at a room, before MPI is given a chance to see its own messages off
 _POLL = 50e-6  # seconds between looks where a wait has a timeout of its own
 
 
@@ -109,8 +119,15 @@ class Work:
     def _wait(self, timeout: datetime.timedelta | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
         self._advance()
+        looks = 0
         while not self._over:
-            if deadline is None:
+            room = next((lines.room for lines in _busy.values() if lines.checking and lines.room), None)
+            if deadline is None and room is not None:
+                looks += 1
+                pause(looks, room.spins)
+                if looks % _LOOKS_BETWEEN == 0:
+                    room.comm.Iprobe()
+            elif deadline is None:
                 _block_until_something_happens(self._requests)
             elif time.monotonic() > deadline:
                 raise RuntimeError(f"{self._label}: Wait timeout: it was not complete after {timeout}")
@@ -130,7 +147,7 @@ class Work:
 
 
 class Lines:
-    """The private communicators of a group, and its collectives under way.
+    """What the collectives of a group go over: a room where its ranks share memory, else MPI; and those under way.
 
     Making one is collective, so it belongs to the making of the group: by the first collective it would wait for the
     other ranks there, whatever that one's `async_op` and timeout say. It costs 0.1 ms (2 ranks, one node).
@@ -140,9 +157,10 @@ class Lines:
         assert group.comm is not None
         free_settled()
         self.group = group
-        self.checks = group.comm.Dup()
         self.bytes = group.comm.Dup()
         self.words = group.comm.Dup()
+        self.room = None if group.transport_name == "mpi" else _enter_room(self.bytes)
+        self.checks = group.comm.Dup() if self.room is None else None
         self.checking: deque[Collective] = deque()
         self.moving: list[Collective] = []
 
@@ -157,15 +175,38 @@ class Lines:
             _busy.pop(id(self), None)
 
     def requests(self) -> "list[MPI.Request]":
-        """What has to happen before `advance` can do more."""
+        """What has to happen in MPI before `advance` can do more."""
         found = [request for work in self.moving for request in work._requests]
-        return [self.checking[0].check, *found] if self.checking else found
+        first = self.checking[0].check if self.checking else None
+        return found if first is None else [first, *found]
 
     def leave(self) -> None:
         """Collective, but waits for nobody: the group's communicators are not used any more."""
         assert self.group.comm is not None
-        comms = self.words, self.checks, self.bytes, self.group.comm
+        if self.room is not None:
+            self.room.close()
+        checks = () if self.checks is None else (self.checks,)
+        comms = self.words, *checks, self.bytes, self.group.comm
         leave(comms, len(self.checking) + len(self.moving), self.group.unsettled)
+
+
+def _enter_room(comm: "MPI.Intracomm") -> "Room | None":
+    """Collective: memory of all these ranks, where they are on one node and can share some."""
+    from mpi4py import MPI
+
+    if not isinstance(comm, MPI.Intracomm):
+        return None  # ranks that are threads, of `ddp.testing`
+    from ddp.transport.nodes import count_nodes
+    from ddp.transport.room import Room
+
+    world = default_world()
+    if world.local_size < world.size and count_nodes(comm) > 1:
+        return None
+    try:
+        return Room(comm)
+    except RuntimeError as error:
+        logger.warning("collectives go through MPI: %s", error)
+        return None
 
 
 _busy: dict[int, Lines] = {}  # by id, those with something under way
@@ -192,26 +233,68 @@ class Collective(Work):
         self._finish = finish
         self._place = calls.calling_line() if async_op else ""
         self._alike, balance = calls.digest(call, lines.group.rank)
-        self._sums = np.array([self._alike, balance, async_op], np.uint64)
-        self.check = lines.checks.Iallreduce(MPI.IN_PLACE, self._sums)
+        self._words = self._alike, balance, int(async_op)
+        self.check: MPI.Request | None = None
+        self._rounds: Iterator[None] = iter(())
+        if lines.checks is not None:
+            self._sums = np.array(self._words, np.uint64)
+            self.check = lines.checks.Iallreduce(MPI.IN_PLACE, self._sums)
+        elif lines.room is not None:
+            self._rounds = self._go_through(lines.room)
         self._channel = lines.group.channel
         self._number = self._channel.contribute()
         lines.checking.append(self)
         _busy[id(lines)] = lines
+        if lines.room is not None:
+            lines.advance()  # what is compared is laid down at the call, where nothing is before it
 
     def is_checked(self) -> bool:
-        """Whether all ranks have made their call."""
-        return self.check.Test()
+        """Whether all ranks have made their call; and, where there is a room, have gone through it."""
+        if self.check is not None:
+            return self.check.Test()
+        try:
+            return next(self._rounds, _OVER) is _OVER
+        except BaseException as error:
+            assert self._lines.room is not None
+            self._lines.room.stop(error)
+            self._end(error)
+            raise
+
+    def _go_through(self, room: "Room") -> Iterator[None]:
+        """Gives None whenever others have to be waited for."""
+        messages = MessagesInMemory(room, self._lines.bytes)
+        if self._move is not None:
+            self._move(messages)
+        rounds = messages.rounds()
+        room.lay_down(next(rounds, NOTHING), self._words)
+        while not room.is_filled():
+            yield
+        alike, balance, asynchronous = map(sum, zip(*room.words(), strict=True))
+        if not self._compare(alike, balance):
+            return
+        for part in rounds:
+            room.lay_down(part)
+            while not room.is_filled():
+                yield
+        messages.post(blocking=not asynchronous)
+        self._requests = messages.requests
 
     def start_moving(self) -> None:
-        """The calls are known: compare them and post the messages."""
+        """Over MPI, the calls are known: compare them and post the messages."""
+        if self.check is None:
+            return
         alike, balance, asynchronous = self._sums.tolist()
-        if alike != self._alike * self._lines.group.size() % calls.MODULUS or balance:
-            self._end(self._find_difference())
-        elif self._move is not None:
+        if self._compare(alike, balance) and self._move is not None:
             messages = Messages(self._lines.bytes, blocking=not asynchronous)
             self._move(messages)
             self._requests = messages.requests
+
+    def _compare(self, alike: int, balance: int) -> bool:
+        """Whether the calls fit together, by sums over all ranks; if they do not, this is over."""
+        if (alike - self._alike * self._lines.group.size()) % calls.MODULUS == 0 == balance % calls.MODULUS:
+            return True
+        self._end(self._find_difference())
+        return False
 
     def has_moved(self) -> bool:
         """Whether all bytes are there; if so, the result is written now."""

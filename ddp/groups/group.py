@@ -205,7 +205,8 @@ def init_process_group(
     exception that nobody catches ends the whole job all the same). timeout: a rank that has waited so long for the
     others ends the job, by default after 30 minutes; long before, it says who is late and where
     (`ddp.watching.watchdog`). transport: how gradients are summed (`ddp.transport.TRANSPORTS`, and for device memory
-    `ddp.transport.cuda.CUDA_TRANSPORTS`); chosen by itself when not given. host_timeout, lost_host: when nothing was
+    `ddp.transport.cuda.CUDA_TRANSPORTS`); chosen by itself when not given; with "mpi" the collectives of
+    `ddp.collectives` go through MPI on one node, too. host_timeout, lost_host: when nothing was
     heard of a host for so long, by default a minute, while ranks wait for it, that is said, with its name, and the job
     is ended, or goes on where lost_host is "report".
 
@@ -226,7 +227,7 @@ def init_process_group(
     seconds = seconds_of("init_process_group", timeout)
     lost = watchdog.Lost(seconds_of("init_process_group", host_timeout, 60.0), lost_host == "end")
     watchdog.come_back()
-    with limited(seconds):
+    with limited(seconds, bootstrap.launched_ranks(comm)):
         world = bootstrap.start_world(comm)
         for what, given, actual in (("world_size", world_size, world.size), ("rank", rank, world.rank)):
             if given not in (-1, actual):

@@ -189,6 +189,19 @@ def _silence_ucx(MPI: Any) -> None:
     library.MPI_T_finalize()
 
 
+def launched_ranks(comm: "MPI.Intracomm | None") -> list[int] | None:
+    """The numbers of a communicator's ranks among all that were launched; None for all, or no communicator at all."""
+    if comm is None or not hasattr(comm, "Get_group") or not comm:
+        return None
+    from mpi4py import MPI
+
+    everybody, chosen = MPI.COMM_WORLD.Get_group(), comm.Get_group()
+    numbers = chosen.Translate_ranks(None, everybody)
+    chosen.Free()
+    everybody.Free()
+    return list(numbers)
+
+
 def stop_world() -> None:
     """Leave the world; MPI itself goes on until the process ends. `start_world` may be called again."""
     world = forget_world()

@@ -31,15 +31,30 @@ def array_at(typing_context: Any, address: Any, start: Any, size: Any, like: Any
     result = types.Array(like.dtype, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address, start, size, _ = arguments
-        item = context.get_data_type(like.dtype)
-        bytes_each = context.get_constant(types.intp, context.get_abi_sizeof(item))
-        data = builder.gep(builder.inttoptr(address, item.as_pointer()), [start])
-        view = context.make_array(result)(context, builder)
-        arrayobj.populate_array(view, data, [size], [bytes_each], bytes_each, None)
-        return view._getvalue()
+        return _view(context, builder, result, *arguments[:3])
 
     return result(types.int64, types.int64, types.int64, like), generate
+
+
+@intrinsic
+def array_of(typing_context: Any, address: Any, size: Any, kind: Any) -> Any:
+    """Flat array of ``size`` elements at an address, of the dtype that ``kind`` makes."""
+    result = types.Array(kind.instance_type, 1, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, size, _ = arguments
+        return _view(context, builder, result, address, size.type(0), size)
+
+    return result(types.int64, types.int64, kind), generate
+
+
+def _view(context: Any, builder: Any, kind: Any, address: Any, start: Any, size: Any) -> Any:
+    item = context.get_data_type(kind.dtype)
+    bytes_each = context.get_constant(types.intp, context.get_abi_sizeof(item))
+    data = builder.gep(builder.inttoptr(address, item.as_pointer()), [start])
+    view = context.make_array(kind)(context, builder)
+    arrayobj.populate_array(view, data, [size], [bytes_each], bytes_each, None)
+    return view._getvalue()
 
 
 @intrinsic
@@ -92,6 +107,29 @@ def sum_vectors(
         return context.get_dummy_value()
 
     return types.void(sources, weights, destinations, begin, like, divisor), generate
+
+
+@intrinsic
+def number_at(typing_context: Any, address: Any) -> Any:
+    """The int64 at an address, read anew each time, and before anything that is read after it ("acquire")."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(place, "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def announce(typing_context: Any, address: Any, number: Any) -> Any:
+    """Writes an int64 to an address, after everything that was written before it ("release")."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(arguments[1], place, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
 
 
 @intrinsic

@@ -71,11 +71,30 @@ def array_at(address: int, start: int, size: int, like: np.ndarray) -> Any:
     raise RuntimeError(f"array_at({address}, {start}, {size}, {like.dtype}) exists only inside compiled kernels")
 
 
+def array_of(address: int, size: int, kind: Any) -> Any:
+    """The same at an address, of a constructor's dtype: ``real``, ``np.int64``, ... Only inside kernels."""
+    raise RuntimeError(f"array_of({address}, {size}, {kind}) exists only inside compiled kernels")
+
+
 def sum_vectors(
     sources: np.ndarray, weights: np.ndarray, destinations: np.ndarray, begin: int, like: np.ndarray, divisor: float
 ) -> None:
     """The weighted sum of `VECTOR` elements of several arrays, see `engine.kernels.intrinsics`. Only inside kernels."""
     raise RuntimeError(f"sum_vectors({sources}, ..., {begin}, ..., {divisor}) exists only inside compiled kernels")
+
+
+def number_at(address: int) -> int:
+    """The int64 at an address that another process may be writing, with all that it wrote before. Only inside kernels
+    and helpers.
+    """
+    raise RuntimeError(f"number_at({address}) exists only inside compiled kernels")
+
+
+def announce(address: int, number: int) -> None:
+    """Write an int64 to an address that another process reads, after all that was written before. Only inside kernels
+    and helpers.
+    """
+    raise RuntimeError(f"announce({address}, {number}) exists only inside compiled kernels")
 
 
 def flat(array: np.ndarray) -> Any:
@@ -200,11 +219,27 @@ class Kernel(dict[str, Any]):
         finally:
             _under_way.discard(self.name)
 
+    def entry(self, char: str) -> Any:
+        """The compiled function of a kernel that takes scalars only, without Numba's search for a signature that fits.
+
+        Called with other arguments it may do anything. A call takes 0.1 us, and 0.3 with the search, in a process with
+        a second thread, where either costs more.
+        """
+        assert all(hint in _SCALARS for hint in self._hints().values()), f"{self.name} takes more than scalars"
+        (compiled,) = self[char].overloads.values()
+        return compiled.entry_point
+
+    def _hints(self) -> dict[str, Any]:
+        hints = typing.get_type_hints(self.function, include_extras=True)
+        hints.pop("return", None)
+        return hints
+
     def disk_cache(self, char: str) -> Any:
         """The place in the disk cache of the function for one dtype."""
         from engine.kernels.cache import DiskCache
 
-        return DiskCache(self.name, self._argument_types(char))
+        types = self._argument_types(char)
+        return DiskCache(self.name, types if types != self._argument_types("fd".replace(char, "")) else (char, *types))
 
     def _companions(self, char: str) -> list["Kernel"]:
         """Kernels that will be needed after this one and that this process neither has nor compiles."""
@@ -216,9 +251,7 @@ class Kernel(dict[str, Any]):
         return self[char]
 
     def _argument_types(self, char: str) -> tuple[Any, ...]:
-        hints = typing.get_type_hints(self.function, include_extras=True)
-        hints.pop("return", None)
-        return tuple(_numba_type(hint, DTYPES[char]) for hint in hints.values())
+        return tuple(_numba_type(hint, DTYPES[char]) for hint in self._hints().values())
 
 
 def _named(name: str) -> Kernel | None:
@@ -278,7 +311,7 @@ def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
             namespace[name] = getattr(np, DTYPES[char])
         elif value is unsigned:
             namespace[name] = np.uint64
-        elif value in (fma, array_at, sum_vectors, flat, address, bits, from_bits):
+        elif value in (fma, array_at, array_of, sum_vectors, number_at, announce, flat, address, bits, from_bits):
             namespace[name] = getattr(intrinsics, value.__name__)
         elif value in (multiply_tile, transpose_tile):
             namespace[name] = getattr(tile, value.__name__)

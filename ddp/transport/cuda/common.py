@@ -12,8 +12,6 @@ To the rules of `ddp.transport.base` they add:
 * `is_done` says whether neither the host nor a stream would wait.
 """
 
-import os
-import time
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -22,15 +20,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport import headers
 from ddp.transport.base import CACHE_LINE, accumulator_dtype, closed, round_up
+from ddp.transport.pausing import pause
 from ddp.transport.summing import Shards, check_divisor
 from engine import device
 from engine.cuda.streams import has_passed, of_raw, stream
 from engine.memory.backend import require_cupy
-
-# Waiting for other ranks' hosts: look again at once, then let others run, then sleep. As in `ddp.transport.shared`.
-_SPINS = 2000
-_YIELDS = 20_000
-_SLEEP = 100e-6  # seconds
 
 IDLE, UNDER_WAY, DONE = range(3)
 
@@ -143,10 +137,7 @@ class CudaTransport(ABC):
             raise RuntimeError(f"transport {self.name}: wait for a buffer that was not started")
         looks = 0
         while buffer.stage != DONE:
-            if looks > _SPINS + _YIELDS:
-                time.sleep(_SLEEP)
-            elif looks > _SPINS:
-                os.sched_yield()
+            pause(looks)
             looks += 1
             self.poll()  # every buffer: another rank may wait for my part of one that I do not wait for yet
         if buffer.array.size:

@@ -10,7 +10,21 @@ from functools import cache, partial
 
 import numpy as np
 
-from engine.kernels.jit import DTYPES, VECTOR, Read1, ReadFloat64, ReadInt64, array_at, kernel, real, sum_vectors
+from engine.kernels.jit import (
+    DTYPES,
+    VECTOR,
+    Read1,
+    ReadFloat64,
+    ReadInt64,
+    announce,
+    array_at,
+    array_of,
+    helper,
+    kernel,
+    number_at,
+    real,
+    sum_vectors,
+)
 
 Array = np.ndarray
 _EMPTY = {char: np.empty(0, char) for char in DTYPES}  # tells the compiled function its dtype
@@ -67,15 +81,43 @@ def _ones(count: int) -> Array:
     return np.ones(count)
 
 
-@kernel
-def _sum_slices(
-    sources: ReadInt64,
-    weights: ReadFloat64,
-    destinations: ReadInt64,
-    like: Read1,
-    start: int,
-    count: int,
-    divisor: float,
+def prepare_exchange(
+    numbers: Sequence[Array],
+    own: int,
+    source: Array,
+    places: Sequence[Sequence[Array]],
+    header: int,
+    addends: Sequence[Sequence[Array]],
+    target: Array,
+) -> tuple[Callable[[int, int], None], Callable[[int, int, float, int], int], tuple[Array, Array]]:
+    """Sums of small arrays in memory that several processes see: each lays down a header and an array in its place.
+
+    numbers: (1,) int64 of each process, that only grow. source: float64, what this one, number ``own``, lays down: its
+    header, of so many float64, and its array behind. places: where each lays down what has an even number, and where
+    what has an odd one. addends: (n,) arrays in there, summed into ``target``, as headers are into the beginning of
+    ``source``; empty where somebody else sums them.
+
+    Gives two functions, and what the caller keeps as long as these, with everything given: the address of the first of
+    it is their first argument. The first function lays down, and says so by a number. The second takes the number that
+    all must have reached; the divisor, or 0 for the mean if the first numbers of all headers, the weights, are equal;
+    how often to look at a number that is not there yet. It gives 0 where one has not come, and nothing was done; 1
+    where all is summed; 2 where weights differ, and only the headers are.
+
+    One call each instead of a step in Python for each process: laying down 1 KiB takes 0.2 us and the sum of two 0.3
+    where everything is there, and took 0.6 and 2.
+    """
+    arrays = [addresses(of_turn) for of_turn in addends if of_turn]
+    char, count = (target.dtype.char, target.size) if arrays else ("d", 0)
+    begins = [array.__array_interface__["data"][0] for array in (source, target, *numbers, *places[0], *places[1])]
+    ones = np.ones(len(numbers), char)
+    fixed = [len(numbers), own, source.size, header, count, ones.__array_interface__["data"][0], *begins]
+    table = np.concatenate([np.array(fixed, np.int64), *arrays])
+    return _lay_down.entry("d"), _sum_when_there.entry(char), (table, ones)
+
+
+@helper
+def _sum_range(
+    sources: Array, weights: Array, destinations: Array, like: Array, start: int, count: int, divisor: float
 ) -> None:
     whole = start + count - count % VECTOR
     for begin in range(start, whole, VECTOR):
@@ -86,3 +128,57 @@ def _sum_slices(
             total += array_at(sources[rank], begin, 1, like)[0] * real(weights[rank])
         for rank in range(destinations.size):
             array_at(destinations[rank], begin, 1, like)[0] = total / real(divisor)
+
+
+@kernel
+def _sum_slices(
+    sources: ReadInt64,
+    weights: ReadFloat64,
+    destinations: ReadInt64,
+    like: Read1,
+    start: int,
+    count: int,
+    divisor: float,
+) -> None:
+    _sum_range(sources, weights, destinations, like, start, count, divisor)
+
+
+# Both read a table of int64: how many processes, which one this is, words of a place, of a header, elements; where
+# ones, source and target lie, and each one's number, even and odd place, even and odd addends.
+@kernel
+def _lay_down(where: int, number: int) -> None:
+    ranks, own, words = number_at(where), number_at(where + 8), number_at(where + 16)
+    table = array_of(where, 8 + 3 * ranks, np.int64)
+    place = array_of(table[8 + ranks + (number & 1) * ranks + own], words, np.int64)
+    source = array_of(table[6], words, np.int64)
+    for word in range(words):
+        place[word] = source[word]
+    announce(table[8 + own], number)
+
+
+@kernel
+def _sum_when_there(where: int, number: int, divisor: float, looks: int) -> int:
+    ranks = number_at(where)
+    table = array_of(where, 8 + 5 * ranks, np.int64)
+    for rank in range(ranks):
+        while number_at(table[8 + rank]) < number:
+            if looks == 0:
+                return 0
+            looks -= 1
+    header, count, ones = table[3], table[4], array_of(table[5], ranks, real)
+    total = array_of(table[6], header, np.float64)
+    odd = (number & 1) * ranks
+    places = table[8 + ranks + odd : 8 + 2 * ranks + odd]
+    for word in range(header):
+        value = 0.0
+        for rank in range(ranks):
+            value += array_of(places[rank], header, np.float64)[word]
+        total[word] = value
+    if divisor == 0:
+        first = array_of(places[0], 1, np.float64)[0]
+        for rank in range(1, ranks):
+            if array_of(places[rank], 1, np.float64)[0] != first:
+                return 2
+        divisor = float(ranks)
+    _sum_range(table[8 + 3 * ranks + odd : 8 + 4 * ranks + odd], ones, table[7:8], ones, 0, count, divisor)
+    return 1

@@ -321,7 +321,7 @@ def test_a_closed_transport_starts_nothing(comm, ranks: int) -> None:
 def test_after_an_exception_in_the_midst_of_a_sum_nothing_goes_on(comm, monkeypatch, name: str) -> None:
     """Else the other ranks would take what comes next for what is missing."""
     transport: Any = TRANSPORTS[name](comm)
-    first, second = (transport.allocate(10, np.float32) for _ in range(2))
+    first, second = (transport.allocate(count, np.float32) for count in (10_000, 10))
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -329,7 +329,7 @@ def test_after_an_exception_in_the_midst_of_a_sum_nothing_goes_on(comm, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(transport, "_post_scatter" if name == "mpi" else "_sum", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            reduce_once(transport, first, np.ones(10, np.float32))
+            reduce_once(transport, first, np.ones(10_000, np.float32))
     for call in (transport.start, transport.wait):
         with pytest.raises(RuntimeError, match=f"transport {name}: KeyboardInterrupt ended it in the midst of a sum"):
             call(second)

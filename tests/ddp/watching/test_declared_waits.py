@@ -151,7 +151,7 @@ ELSEWHERE = {
     "world/torchrun_variables.py": "only between hosts, in `init_process_group`",
     "world/bootstrap.py: self.comm.allgather": "only tests call it",
     "watching/board.py": "only between hosts, in `init_process_group` and at the end of the job",
-    "transport/shared.py: self._fence_window": "a window of one rank",
+    "transport/fence.py": "a window of one rank",
     "transport/hierarchical.py: inside.allgather(comm.rank)": "the making of a transport among hosts of unlike size",
     "checkpoint/loading.py": "only where ranks do not see the same files",
     "checkpoint/saving.py: comm.bcast": "only where hosts have folders of their own",

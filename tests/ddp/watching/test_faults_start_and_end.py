@@ -49,7 +49,7 @@ def run(site: str, timeout: float):
     [
         ("stopped before the start", r"rank 1 \(process \d+\), which is stopped"),
         pytest.param("stopped after MPI_Init", r"rank 1 \(process \d+\), which is stopped", marks=pytest.mark.full),
-        pytest.param("sleeps before the start", "ranks that have not come or do not answer", marks=pytest.mark.full),
+        ("sleeps before the start", r"rank 1 \(process \d+\), which has not come to init_process_group"),
     ],
 )
 def test_a_rank_that_does_not_come_to_the_start_ends_the_job(site: str, who: str) -> None:

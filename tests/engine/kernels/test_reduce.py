@@ -89,3 +89,43 @@ def test_a_prepared_sum_is_the_same_sum(dtype):
     reduce.prepare_sum(again, again, char, 1000)(3.0)
     for actual, expected in zip(others, arrays, strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 63, 64, 200])
+def test_an_exchange_sums_what_all_have_laid_down(size, dtype):
+    """As three processes would, each with a source of its own: memory that all see is this one's."""
+    ranks, header = 3, 2
+    words = header + -(-size * np.dtype(dtype).itemsize // 8)
+    numbers = [np.zeros(1, np.int64) for _ in range(ranks)]
+    sources = [np.zeros(words) for _ in range(ranks)]
+    places = [[np.zeros(words) for _ in range(ranks)] for _ in range(2)]
+
+    def array(memory):
+        return memory[header:].view(dtype)[:size]
+
+    addends = [[array(place) for place in of_turn] for of_turn in places]
+    made = [
+        reduce.prepare_exchange(numbers, own, source, places, header, addends, array(source))
+        for own, source in enumerate(sources)
+    ]
+    begins = [reduce.addresses([kept[0]])[0].item() for _, _, kept in made]
+    for number in (1, 2, 3):
+        values = [normal(size, dtype, seed=10 * number + rank) for rank in range(ranks)]
+        for rank, (lay_down, sum_, _) in enumerate(made):
+            assert sum_(begins[0], number, 1.0, 5) == 0  # this rank is not there yet
+            array(sources[rank])[:] = values[rank]
+            sources[rank][:header] = 1 if number < 3 else rank, rank
+            lay_down(begins[rank], number)
+        expected = values[0] + values[1] + values[2]
+        if number == 1:
+            assert sum_(begins[2], number, 1.0, 5) == 1
+            assert np.array_equal(array(sources[2]), expected)
+            assert sources[2][:header].tolist() == [3, 3]
+        elif number == 2:
+            assert sum_(begins[2], number, 0.0, 0) == 1  # equal weights: the plain mean
+            assert np.array_equal(array(sources[2]), expected / np.dtype(dtype).type(3))
+        else:
+            assert sum_(begins[2], number, 0.0, 0) == 2  # weights 0, 1, 2: of the headers only
+            assert np.array_equal(array(sources[2]), values[2])
+            assert sources[2][:header].tolist() == [3, 3]
