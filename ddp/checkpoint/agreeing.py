@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from ddp.groups.group import ProcessGroup, is_initialized, resolve
+from ddp.groups.group import is_initialized, resolve
+from ddp.groups.process_group import ProcessGroup
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from ddp.checkpoint import manifest, places, shard, states
 from ddp.checkpoint.agreeing import ranks_of, together
 from ddp.checkpoint.manifest import Manifest, Piece
 from ddp.checkpoint.progress import Progress
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from engine.memory.flat import flat_view
 from engine.rules import layout
 from engine.serialization import structure

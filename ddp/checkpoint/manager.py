@@ -14,7 +14,7 @@ from ddp.checkpoint import loading, manifest, places
 from ddp.checkpoint.agreeing import ranks_of, together
 from ddp.checkpoint.places import logger
 from ddp.checkpoint.track import Track
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # of Slurm's and other schedulers' notices
 

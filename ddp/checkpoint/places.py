@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ddp.checkpoint import manifest
 from ddp.checkpoint.agreeing import together
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from ddp.world.ranks import name_ranks
 from engine.serialization import files
 

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 _QUIET = 5.0  # seconds without a word; shorter ones are none's concern
 _PERIOD = 5.0  # seconds between words

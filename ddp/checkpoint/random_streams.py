@@ -7,7 +7,7 @@ import numpy as np
 
 import engine
 from ddp.checkpoint.agreeing import ranks_of
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 
 class RandomStreams:

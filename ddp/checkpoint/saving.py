@@ -19,7 +19,7 @@ from ddp.checkpoint.agreeing import FAILURES, raise_first, ranks_of, together
 from ddp.checkpoint.dealing import deal
 from ddp.checkpoint.manifest import File, Manifest, Piece, Stored
 from ddp.checkpoint.progress import Progress
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 
 def save(state: Mapping[str, Any], path: str | os.PathLike[str], *, group: ProcessGroup | None = None) -> None:

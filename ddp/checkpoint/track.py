@@ -13,7 +13,7 @@ from ddp.checkpoint import places
 from ddp.checkpoint.agreeing import FAILURES, together
 from ddp.checkpoint.places import Place
 from ddp.checkpoint.saving import Cancelled, Save
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 _LOWER = 5
 """What is added to the thread's niceness: training has the first word where there are fewer cores than threads."""

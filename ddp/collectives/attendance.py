@@ -8,7 +8,8 @@ import numpy as np
 
 from ddp.collectives.members import members_of
 from ddp.execution.calls import calling_line
-from ddp.groups.group import ProcessGroup, seconds_of
+from ddp.groups.group import seconds_of
+from ddp.groups.process_group import ProcessGroup
 from ddp.world.ranks import name_ranks
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ddp.collectives.redistribution import all_gather
 from ddp.collectives.reductions import Op, ReduceOp
 from ddp.collectives.sums import all_reduce
 from ddp.execution.work import Work
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 
 class _Together(Work):

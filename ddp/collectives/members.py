@@ -5,7 +5,8 @@ from typing import Any
 
 import engine
 from ddp.collectives.wire import check_like, check_tensor
-from ddp.groups.group import NON_GROUP_MEMBER, ProcessGroup, resolve
+from ddp.groups.group import NON_GROUP_MEMBER, resolve
+from ddp.groups.process_group import ProcessGroup
 from ddp.world import bootstrap
 
 

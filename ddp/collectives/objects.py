@@ -14,7 +14,7 @@ from ddp.collectives.members import members_of, number_in_group
 from ddp.collectives.point_to_point import recv, send
 from ddp.execution.calls import Call
 from ddp.execution.work import run
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: ProcessGroup | None = None) -> None:

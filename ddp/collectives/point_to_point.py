@@ -16,7 +16,8 @@ from ddp.collectives.wire import check_tensor, elements, in_shape, layout_of, st
 from ddp.execution.calls import calling_line
 from ddp.execution.messages import pieces
 from ddp.execution.work import Work
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from ddp.watching.progress import Channel, channels
 from engine.capture.effects import unreplayable
 

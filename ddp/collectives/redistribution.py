@@ -13,7 +13,7 @@ from ddp.collectives.wire import check_tensor, elements, elements_like, in_shape
 from ddp.execution.calls import Call
 from ddp.execution.messages import Messages
 from ddp.execution.work import Work, run
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from engine.capture.effects import effect
 
 

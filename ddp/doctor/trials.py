@@ -14,7 +14,7 @@ import engine
 from ddp.bench import Figure, measure
 from ddp.doctor.facts import Facts
 from ddp.doctor.findings import FAIL, OK, WARN, Finding, duration, name_ranks
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from ddp.transport import TRANSPORTS, choose_transport
 from engine.data import DataLoader, TensorDataset
 from engine.data.processes import default_context

@@ -37,7 +37,7 @@ from engine.capture.effects import unreplayable
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ddp.groups.group import ProcessGroup
+    from ddp.groups.process_group import ProcessGroup
     from ddp.transport.room import Room
 
 logger = logging.getLogger("ddp")

@@ -3,11 +3,12 @@
 Read in this order: reference (the oracle), plan, bucket, listening, reducer.
 """
 
-from ddp.gradients.bucket import Bucket, Stage
+from ddp.gradients.bucket import Bucket
 from ddp.gradients.grad_bucket import GradBucket, Hook, check_hook
 from ddp.gradients.plan import BucketLayout, compute_bucket_assignment, plan_buckets
 from ddp.gradients.reducer import Reducer
 from ddp.gradients.reference import average_gradients
+from ddp.gradients.stage import Stage
 
 __all__ = [
     "Bucket",

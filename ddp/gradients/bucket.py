@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
-from enum import Enum, auto
 from itertools import compress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +11,8 @@ import numpy as np
 import engine
 from ddp.gradients.history import with_history_of
 from ddp.gradients.plan import BucketLayout
+from ddp.gradients.stage import FOLLOWING, Stage
+from ddp.gradients.streams import Streams
 from ddp.transport import Buffer, Transport, headers
 from ddp.transport.headers import Header
 from ddp.watching.progress import Channel, begin_wait, end_wait
@@ -29,34 +30,6 @@ if TYPE_CHECKING:
 SILENCE = (0.0, 0.0, 0.0)  # of a rank that says nothing of its replica
 
 
-class Stage(Enum):
-    """What a bucket is at, and so what it is owed."""
-
-    IDLE = auto()
-    """No backward that is synchronised is going on."""
-    FILLING = auto()
-    """Gradients of a backward are counted down."""
-    FLYING = auto()
-    """Started: somebody must wait for it, whatever happens."""
-    SUMMED = auto()
-    """Waited for, well or badly, or kept until this rank's last shard; the backward goes on."""
-    FAILED = auto()
-    """An exception came before it was started: the other ranks wait for it, so it must be sent with that news."""
-
-
-FOLLOWING = {
-    Stage.IDLE: {Stage.FILLING, Stage.FAILED},
-    Stage.FILLING: {Stage.FLYING, Stage.SUMMED, Stage.FAILED},
-    Stage.FLYING: {Stage.SUMMED},
-    Stage.SUMMED: {Stage.IDLE, Stage.FAILED},
-    Stage.FAILED: {Stage.FLYING},
-}
-"""The way of a bucket. A shard that is not its rank's last is summed without flying; nothing is under way then, and
-whatever stage its buckets are in, a failure is news for the other ranks. `forget`, after a backward that failed, leads
-back to idle from anywhere.
-"""
-
-
 class Place(NamedTuple):
     """A parameter in a bucket: the view of its gradient, how many gradients a backward has of it, and how many ranks
     had one in the last.
@@ -65,34 +38,6 @@ class Place(NamedTuple):
     view: engine.Tensor
     expected: int
     users: float
-
-
-class _Streams:
-    """The streams of a GPU whose work fills a bucket: those on which its gradients were written."""
-
-    def __init__(self, device: engine.device, noted: dict[int, Any]) -> None:
-        """noted: where they are kept, for the transport that waits for them, and then forgets them."""
-        self._cuda = backend.require_cupy().cuda
-        self._device = device
-        self._noted = noted
-
-    def on_device(self) -> Any:
-        """Context manager: the GPU is the one in use."""
-        return self._cuda.Device(self._device.index)
-
-    def note(self) -> None:
-        """The current stream writes to the bucket."""
-        stream = self._cuda.get_current_stream(self._device.index)
-        self._noted[stream.ptr] = stream
-
-    def join(self) -> None:
-        """What is queued on the current stream from now on comes after everything that was noted."""
-        current = self._cuda.get_current_stream(self._device.index)
-        with self.on_device():
-            for pointer, stream in self._noted.items():
-                if pointer != current.ptr:
-                    current.wait_event(stream.record(self._cuda.Event(disable_timing=True)))
-        self._noted.clear()
 
 
 class Bucket:
@@ -127,13 +72,13 @@ class Bucket:
         memory = engine.device("cpu") if shards is not None else device
         self.flat = engine.Tensor(self.buffer.array, backend.spec_of_array(self.buffer.array, memory))
         self._host: engine.Tensor | None = None  # where shards of gradients on a GPU are added up
-        self.streams: _Streams | None = None
+        self.streams: Streams | None = None
         if memory is not device:
             self._host, self.flat = self.flat, self.flat.to(device)
-            self.streams = _Streams(device, {})
+            self.streams = Streams(device, {})
         elif device.type != "cpu":
             buffer: Any = self.buffer
-            self.streams = _Streams(device, buffer.streams)
+            self.streams = Streams(device, buffer.streams)
         start = self.flat.storage_offset()  # the transport may hand out the middle of a larger block
         # detach: for the user no views, but their version counter is the bucket's, counted up once for all of them
         views = [self.flat.as_strided(slot.shape, slot.stride, start + slot.offset).detach() for slot in layout.slots]

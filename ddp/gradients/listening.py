@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize, ref
 
 import engine
-from ddp.gradients.bucket import Bucket, Stage
+from ddp.gradients.bucket import Bucket
 from ddp.gradients.order import GradientOrder
+from ddp.gradients.stage import Stage
 from engine.autograd import graph
 
 if TYPE_CHECKING:

@@ -25,12 +25,13 @@ from warnings import warn
 import engine
 from ddp.execution.futures import Future
 from ddp.gradients import listening
-from ddp.gradients.bucket import SILENCE, Bucket, Stage
+from ddp.gradients.bucket import SILENCE, Bucket
 from ddp.gradients.drift import Drift, in_words, is_in
 from ddp.gradients.grad_bucket import GradBucket
 from ddp.gradients.observer import Observer
 from ddp.gradients.order import GradientOrder
 from ddp.gradients.plan import BucketLayout, plan_buckets
+from ddp.gradients.stage import Stage
 from ddp.transport import Transport
 from ddp.watching.progress import Channel
 from engine.autograd import graph

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import engine
 from ddp.collectives import all_reduce
-from ddp.groups.group import ProcessGroup, get_world_size
+from ddp.groups.group import get_world_size
+from ddp.groups.process_group import ProcessGroup
 
 
 def average_gradients(parameters: Iterable[engine.Tensor], group: ProcessGroup | None = None) -> None:

@@ -1,7 +1,6 @@
 """Process groups: the world, and groups of some of its ranks."""
 
 from ddp.groups.group import (
-    ProcessGroup,
     describe,
     destroy_process_group,
     get_backend,
@@ -16,6 +15,7 @@ from ddp.groups.group import (
     is_initialized,
     resolve,
 )
+from ddp.groups.process_group import ProcessGroup
 from ddp.groups.subgroups import GroupMember, new_group, new_subgroups, new_subgroups_by_enumeration
 
 __all__ = [

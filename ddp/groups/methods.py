@@ -14,7 +14,7 @@ import engine
 if TYPE_CHECKING:
     from ddp.collectives.reductions import Op
     from ddp.execution.work import Work
-    from ddp.groups.group import ProcessGroup
+    from ddp.groups.process_group import ProcessGroup
 
 Tensors = engine.Tensor | Sequence[engine.Tensor]
 

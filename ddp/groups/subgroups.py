@@ -6,12 +6,8 @@ from typing import Any
 
 from ddp.execution.calls import Call
 from ddp.execution.work import run
-from ddp.groups.group import (
-    NON_GROUP_MEMBER,
-    ProcessGroup,
-    resolve,
-    seconds_of,
-)
+from ddp.groups.group import NON_GROUP_MEMBER, resolve, seconds_of
+from ddp.groups.process_group import ProcessGroup
 from ddp.watching.progress import Meeting, channels
 from ddp.world.backends import check_backend
 from ddp.world.bootstrap import default_world

@@ -13,7 +13,8 @@ import engine
 from ddp.collectives import wire
 from ddp.execution.futures import Future
 from ddp.gradients.grad_bucket import GradBucket, host_array
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from engine.memory.backend import spec_of_array
 from engine.memory.guard import on_gpu_of
 from engine.ops.buckets import cuda as buckets

@@ -9,7 +9,7 @@ from typing import Any
 import engine
 from ddp.execution.futures import Future
 from ddp.gradients.grad_bucket import GradBucket, Hook
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 
 def allreduce_hook(process_group: ProcessGroup | None, bucket: GradBucket) -> Future[engine.Tensor]:

@@ -10,7 +10,7 @@ from ddp.collectives import all_reduce
 from ddp.collectives.reductions import ReduceOp
 from ddp.execution.futures import Future
 from ddp.gradients.grad_bucket import GradBucket
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from ddp.groups.subgroups import new_subgroups
 
 

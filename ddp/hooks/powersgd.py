@@ -17,7 +17,8 @@ import numpy as np
 import engine
 from ddp.execution.futures import Future
 from ddp.gradients.grad_bucket import GradBucket
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from engine.memory.backend import Array, array_module, spec_of_array
 from engine.tensor import array_of
 

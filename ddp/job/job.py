@@ -18,7 +18,8 @@ import numpy as np
 
 import engine
 from ddp import replicas
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from ddp.job.fingerprint import differences, fingerprint
 from ddp.job.streams import seed_stream
 from ddp.training.sync_batch_norm import SyncBatchNorm

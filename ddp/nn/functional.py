@@ -16,7 +16,8 @@ import engine
 from ddp import collectives
 from ddp.collectives import redistribution
 from ddp.collectives.reductions import Op, PremulSum, ReduceOp
-from ddp.groups.group import ProcessGroup, get_group_rank, resolve
+from ddp.groups.group import get_group_rank, resolve
+from ddp.groups.process_group import ProcessGroup
 from engine.autograd import Function
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import engine
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from ddp.replicas import device_copying as device_replicas
 from engine.memory.flat import flat_view
 

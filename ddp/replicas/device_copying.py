@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import engine
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from engine.memory.backend import require_cupy
 from engine.memory.flat import flat_view
 from engine.tensor import array_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ddp.groups import group
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from ddp.testing.communicator import Comm
 from ddp.testing.stand_in import provide_mpi
 from ddp.testing.turns import Turns

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from ddp.gradients.bucket import Bucket
 from ddp.gradients.reducer import Reducer
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from ddp.timeline import step_report, step_times
 from ddp.timeline.step_report import Verdict
 from ddp.timeline.step_times import Blocked, BucketTrip, Meeting, Record, Span, Step

@@ -6,7 +6,8 @@ import numpy as np
 
 import engine
 import engine.nn as nn
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from ddp.replicas.contents import Contents
 from ddp.training.parallel import DistributedDataParallel
 

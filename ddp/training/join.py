@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 
 _MANY_STEPS = 1000  # after which a rank that shadows says so, as PyTorch's does
 

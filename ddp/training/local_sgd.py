@@ -13,7 +13,8 @@ from typing import Any
 import engine
 from ddp.collectives import all_reduce
 from ddp.collectives.reductions import ReduceOp
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from ddp.groups.subgroups import new_subgroups
 from ddp.training.overflow import sum_found_inf
 from engine.autograd.graph import increment_version

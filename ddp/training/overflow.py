@@ -9,7 +9,8 @@ from functools import partial
 import engine
 from ddp.collectives import all_reduce
 from ddp.collectives.reductions import ReduceOp
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from engine.optim import Optimizer
 
 

@@ -14,7 +14,8 @@ from ddp.execution import Call, run
 from ddp.gradients.drift import Drift
 from ddp.gradients.plan import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
 from ddp.gradients.reducer import Reducer
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from ddp.hooks import Hook, check_hook
 from ddp.hooks.post_local_sgd import PostLocalSGDState
 from ddp.replicas import placement

@@ -6,7 +6,8 @@ import numpy as np
 
 import engine
 import engine.nn as nn
-from ddp.groups.group import ProcessGroup, is_initialized, resolve
+from ddp.groups.group import is_initialized, resolve
+from ddp.groups.process_group import ProcessGroup
 from engine.autograd import Function
 from engine.autograd.function import once_differentiable
 from engine.memory import backend

@@ -9,7 +9,8 @@ from typing import Any
 
 import engine
 from ddp import replicas
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from ddp.training.overflow import sum_found_inf
 from engine.autograd import enable_grad
 from engine.autograd.graph import increment_version

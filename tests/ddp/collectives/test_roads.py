@@ -9,7 +9,8 @@ import pytest
 
 import ddp
 import engine
-from ddp.groups.group import ProcessGroup, resolve
+from ddp.groups.group import resolve
+from ddp.groups.process_group import ProcessGroup
 from ddp.transport.room import PLACE_BYTES
 
 LARGE = PLACE_BYTES // 4 + 1000  # float32 that one place does not hold

@@ -9,7 +9,7 @@ import pytest
 import ddp
 import engine
 from ddp import DistributedDataParallel, Future, GradBucket
-from ddp.gradients.bucket import Stage
+from ddp.gradients.stage import Stage
 from ddp.transport import TRANSPORTS
 from engine.optim import SGD
 from tests.ddp.models import Weights, gradients, mean

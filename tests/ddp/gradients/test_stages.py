@@ -10,7 +10,8 @@ import pytest
 import ddp
 import engine
 from ddp import DistributedDataParallel, Future, GradBucket
-from ddp.gradients.bucket import FOLLOWING, Bucket, Stage
+from ddp.gradients.bucket import Bucket
+from ddp.gradients.stage import FOLLOWING, Stage
 from tests.ddp.models import Weights, gradients, mean
 
 NAMES = "cba"  # in the order in which gradients come; a bucket each

@@ -11,7 +11,7 @@ import ddp
 import engine
 import engine.nn as nn
 import engine.nn.functional as F
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from engine.data import DataLoader, Dataset
 from engine.optim import SGD, Adam, AdamW
 from engine.optim.lr_scheduler import CosineAnnealingLR

@@ -11,7 +11,7 @@ import ddp
 import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from ddp.replicas.agreement import check_replicas
 from tests.ddp.models import Weights, gradients, mean
 
