@@ -16,7 +16,7 @@ from ddp.collectives.reductions import ReduceOp
 from ddp.collectives.wire import elements, in_shape, layout_of, store
 from ddp.execution.calls import Call
 from ddp.execution.work import Work, run
-from ddp.groups.group import ProcessGroup
+from ddp.groups.process_group import ProcessGroup
 from ddp.transport import ACCUMULATORS
 
 # Bytes of a buffer: what is small takes little memory, and a large piece stays in the caches of its core.
