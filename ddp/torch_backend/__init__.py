@@ -12,6 +12,7 @@ MASTER_PORT are set before the script asks for them. PyTorch is imported here an
 
 import multiprocessing
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -25,8 +26,8 @@ __all__ = ["NAME"]
 
 NOT_THE_USERS.append(os.path.join(os.path.dirname(torch.__file__), ""))
 
-# A DataLoader's worker that was not forked imports the script anew: it is no rank.
-if multiprocessing.parent_process() is None:
+# A DataLoader's worker that was not forked imports the script anew, by that name: it is no rank.
+if sys.modules["__mp_main__"].__name__ == "__main__" and multiprocessing.parent_process() is None:
     if not is_initialized():
         init_process_group()
     set_address(os.environ)

@@ -1,4 +1,4 @@
-"""torch.utils as far as it exists here: `checkpoint`, `hooks`, and `data`, which is `engine.data`."""
+"""torch.utils as far as it exists here: `checkpoint`, `hooks`, `_pytree`, and `data`, which is `engine.data`."""
 
 import importlib as _importlib
 from types import ModuleType as _ModuleType

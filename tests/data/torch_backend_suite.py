@@ -9,6 +9,8 @@ that are known to fail, with the reason. Exit code 1 where another one fails.
 """
 
 import ast
+import itertools
+import os
 import sys
 import types
 import unittest
@@ -33,6 +35,7 @@ def load_tests(site_packages: Path) -> type:
         kind.to = kept_in_host_memory(kind.to)
     for name, answer in (("set_device", None), ("synchronize", None), ("device_count", RANKS), ("current_device", 0)):
         setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    torch.accelerator.synchronize = lambda *_: None
     common.DistTestCases.backend_feature |= {name: {"mpi"} for name in ("gpu", "cuda", "ddp", "subgroup")}
     path = site_packages / SOURCE
     tree = ast.fix_missing_locations(InHostMemory().visit(ast.parse(path.read_text())))
@@ -58,10 +61,16 @@ def load_tests(site_packages: Path) -> type:
 def run_rank(site_packages: Path, names: list[str], results: Path) -> None:
     """Runs tests until one fails, and writes a line for each."""
     suite = load_tests(site_packages)
+    import torch
     import torch.distributed as dist
 
+    numbers = itertools.count()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
     def init() -> None:
-        dist.init_process_group("allstride", init_method="env://", timeout=timedelta(seconds=LIMIT / 2))
+        place = f"file://{os.environ['TEMP_DIR']}/store{next(numbers)}"  # a port would be that of the test before
+        torch.manual_seed(0)  # as the setUp of PyTorch's tests
+        dist.init_process_group("allstride", place, timedelta(seconds=LIMIT / 2), size, rank)
 
     run_tests(suite, names, results, init, dist)
 

@@ -198,3 +198,27 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert ended.returncode != 0
     assert "all_reduce" in ended.stderr
     assert "rank 1" in ended.stderr
+
+
+def test_workers_that_import_the_script_anew_are_no_ranks() -> None:
+    ended = run_job(
+        """
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import ddp.torch_backend
+if __name__ == "__main__":
+    dist.init_process_group("allstride")
+    data = TensorDataset(torch.arange(12.0))
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, 2, sampler=sampler, num_workers=1, multiprocessing_context="spawn")
+    count = torch.tensor(float(len(list(loader))))
+    dist.all_reduce(count)
+    print("batches", count.item())
+""",
+        2,
+        runner=(),
+        timeout=120.0,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("batches 6.0") == 2

@@ -42,6 +42,8 @@ def test_names_are_those_of_the_project() -> None:
     run("""
 import engine.torch
 import torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist, torch.multiprocessing
+import torch.utils._pytree as pytree
+assert pytree.tree_map(lambda x: x + 1, {"a": [1]}) == {"a": [2]}
 import torch.backends.cudnn as cudnn, torch.distributed.algorithms.ddp_comm_hooks.default_hooks as hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
