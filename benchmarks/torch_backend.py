@@ -28,7 +28,7 @@ import workloads
 import ddp.torch_backend
 
 KIBIBYTES = (64, 256, 1024, 4096, 16384, 65536)
-ROUNDS, WARMUP = 9, 3
+WARMUP = 2  # steps a round
 
 
 class Basic(nn.Module):
@@ -74,10 +74,10 @@ def training_step(model: nn.Module, inputs: Tensor, targets: Tensor) -> Callable
     return step
 
 
-def in_turns(kinds: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def in_turns(kinds: dict[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, float]:
     """Collective: the median time of each kind in milliseconds, of rank 0."""
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for kind, function in kinds.items():
             for _ in range(WARMUP):
                 function()
@@ -98,11 +98,12 @@ def say(what: dict[str, Any], figures: dict[str, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", help="allreduce, resnet18, or one of workloads.py")
-    names = parser.parse_args().names
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
     dist.init_process_group(ddp.torch_backend.NAME)
     torch.set_num_threads(1)
     groups = {"allstride": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
-    for name in names:
+    for name in options.names:
         if name == "allreduce":
             for kibibytes in KIBIBYTES:
                 tensor = torch.ones(kibibytes * 256)
@@ -110,7 +111,7 @@ def main() -> None:
                     kind: lambda tensor=tensor, group=group: dist.all_reduce(tensor.fill_(1.0), group=group)
                     for kind, group in groups.items()
                 }
-                say({"what": "allreduce", "kib": kibibytes}, in_turns(kinds, max(3, 4096 // kibibytes)))
+                say({"what": "allreduce", "kib": kibibytes}, in_turns(kinds, options.rounds, max(3, 4096 // kibibytes)))
             continue
         torch.manual_seed(0)
         model, inputs, targets = workload(name)
@@ -119,7 +120,7 @@ def main() -> None:
             for kind, group in groups.items()
         }
         steps["alone"] = training_step(copy.deepcopy(model), inputs, targets)
-        say({"what": name}, in_turns(steps, 4))
+        say({"what": name}, in_turns(steps, options.rounds, 4))
     dist.destroy_process_group()
 
 
