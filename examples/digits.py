@@ -7,6 +7,7 @@
 
     ddprun -n 3 examples/digits.py --shards 12 --steps 20  # the same bits on any number of ranks
 
+    ddprun -n 3 --elastic 1 examples/digits.py --shards 12  # kill a rank: the others go on, with the same result
     ddprun -n 2 examples/digits.py --checkpoint out/states --resume auto  # stop it, and start it again
 
 The batch size is the global one, so every world size sees the same batches and learns the same thing; with the same
@@ -111,7 +112,6 @@ def main() -> None:
     args = parser.parse_args()
 
     ddp.init_process_group()
-    rank, world = ddp.get_rank(), ddp.get_world_size()
     device = engine.device(args.device)
 
     job = Job(args.shards, seed=0)
@@ -128,8 +128,8 @@ def main() -> None:
     optimizer = AdamW(net.parameters(), lr=args.lr, weight_decay=0.01)
     scheduler = CosineAnnealingLR(optimizer, T_max=args.epochs * len(loader))
 
-    def train_step() -> list[engine.Tensor]:
-        """One step; the losses of this rank's shards."""
+    def train_step() -> float:
+        """One step; the mean of its shards' losses."""
         losses = []
         for images, labels in job.shards(loader):
             logits = net(images.to(device, memory_format=engine.channels_last))
@@ -137,9 +137,10 @@ def main() -> None:
             loss = F.cross_entropy(logits, labels.to(device), label_smoothing=0.1)
             loss.backward()
             losses.append(loss.detach())
+        mean = job.mean(losses)  # before the step: after it ranks need nobody, so that one may be lost (--elastic)
         optimizer.step()
         scheduler.step()
-        return losses
+        return mean
 
     history: list[dict[str, float]] = []
     speeds = []
@@ -152,29 +153,29 @@ def main() -> None:
             saving.restore()
             history = states["history"]
         for epoch in range(len(history) + 1, math.ceil(steps / len(loader)) + 1):
-            losses: list[list[engine.Tensor]] = []
+            losses: list[float] = []
             epoch_started = time.perf_counter()
             left = range(job.step, min(epoch * len(loader), steps))  # of an epoch in which it was stopped, the rest
-            for _ in tqdm(left, desc=f"epoch {epoch}", leave=False, disable=rank != 0):
+            for _ in tqdm(left, desc=f"epoch {epoch}", leave=False, disable=ddp.get_rank() != 0):
                 losses.append(job.run(train_step))
                 if saving:
                     saving.step(job.step)
             speeds.append(len(losses) * args.batch_size / (time.perf_counter() - epoch_started))
 
-            loss_mean = statistics.fmean(map(job.mean, losses)) if losses else math.nan
-            accuracy = evaluate(model, test_set)
+            loss_mean = statistics.fmean(losses) if losses else math.nan
+            accuracy = job.between(evaluate, model, test_set)
             history.append({"epoch": epoch, "loss": loss_mean, "accuracy": accuracy})
-            if rank == 0:
+            if ddp.get_rank() == 0:
                 print(f"epoch {epoch:2d}   loss {loss_mean:.4f}   test accuracy {accuracy:.4f}", flush=True)
 
-    if rank == 0:
+    if ddp.get_rank() == 0:
         args.out.mkdir(parents=True, exist_ok=True)
         plot(history, args.out / "curves.png")
         engine.save(model.state_dict(), args.out / "digits.ckpt")
         summary = {
             "test_accuracy": history[-1]["accuracy"],
             "train_loss": history[-1]["loss"],
-            "world_size": world,
+            "world_size": ddp.get_world_size(),
             "samples_per_second": round(statistics.median(speeds), 1) if speeds else None,
             "seconds": round(time.perf_counter() - started, 2),
             "epochs": len(history),

@@ -8,7 +8,8 @@
     ddprun -n 2 examples/gpt_stdlib.py --checkpoint out/states --resume auto  # stop it, and start it again
 
     ddprun -n 3 examples/gpt_stdlib.py --shards 12   # the same bits on any number of ranks
-    ddprun -n 3 --max-restarts 5 examples/gpt_stdlib.py --shards 12   # also where ranks are lost
+    ddprun -n 3 --elastic 1 examples/gpt_stdlib.py --shards 12   # also where ranks are lost: the others go on
+    ddprun -n 3 --max-restarts 5 examples/gpt_stdlib.py --shards 12  # or it is started again
 
 The batch size is the global one, so every world size trains on the same batches; with the same --shards it ends in the
 same bits, which `digest` in the last line tells. Validation loss is in bits per
@@ -209,7 +210,6 @@ def main() -> None:
     args = parser.parse_args()
 
     ddp.init_process_group()
-    rank, world = ddp.get_rank(), ddp.get_world_size()
     job = Job(args.shards, seed=0)
     if args.batch_size % (job.num_shards * args.accumulate):
         raise ValueError(
@@ -241,7 +241,7 @@ def main() -> None:
     if saving and args.resume == "auto" and saving.restore():
         check_run(args.checkpoint, held["run"], run)
     first_step = job.step
-    if rank == 0:
+    if ddp.get_rank() == 0:
         args.out.mkdir(parents=True, exist_ok=True)
         print(f"{len(train):,} bytes of training text, {len(validation):,} of validation text", flush=True)
 
@@ -280,8 +280,8 @@ def main() -> None:
 
             done = job.step
             if done % args.save_every == 0 or done == args.steps:
-                bpb = bits_per_byte(model, validation)
-                if rank == 0:
+                bpb = job.between(bits_per_byte, model, validation)
+                if ddp.get_rank() == 0:
                     states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                     states |= {"scheduler": scheduler.state_dict(), "job": job.state_dict()}
                     engine.save({"run": run, "step": done, **states}, path)
@@ -291,12 +291,12 @@ def main() -> None:
                         flush=True,
                     )
 
-    if rank == 0:
+    if ddp.get_rank() == 0:
         if args.sample:
             print(generate(model, b"def ", args.sample))
         summary = {
             "val_bits_per_byte": bpb,
-            "world_size": world,
+            "world_size": ddp.get_world_size(),
             "tokens_per_second": tokens_per_second() if durations else None,
             "steps": args.steps,
             "shards": job.num_shards,

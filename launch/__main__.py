@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from launch import LaunchError, job, restart
-from launch.argv import agent_variables, build_argv, job_variables, worker_command
+from launch.argv import Mpi, agent_variables, build_argv, job_variables, worker_command
 from launch.environment import describe_forwarded, held_back, read_given
 from launch.find import find_mpirun, identify
 from launch.gpus import find_gpus
@@ -23,8 +23,8 @@ from launch.hosts import find_hosts
 from launch.machine import this_machine
 from launch.options import answer, build_parser, split_command
 from launch.output import output_variables
-from launch.plan import describe, expected_hosts, make_plan
-from launch.rank import TORCH
+from launch.plan import Plan, describe, expected_hosts, make_plan
+from launch.rank import ELASTIC, TORCH
 from launch.roll import Roll
 from launch.sizes import check_started_once, settle
 
@@ -83,6 +83,9 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
             given=own_variables,
         )
         variables = job_variables(mpi, plan, base) | output_variables(given.log_dir, given.tag)
+        least = _check_elastic(given.elastic, mpi, plan)
+        if least:
+            variables[ELASTIC] = str(least)
         if given.torch:
             variables[TORCH] = "1"
         if given.max_restarts:
@@ -95,13 +98,33 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
                 told = describe_forwarded(variables, withheld, everything=not mpi.variable("NAME"))
                 print(f"ddprun: {told}", file=sys.stderr, flush=True)
             set_here = [f"{name}={value}" for name, value in sorted(environ.items()) if os.environ.get(name) != value]
-            print(shlex.join(["env", *set_here, *build_argv(mpi, mpirun, plan, variables, worker)]))
+            print(shlex.join(["env", *set_here, *build_argv(mpi, mpirun, plan, variables, worker, least > 0)]))
             return None
-        mpirun_argv = build_argv(mpi, mpirun, plan, [*variables, *(() if plan.one_host else job.VARIABLES)], worker)
-        roll = Roll(plan.nproc, expected_hosts(plan))
+        named = [*variables, *(() if plan.one_host else job.VARIABLES)]
+        mpirun_argv = build_argv(mpi, mpirun, plan, named, worker, least > 0)
+        roll = Roll(plan.nproc, expected_hosts(plan), least)
         return job.run(mpirun_argv, _with_width(environ), roll, plan.one_host, given.grace)
 
     return restart.run(start, given.max_restarts, job.say)
+
+
+def _check_elastic(asked: tuple[int, int | None] | None, mpi: Mpi, plan: Plan) -> int:
+    """How few ranks the job may go on with; 0 where it is not to. Raises LaunchError where it cannot."""
+    if asked is None:
+        return 0
+    least, most = asked
+    if not mpi.elastic:
+        raise LaunchError(f"--elastic: {mpi.name} ends the job when a rank is lost; --max-restarts N starts it again")
+    if not plan.one_host:
+        raise LaunchError("--elastic: only ranks of this host can be lost so far; --max-restarts N starts a job again")
+    if plan.nproc < least:
+        raise LaunchError(f"--elastic {least}: the job has {plan.nproc} ranks; start it with -n {least} or more")
+    if most not in (None, plan.nproc):
+        raise LaunchError(
+            f"--elastic {least}:{most}: the job has {plan.nproc} ranks, and none is started in the place of one that "
+            f"was lost; say --elastic {least}, or -n {most}"
+        )
+    return least
 
 
 def _check_not_python(own: Sequence[str], script: str, *arguments: str) -> None:

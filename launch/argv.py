@@ -21,6 +21,7 @@ class Mpi(NamedTuple):
     unbound: tuple[str, ...]
     oversubscribed: tuple[str, ...]
     as_root: tuple[str, ...]
+    elastic: tuple[str, ...]  # ranks may be lost and the others go on; empty where it cannot
     agent: str  # the variable that names the program by which it starts processes on other hosts, in place of ssh
     # Variables of its own that every rank gets, unless the user has set them.
     defaults: Mapping[str, str]
@@ -44,6 +45,7 @@ OPEN_MPI = Mpi(
     unbound=("--map-by", "slot", "--bind-to", "none"),
     oversubscribed=("--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"),
     as_root=("--allow-run-as-root",),
+    elastic=("--with-ft", "ulfm"),
     agent="PRTE_MCA_plm_ssh_agent",
     # osc/ucx prints an error for each window where there is no such network; btl/ofi makes MPI_Init take 1.0 s longer.
     # UCX takes SIGHUP for a wish to be debugged: ranks would outlive their terminal.
@@ -55,7 +57,7 @@ OPEN_MPI = Mpi(
 )
 
 # It never waits for whole lines.
-OPEN_MPI_4 = OPEN_MPI._replace(mark=r"\((?:Open MPI|OpenRTE)\) 4", live=(), agent="OMPI_MCA_plm_rsh_agent")
+OPEN_MPI_4 = OPEN_MPI._replace(mark=r"\((?:Open MPI|OpenRTE)\) 4", live=(), elastic=(), agent="OMPI_MCA_plm_rsh_agent")
 
 
 MPICH = Mpi(
@@ -68,6 +70,7 @@ MPICH = Mpi(
     unbound=("-bind-to", "none"),
     oversubscribed=("-bind-to", "none"),
     as_root=(),
+    elastic=(),
     agent="",  # it knows the batch systems itself
     defaults={"UCX_DEBUG_SIGNO": "0"},
     defaults_one_host={},
@@ -110,7 +113,9 @@ def agent_variables(mpi: Mpi, agent: str, environ: Mapping[str, str]) -> dict[st
     return {mpi.agent: agent} if agent and mpi.agent and mpi.agent not in environ else {}
 
 
-def build_argv(mpi: Mpi, mpirun: Path, plan: Plan, variables: Iterable[str], command: Sequence[str]) -> list[str]:
+def build_argv(
+    mpi: Mpi, mpirun: Path, plan: Plan, variables: Iterable[str], command: Sequence[str], elastic: bool = False
+) -> list[str]:
     """`mpirun` with everything the plan says spelt out, then `command`. Of `variables` it has the names: any user of a
     machine may read a command line.
     """
@@ -123,6 +128,7 @@ def build_argv(mpi: Mpi, mpirun: Path, plan: Plan, variables: Iterable[str], com
         str(mpirun),
         *(mpi.as_root if plan.as_root else ()),
         *(mpi.live if plan.live else ()),
+        *(mpi.elastic if elastic else ()),
         "-n",
         str(plan.nproc),
         *(mpi.hosts(named) if named else ()),

@@ -140,7 +140,7 @@ class _Job:
             self._roll.end(rank, GONE)
         code, words = verdict(self._roll, None if hangs and not self._stop.at_once else code, self._stop.by)
         if words:
-            say(f"error: {words}")
+            say(words if code == 0 else f"error: {words}")
         return code
 
     def stopped(self) -> bool:
@@ -232,7 +232,8 @@ class _Job:
                     self._roll.end(rank, FINISHED)
                     self._stop.ended()
                 elif words[0] == "ends":
-                    self._roll.end(rank, FAILED, int(words[1]), *words[2:3])
+                    error = "" if words[2:3] == ["-"] else "".join(words[2:3])
+                    self._roll.end(rank, FAILED, int(words[1]), error, " ".join(words[3:]))
                     self._stop.failed(rank)
 
     def _lost(self, peer: Peer) -> None:

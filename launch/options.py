@@ -75,6 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
         f"its script goes on from its newest checkpoint ({COUNT} tells how often that was)",
     )
     parser.add_argument(
+        "--elastic",
+        type=_elastic,
+        metavar="MIN[:N]",
+        help="go on without ranks that are lost, as long as at least MIN are left: a step that was not complete is run "
+        "again by the others, with the same result; for scripts with a ddp.Job, on one host, with Open MPI 5",
+    )
+    parser.add_argument(
         "--log-dir",
         "--log_dir",
         type=Path,
@@ -186,6 +193,13 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
     return int(text)
+
+
+def _elastic(text: str) -> tuple[int, int | None]:
+    least, colon, most = text.partition(":")
+    if not least.isdecimal() or int(least) < 1 or (colon and not (most.isdecimal() and int(most) >= int(least))):
+        raise argparse.ArgumentTypeError(f"expected numbers of ranks MIN or MIN:N, 1 <= MIN <= N, got {text!r}")
+    return int(least), int(most) if colon else None
 
 
 def _seconds(text: str) -> float:

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 # Set for each process by Open MPI, by the Hydra of MPICH and Intel MPI, and by Slurm's srun.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
+ELASTIC = "ALLSTRIDE_ELASTIC"  # with how few ranks the job may go on; unset: with none less
+
+LOSSES = "ddp.losses"  # the module, where the script has imported it, that knows whether ranks may be lost
+
 TORCH = "ALLSTRIDE_TORCH"  # set: `import torch` is answered by engine and ddp
+
+_WORDS = 200  # characters of an error that others tell of
 
 _output: "Output | None" = None  # where this process prints
 
@@ -74,7 +80,7 @@ def main(
         _write(f"{_prefix()}{error}\n")
         _end(1, None)
     if report is not None:
-        atexit.register(report.say, "finished")  # the first to be registered is the last to be called
+        atexit.register(_finish, report, os._exit)  # the first to be registered is the last to be called
         _tell_of_exits(report)
     _take_gpu(os.environ)
     module = sys.argv[1] == "-m"
@@ -92,7 +98,7 @@ def main(
     except SystemExit as request:
         code = _exit_code(request)
         if code != 0:
-            _end(code, report, f"{code:08x}")
+            _end(code, report, f"{code:08x}", f"sys.exit({request.code!r})")
         raise
     except BaseException as error:  # noqa: BLE001  nothing is swallowed: the rank reports it and ends
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -101,13 +107,25 @@ def main(
                 report.ask("interrupted")  # of all ranks that a Ctrl-C has reached, one shows where it was
             _report(error)
         finally:
-            _end(130 if interrupted else 1, report, _in_short(error))
+            _end(130 if interrupted else 1, report, _in_short(error), f"{type(error).__name__}: {error}")
+
+
+def _finish(report: "Report", leave: Callable[[int], NoReturn]) -> None:
+    """The script has ended well. Where others were lost on the way, MPI would wait for them at its end."""
+    report.say("finished")
+    losses = sys.modules.get(LOSSES)
+    if losses is not None and losses.happened():
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+        leave(0)
 
 
 def _tell_of_exits(report: "Report") -> None:
     """Has `os._exit(0)` after the end of MPI, by which scripts leave threads behind, count as the end that it is.
 
-    Before it, nobody has seen this rank finish: the others may be waiting for it.
+    Before it, nobody has seen this rank finish: the others may be waiting for it. Where they would go on without it,
+    it is killed: of a rank that ends with a code Open MPI would make the end of the job.
     """
     leave = os._exit
 
@@ -115,6 +133,8 @@ def _tell_of_exits(report: "Report") -> None:
         mpi = sys.modules.get("mpi4py.MPI")
         if status == 0 and mpi is not None and mpi.Is_finalized():
             report.say("finished")
+        elif LOSSES in sys.modules and sys.modules[LOSSES].dies_alone(f"os._exit({status})", ""):
+            os.kill(os.getpid(), 9)
         leave(status)
 
     os._exit = _exit
@@ -177,9 +197,9 @@ def _in_short(error: BaseException) -> str:
     return f"{zlib.crc32(f'{type(error)} {error} {where}'.encode(errors='replace')):08x}"
 
 
-def _end(code: int, report: "Report | None", error: str = "") -> NoReturn:
+def _end(code: int, report: "Report | None", error: str = "", words: str = "") -> NoReturn:
     """Ends this rank now, and with it the others, which may be waiting for it; where they were asked to end, when each
-    has done so in its own way.
+    has done so in its own way. Alone, where they go on without it (`ddprun --elastic`). words: why.
 
     Not through the interpreter's own exit: that joins threads and finalizes MPI, and both would wait for other ranks.
     Where the script has started MPI, by MPI_Abort: otherwise ranks on another host may find their sockets closed before
@@ -189,8 +209,17 @@ def _end(code: int, report: "Report | None", error: str = "") -> NoReturn:
     mpi = sys.modules.get("mpi4py.MPI")
     try:
         _to_terminal()
+        asked = code > 128  # to end, as all are
+        losses = sys.modules.get(LOSSES)
+        words = " ".join(words.split())[:_WORDS]  # one line, of a traceback that has been printed
+        step = 0 if losses is None else losses.current_step()
+        told = f"{words} at step {step}" if words and step else words
+        if not asked and losses is not None and losses.dies_alone(words, error):
+            if report is not None:
+                report.say("ends", code, error or "-", told)
+            os.kill(os.getpid(), 9)
         if report is not None:
-            report.ask("ends", code, *([error] if error else []))
+            report.ask("ends", code, error or "-", told)
         if mpi is None or not mpi.Is_initialized():
             if "PMI_FD" in os.environ:
                 os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={code}\n".encode())

@@ -6,7 +6,8 @@ knows the job's token without sending it. Sent are lines of words:
     rank NUMBER PID HOST    first of all
     finished                the script has ended well, its threads and exit handlers too
     interrupted             KeyboardInterrupt went through the script; answered when a traceback is wanted
-    ends CODE [ERROR]       it has failed, by the error that these digits stand for; answered when it may end the job
+    ends CODE ERROR [WORDS] it has failed, by the error that these digits stand for ("-": by none), in words; answered
+                            when it may end the job
 """
 
 import _socket  # the module socket takes 3 ms to import, this a third of one

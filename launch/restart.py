@@ -4,11 +4,14 @@ Its script goes on from its newest checkpoint; torchrun's variables tell it how 
 script that comes twice in a row is a bug and no lost rank: then the job ends as it would without.
 """
 
+import signal
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from launch.hosts import Found
 from launch.roll import FAILED, Roll
+
+_SIGNALS = {*signal.Signals}  # numbers, too
 
 COUNT, MOST = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 
@@ -55,9 +58,10 @@ def cause(roll: Roll, code: int) -> str:
         return f"host{'' if len(roll.lost) == 1 else 's'} {', '.join(roll.lost)} no longer answered"
     if roll.first is None:
         return f"mpirun ended with code {code}"
+    who = f"rank {roll.first.number} on {roll.first.host}"
     if roll.first.ended == FAILED:
-        return f"rank {roll.first.number} on {roll.first.host} failed"
-    return f"rank {roll.first.number} on {roll.first.host} was lost"
+        return f"{who} failed" + (f" ({roll.first.why})" if roll.first.why else "")
+    return f"{who} was lost" + (f" ({signal.Signals(code - 128).name})" if code - 128 in _SIGNALS else "")
 
 
 def without(found: Found, nproc: int | None, lost: Collection[str]) -> tuple[Found, int | None]:

@@ -15,15 +15,17 @@ class Rank:
 
     def __init__(self, number: int, pid: int, host: str, peer: Peer) -> None:
         self.number, self.pid, self.host, self.peer = number, pid, host, peer
-        self.ended = ""
+        self.ended = self.why = ""
         self.there = True  # the process, as far as is known
 
 
 class Roll:
-    """All ranks of a job. `expected` says on which host each was to be, where that is known."""
+    """All ranks of a job. expected: on which host each was to be, where that is known. least: with how few of them the
+    job may go on (`--elastic`); 0: all are needed.
+    """
 
-    def __init__(self, nproc: int, expected: Mapping[int, str] | None = None) -> None:
-        self.nproc, self.expected = nproc, expected or {}
+    def __init__(self, nproc: int, expected: Mapping[int, str] | None = None, least: int = 0) -> None:
+        self.nproc, self.expected, self.least = nproc, expected or {}, least
         self.ranks: dict[int, Rank] = {}
         self.lost: list[str] = []  # hosts that were there and no longer answer
         self.code = 0  # of the first rank that failed
@@ -38,10 +40,10 @@ class Roll:
         """The rank at the other end of a connection."""
         return next((rank for rank in self.ranks.values() if rank.peer is peer), None)
 
-    def end(self, rank: Rank, how: str, code: int = 0, error: str = "") -> None:
-        """Notes the end of a rank; the first word counts."""
+    def end(self, rank: Rank, how: str, code: int = 0, error: str = "", why: str = "") -> None:
+        """Notes the end of a rank; the first word counts. error: in digits; why: in words."""
         if not rank.ended:
-            rank.ended = how
+            rank.ended, rank.why = how, why
             if how != FINISHED:
                 self.first = self.first or rank
             if not self.code:
@@ -68,6 +70,10 @@ class Roll:
         """Ranks that were not seen to finish."""
         return [n for n in range(self.nproc) if n not in self.ranks or self.ranks[n].ended != FINISHED]
 
+    def enough(self) -> bool:
+        """Whether the job has come to its end, with the ranks that were left."""
+        return 0 < self.least <= self.nproc - len(self.missing()) and not self.running()
+
     def all_by_themselves(self) -> bool:
         """Whether every rank has said how it ended."""
         return len(self.ranks) == self.nproc and all(r.ended in (FINISHED, FAILED) for r in self.ranks.values())
@@ -79,6 +85,10 @@ def verdict(roll: Roll, mpirun: int | None, stopped_by: int | None) -> tuple[int
     mpirun: the exit code of mpirun, None where it had to be killed. stopped_by: the signal by which ddprun was stopped.
     """
     missing = roll.missing()
+    if roll.enough():
+        return 0, f"{_places(roll, missing)} lost on the way" if missing else ""
+    if roll.least and roll.code:
+        return roll.code, ""  # what ended it has been said
     words = ""
     if roll.lost:
         words = f"{_names('host', roll.lost)} no longer answered; {_places(roll, missing)} not seen to finish"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ddp import losses
 from ddp.checkpoint import loading, manifest, places
 from ddp.checkpoint.agreeing import ranks_of, together
 from ddp.checkpoint.places import logger
@@ -66,6 +67,8 @@ class Manager:
             # The one that is there stays until the next is complete.
             self._memory = Track(places.in_memory(folder, self._group), 1, busy == "replace", self._group)
             self._tracks.append(self._memory)
+        losses.keepers[self] = None
+        self._owes = False  # one that a lost rank has kept from being complete
         self._signal = 0
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
@@ -75,6 +78,9 @@ class Manager:
 
     def all_steps(self) -> list[int]:
         """The steps of which there is a complete checkpoint on disk."""
+        return losses.between(self._all_steps)
+
+    def _all_steps(self) -> list[int]:
         return self._group.exchange(_complete(self._disk.place.folder))[0]
 
     def restore(self) -> int:
@@ -84,6 +90,9 @@ class Manager:
         taken; it is removed when another one is complete.
         Raises: RuntimeError where there are checkpoints, and none that can be read; ValueError as `load`.
         """
+        return losses.between(self._restore)
+
+    def _restore(self) -> int:
         for track in self._tracks:
             for path in together(self._group, track.sweep):
                 logger.warning("checkpoint: %s was not complete, and is removed", path)
@@ -92,6 +101,8 @@ class Manager:
             try:
                 loading.take(self._state, folders, self._group)
             except (OSError, RuntimeError) as error:
+                if losses.is_behind(error):
+                    raise
                 tried = tried or error
                 if self._group.rank == 0:
                     logger.warning("%s; an older checkpoint is tried", error)
@@ -125,22 +136,29 @@ class Manager:
 
         Raises, on every rank: what went wrong in writing; SystemExit after a signal and a last checkpoint.
         """
+        losses.between(self._after_step, step)
+
+    def _after_step(self, step: int) -> None:
         number = self._look()
         if number:
-            self.save(step)
-            self.wait()
-            raise SystemExit(128 + number)
-        if step % self._every == 0:
             self._disk.save(self._state, step)
+            self._wait()
+            raise SystemExit(128 + number)
+        if step % self._every == 0 or self._owes:
+            self._disk.save(self._state, step)
+            self._owes = False
         if self._memory is not None and self._memory_every and step % self._memory_every == 0:
             self._memory.save(self._state, step)
 
     def save(self, step: int) -> None:
         """Begins a checkpoint of this step on disk, due or not; nothing to do where it has been written."""
-        self._disk.save(self._state, step)
+        losses.between(self._disk.save, self._state, step)
 
     def wait(self) -> None:
         """Until what is being written is complete. Raises what went wrong, on every rank."""
+        losses.between(self._wait)
+
+    def _wait(self) -> None:
         for track in self._tracks:
             track.wait()
 
@@ -152,6 +170,19 @@ class Manager:
                 self._memory.forget()
         finally:
             self._leave()
+
+    def leave_behind(self) -> None:
+        """Collective over the ranks that are left when some were lost: what was being written is begun anew in the next
+        `step`.
+        """
+        for track in self._tracks:
+            self._owes |= track.begin_anew()
+
+    def save_last(self, step: int) -> str:
+        """Collective: writes a checkpoint of this step now, and waits for it. Returns the folder."""
+        self._disk.save(self._state, step)
+        self._wait()
+        return str(self._disk.place.folder)
 
     def _look(self) -> int:
         """Collective: moves on what all ranks have come to; returns the signal that came to one of them, or 0."""

@@ -104,6 +104,18 @@ class Track:
             self._save.abandon()
             self._save = None
 
+    def begin_anew(self) -> bool:
+        """Collective over the ranks that are left when some were lost: gives up what is under way, and removes what
+        they have left of it; whether there was anything.
+        """
+        under_way = self._save is not None
+        self.give_up()
+        self.sweep()
+        complete = [step for step, path in places.generations(self.place.folder).items() if places.is_complete(path)]
+        everyones = self._group.exchange((under_way, max(complete, default=None)))
+        self._last = everyones[0][1]
+        return any(each for each, _ in everyones)
+
     def forget(self) -> None:
         """Removes all generations."""
         if self._makes:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import engine
+from ddp import losses
 from ddp.execution import calls
 from ddp.execution.calls import Account, Call
 from ddp.execution.futures import Future
@@ -180,6 +181,10 @@ class Lines:
         first = self.checking[0].check if self.checking else None
         return found if first is None else [first, *found]
 
+    def abandon(self) -> None:
+        """What is under way will never end: a rank is lost."""
+        _busy.pop(id(self), None)
+
     def leave(self) -> None:
         """Collective, but waits for nobody: the group's communicators are not used any more."""
         assert self.group.comm is not None
@@ -194,8 +199,8 @@ def _enter_room(comm: "MPI.Intracomm") -> "Room | None":
     """Collective: memory of all these ranks, where they are on one node and can share some."""
     from mpi4py import MPI
 
-    if not isinstance(comm, MPI.Intracomm):
-        return None  # ranks that are threads, of `ddp.testing`
+    if not isinstance(comm, MPI.Intracomm) or losses.watching() is not None:
+        return None  # ranks that are threads, of `ddp.testing`; or that may be lost, which MPI tells those that wait
     from ddp.transport.nodes import count_nodes
     from ddp.transport.room import Room
 

@@ -4,10 +4,11 @@ import datetime
 import os
 from typing import TYPE_CHECKING, Any, cast
 
+from ddp import losses
 from ddp.groups.process_group import ProcessGroup
 from ddp.transport import CUDA_ONLY, TRANSPORTS
 from ddp.watching import watchdog
-from ddp.watching.progress import DEFAULT_TIMEOUT
+from ddp.watching.progress import DEFAULT_TIMEOUT, channels
 from ddp.watching.starting import limited
 from ddp.world import bootstrap, torchrun_variables
 from ddp.world.backends import check_backend
@@ -86,8 +87,26 @@ def init_process_group(
     _default = ProcessGroup(
         world.rank, tuple(range(world.size)), world.comm, transport, timeout=seconds, name="the default group"
     )
-    waiting.speak(world.rank == 0)
-    provide("engine.data.worker.first", (_enter_worker, (world.rank, _default.ranks)))
+    _tell_of_rank(_default)
+
+
+def _tell_of_rank(group: ProcessGroup) -> None:
+    """What does not ask the default group for its number is told."""
+    waiting.speak(group.rank == 0)
+    provide("engine.data.worker.first", (_enter_worker, (group.rank, group.ranks)))
+
+
+def leave_behind(comm: "MPI.Intracomm") -> None:
+    """Collective over `comm`, the ranks that are left: the default group is theirs, and nothing of the lost ones is in
+    it. The object stays, for those that hold it.
+    """
+    assert _default is not None
+    world = bootstrap.enter_smaller(comm)
+    torchrun_variables.set_from_world(os.environ, world)
+    channels.clear()  # what was contributed counts no more: ranks were at different places
+    watchdog.start_anew(comm)
+    _default.renew(comm)
+    _tell_of_rank(_default)
 
 
 class _NoRank:
@@ -135,7 +154,11 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
             _default.subgroups.remove(leaving)
         return
     for closing in (*leaving.subgroups, leaving):
-        closing.close()
+        try:
+            closing.close()
+        except RuntimeError as error:
+            if not losses.is_behind(error):  # with a rank that was lost at the very end
+                raise
     _default = None
     provide("engine.data.worker.first", None)
     watchdog.leave()  # with what this rank contributed, for those that are still at the end of the last calls

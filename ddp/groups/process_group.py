@@ -142,6 +142,17 @@ class ProcessGroup(Methods):
                 self._rooms[key] = transport.allocate(count, dtype, header)
         return self._rooms[key]
 
+    def renew(self, comm: "MPI.Intracomm") -> None:
+        """Collective over `comm`, the ranks that are left: the group is theirs. What it had is abandoned."""
+        if self.lines is not None:
+            self.lines.abandon()
+            self.lines = None
+        self._transport = None
+        self._meetings.clear()
+        self.unsettled = 0
+        self.rank, self.ranks, self.comm = Rank(comm.rank), tuple(range(comm.size)), comm
+        self.__post_init__()
+
     def close(self) -> None:
         """Collective: gives back what it has taken, its communicator too (`ddp.execution.leaving`)."""
         with self.meeting("destroy_process_group"):

@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+from ddp import losses
 from ddp.execution.calls import Call
 from ddp.execution.work import run
 from ddp.groups.group import NON_GROUP_MEMBER, resolve, seconds_of
@@ -49,6 +50,7 @@ def new_group(
     between the callers.
     """
     world = resolve(None)
+    losses.refuse("a group of some of the ranks", "leave out new_group")
     check_backend("new_group", backend)
     numbers = tuple(world.ranks if ranks is None else sorted(ranks) if sort_ranks else ranks)
     if not numbers:

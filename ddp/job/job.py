@@ -17,10 +17,11 @@ from weakref import WeakSet
 import numpy as np
 
 import engine
-from ddp import replicas
+from ddp import losses, replicas
 from ddp.groups.group import resolve
 from ddp.groups.process_group import ProcessGroup
 from ddp.job.fingerprint import differences, fingerprint
+from ddp.job.recovery import Recovery
 from ddp.job.streams import seed_stream
 from ddp.training.sync_batch_norm import SyncBatchNorm
 from ddp.transport.summing import carried
@@ -86,8 +87,10 @@ class Job:
         """The one that is being worked on, inside `shards`."""
         self._asked_for = shards is not None
         self._nets: WeakSet[DistributedDataParallel] = WeakSet()
+        self._entering: DistributedDataParallel | None = None
         self._loaders: list[_Position] = []
-        everyones = self.process_group.exchange((self.num_shards, seed, threads, fingerprint(threads)))
+        self._recovery = None if losses.watching() is None else Recovery(self)
+        everyones = self.between(self._exchange, (self.num_shards, seed, threads, fingerprint(threads)))
         for rank, (*found, _) in enumerate(everyones):
             expected = list(everyones[0][:3])
             if found != expected:
@@ -177,16 +180,42 @@ class Job:
 
         Where it raises before an optimizer has stepped, everything is as before: the step can be run again.
         """
-        nets = list(self._nets)
-        before = _copies(nets)
-        try:
-            result = body(*args, **kwargs)
-        except BaseException:
-            self.shard = None
-            _write(nets, before)
-            raise
+        losses.at_step(self.step + 1)
+        if self._recovery is not None:
+            result = self._recovery.attempt(lambda: body(*args, **kwargs))
+        else:
+            put_back = self.copy_state()
+            try:
+                result = body(*args, **kwargs)
+            except BaseException:
+                put_back()
+                raise
         self.step += 1
         return result
+
+    def between(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Collective, between two steps: calls a function in which ranks talk (an evaluation, a checkpoint).
+
+        Under `ddprun --elastic` it is called again where a rank is lost meanwhile, so what it changes should be the
+        same then; otherwise this is a plain call.
+        """
+        return losses.between(function, *args, **kwargs)
+
+    def _exchange(self, value: T) -> list[T]:
+        return self.process_group.exchange(value)
+
+    # --- for ddp.job.recovery -----------------------------------------------------------------------------------------
+
+    def copy_state(self) -> Callable[[], None]:
+        """Returns what puts back that which a step changes before an optimizer has stepped."""
+        nets = list(self._nets)
+        before = _copies(nets)
+
+        def put_back() -> None:
+            self.shard = None
+            _write(nets, before)
+
+        return put_back
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on on any number of ranks; a sampler's place in its data is the step."""
@@ -237,13 +266,29 @@ class Job:
                     f"{name}: {path or 'the module'} is a SyncBatchNorm, whose statistics are of all ranks' batches; "
                     "in a job they are of each shard's, so use BatchNorm"
                 )
+        if losses.minimum() and any(parameter.is_cuda for parameter in net.module.parameters()):
+            return ValueError(f"{name}: on GPUs it does not outlive the loss of a rank; start it without --elastic")
         if not net.broadcast_buffers:
             return ValueError(f"{name}: buffers are those of shard 0; leave out broadcast_buffers=False")
         return None
 
     def enter(self, net: "DistributedDataParallel") -> None:
         """From now on `shards` is about this module, too."""
-        self._nets.add(net)
+        self._entering = net
+        if self._recovery is None:
+            self.settle(True)
+
+    def settle(self, committed: bool) -> None:
+        """Whether what this rank has done last counts: a module that was being wrapped is part of the job then."""
+        if committed and self._entering is not None:
+            self._nets.add(self._entering)
+        self._entering = None
+
+    def leave_behind(self) -> None:
+        """Collective over the ranks that are left when some were lost: the shards are dealt anew."""
+        self._loaders.clear()
+        for net in sorted(self._nets, key=lambda net: net.live_reducer().number):
+            net.renew_reducer()
 
     def _position(self, batches: Iterable[Any]) -> "_Position":
         """Where the iteration over `batches` is, at the present step."""

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import engine
+from ddp import losses
 from ddp.collectives import all_reduce
 from ddp.collectives.reductions import ReduceOp
 from ddp.groups.group import resolve
@@ -156,6 +157,7 @@ class PostLocalSGDOptimizer(Optimizer):
     """
 
     def __init__(self, optim: Optimizer, averager: PeriodicModelAverager | HierarchicalModelAverager) -> None:
+        losses.refuse("PostLocalSGDOptimizer, whose replicas differ,", "use the optimizer itself")
         self.optim = optim
         self.averager = averager
         self.defaults, self.state, self.param_groups = optim.defaults, optim.state, optim.param_groups

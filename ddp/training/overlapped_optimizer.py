@@ -7,6 +7,7 @@ of torch.distributed.algorithms.ddp_comm_hooks.
 from typing import TYPE_CHECKING
 
 import engine
+from ddp import losses
 from engine.optim import Optimizer
 from engine.optim.optimizer import Group
 
@@ -18,6 +19,7 @@ class StepInBackward:
     """What `step_in_backward` gives: `remove()` ends it, and `optimizer.step()` is to be called again."""
 
     def __init__(self, optimizer: Optimizer, net: "DistributedDataParallel") -> None:
+        losses.refuse("step_in_backward, which changes parameters before a step is complete,", "step after backward")
         if type(optimizer).step is not Optimizer.step:
             raise TypeError(
                 f"step_in_backward: {type(optimizer).__name__} does not update each element by itself, so it cannot "

@@ -9,7 +9,7 @@ from typing import Any
 
 import engine
 import engine.nn as nn
-from ddp import replicas
+from ddp import losses, replicas
 from ddp.execution import Call, run
 from ddp.gradients.drift import Drift
 from ddp.gradients.plan import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
@@ -163,13 +163,17 @@ class DistributedDataParallel(nn.Module):
         }
         problem = problem or self._problem(only_defaults, param_to_hook_all_reduce is not None)
         problem = problem or (None if job is None else job.problem(self))
+        if job is None:
+            losses.refuse("DistributedDataParallel without a job", "pass job=ddp.Job(...)")
         if self.device_ids is not None and problem is None:
             self.register_forward_pre_hook(placement.Mover(self.device_ids[0]), with_kwargs=True)
         if problem is not None and not init_sync:
             raise problem
-        self.reducer: Reducer | None = self._agree(init_sync, problem) if init_sync or job is not None else None
+        self.reducer: Reducer | None = None
         if job is not None:
-            job.enter(self)
+            job.between(self._enter, job, init_sync, problem)
+        elif init_sync:
+            self.reducer = self._agree(init_sync, problem)
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(
@@ -179,6 +183,11 @@ class DistributedDataParallel(nn.Module):
         setattr(module, _IGNORED, list(params_and_buffers_to_ignore))
 
     # --- making one ---------------------------------------------------------------------------------------------------
+
+    def _enter(self, job: JobOfShards, init_sync: bool, problem: Exception | None) -> None:
+        """Collective: as part of the job."""
+        self.reducer = self._agree(init_sync, problem)
+        job.enter(self)
 
     def _agree(self, init_sync: bool, problem: Exception | None) -> Reducer:
         """Collective: check that the ranks agree, take over rank 0's values if wanted, and make the Reducer."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import engine
-from ddp import replicas
+from ddp import losses, replicas
 from ddp.groups.group import resolve
 from ddp.groups.process_group import ProcessGroup
 from ddp.training.overflow import sum_found_inf
@@ -50,6 +50,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         overlap_with_ddp: bool = False,
         **defaults: Any,
     ) -> None:
+        losses.refuse("ZeroRedundancyOptimizer, whose state is on one rank each,", "use the optimizer itself")
         for name, given in (
             ("parameters_as_bucket_view", parameters_as_bucket_view),
             ("overlap_with_ddp", overlap_with_ddp),

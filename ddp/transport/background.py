@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
+from ddp import losses
 from ddp.transport.base import Buffer, Transport
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class BackgroundTransport:
         self._error: BaseException | None = None  # that ended the thread
         self._thread = threading.Thread(target=self._run, name=f"transport {inner.name}", daemon=True)
         self._thread.start()
+        if (watch := losses.watching()) is not None:
+            watch.interrupted.add(self)
 
     def allocate(
         self,
@@ -84,6 +87,11 @@ class BackgroundTransport:
     def independent(self) -> Transport:
         with self._lock:
             return BackgroundTransport(self.inner.independent())
+
+    def interrupt(self, cause: str) -> None:
+        """From another thread: a rank is lost, which MPI tells whoever waits. Nothing is left for the thread here."""
+        self._ended = True
+        self._wanted.set()
 
     def close(self) -> None:
         self.stop()

@@ -36,6 +36,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
+from ddp import losses
 from ddp.transport.base import (
     CACHE_LINE,
     accumulator_dtype,
@@ -201,6 +202,8 @@ class SharedTransport:
         self._stopped = ""  # by which exception
         crowded = node.size > count_cores(node)
         self._spins, self._looks = (0, 0) if crowded else (SPINS, _LOOKS)
+        if (watch := losses.watching()) is not None:
+            watch.interrupted.add(self)
 
     def allocate(
         self,
@@ -288,6 +291,10 @@ class SharedTransport:
 
     def independent(self) -> "SharedTransport":
         return self  # each buffer has its own numbers: no order among buffers is assumed
+
+    def interrupt(self, cause: str) -> None:
+        """From another thread: nothing that is under way will end."""
+        self._stopped = cause
 
     def close(self) -> None:
         self._closed = True

@@ -47,6 +47,8 @@ class Channel:
 
     def contribute(self) -> int:
         """This rank has done its part of the next meeting. Returns the number of that."""
+        if _waiting.forbidden:
+            raise RuntimeError(_waiting.forbidden)
         self.contributed = number = self.contributed + 1
         if _waiting.observer is not None:
             _waiting.observer.contributed(self, number)
@@ -76,6 +78,7 @@ class _Waits(list[Wait]):
     """What the main thread waits for, the innermost last."""
 
     observer: Observer | None = None
+    forbidden = ""
 
 
 _waiting = _Waits()
@@ -96,6 +99,11 @@ def end_wait() -> None:
         if _waiting.observer is not None:
             _waiting.observer.wait_changes(current_wait())
         _waiting.pop()
+
+
+def forbid(why: str) -> None:
+    """Nothing may be contributed from now on, for this reason; empty: anything may."""
+    _waiting.forbidden = why
 
 
 def observe(observer: Observer | None) -> None:

@@ -35,6 +35,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddp import losses
 from ddp.watching import progress
 from ddp.watching.board import PAGE_TEXT, Board
 from ddp.watching.last_resort import end_this_host
@@ -50,6 +51,8 @@ from ddp.watching.verdict import (
     describe_ranks,
     describe_wait,
     gone_ranks,
+    late_ranks,
+    silent_ranks,
     speaker,
     stuck_ranks,
 )
@@ -123,9 +126,13 @@ class Watchdog:
     def retire(self) -> None:
         """This rank enters a world of other ranks. Waits for nobody; what was the world's end does not wait for it."""
         self.leave("has left the process group")
+        self.stop()
+        _retired.append(self._comm.Ibarrier())
+
+    def stop(self) -> None:
+        """Nobody looks any more."""
         self._stop.set()
         self._thread.join()
-        _retired.append(self._comm.Ibarrier())
 
     def end(self) -> None:
         """Returns when all ranks have called it: whoever ends first is to be seen by the others until then."""
@@ -134,13 +141,16 @@ class Watchdog:
         if os.getpid() != self._process or MPI.Is_finalized():  # a child of ours; or the user's own end of MPI
             return
         self.leave("has ended")
-        everybody = self._comm.Ibarrier()
         begin_wait(self._end, self._end.contribute(), "the end of the job")
-        while not everybody.Test():
-            time.sleep(_END)
+        try:
+            everybody = self._comm.Ibarrier()
+            while not everybody.Test():
+                time.sleep(_END)
+        except MPI.Exception as error:
+            if not losses.is_behind(error):
+                raise
         end_wait()
-        self._stop.set()
-        self._thread.join()
+        self.stop()
         self._board.close()
 
     def _run(self) -> None:
@@ -191,6 +201,8 @@ class Watchdog:
             speaks = self.rank == speaker(own, records, time.monotonic())
         now = time.monotonic()
         gone, stuck = gone_ranks(own, records), stuck_ranks(records)
+        if self._lose(own, gone, records, now):
+            return
         if gone:
             self._give_up(describe_gone(own, gone, records), speaks, known)
         elif self.rank in stuck:
@@ -214,6 +226,9 @@ class Watchdog:
         if self._tell_lost(known):
             return
         silent = [rank for rank in others if rank in known and now - known[rank].beat > _SILENT]
+        if (watch := losses.watching()) is not None:
+            stopped = [rank for rank in silent if now - known[rank].beat > self.lost.after]
+            watch.kill(stopped, f"no answer for {self.lost.after:g} s")
         ended = [rank for rank, record in known.items() if record.ended and rank not in silent]
         if not silent or self.rank != min(ended, default=-1):
             return
@@ -247,6 +262,20 @@ class Watchdog:
         self._told_lost.update(hosts)
         self._say(f"{reason}; the job goes on, as asked", range(self._board.size), known)
         return False
+
+    def _lose(self, own: Waiting, gone: list[int], records: Records, now: float) -> bool:
+        """Where the job can go on without ranks that will not come (they have ended, are stopped, or late for longer
+        than the timeout), these are killed: then they are lost. Returns whether some were.
+        """
+        watch = losses.watching()
+        if watch is None:
+            return False
+        silent = [rank for rank in silent_ranks(own, records, now) if now - records[rank].beat > self.lost.after]
+        late = late_ranks(own, records) if now - own.since > own.timeout else []
+        watch.kill(gone, "has ended, and was waited for")
+        watch.kill(silent, f"stopped, or in code that holds the GIL: no answer for {self.lost.after:g} s")
+        watch.kill(late, f"late by more than the timeout of {own.timeout:g} s")
+        return bool(gone or silent or late)
 
     def _report(
         self, wait: object, seconds: float, timeout: float, headline: str, ranks: Iterable[int], records: Records
@@ -342,6 +371,17 @@ def start(comm: "MPI.Intracomm", timeout: float, lost: Lost) -> None:
     if _watchdog is None:
         _watchdog = Watchdog(comm)
     _watchdog.timeout, _watchdog.lost = timeout, lost
+
+
+def start_anew(comm: "MPI.Intracomm") -> None:
+    """Collective: watch over the ranks that are left, when some were lost."""
+    global _watchdog
+    assert _watchdog is not None
+    before = _watchdog
+    before.stop()
+    _watchdog = Watchdog(comm) if comm.size > 1 else None
+    if _watchdog is not None:
+        _watchdog.timeout, _watchdog.lost = before.timeout, before.lost
 
 
 def come_back() -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
+from ddp import losses
 from engine.errors import tracebacks
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def start_world(comm: "MPI.Intracomm | None" = None) -> World:
     if comm is not None:
         from mpi4py import MPI
 
+        losses.refuse("init_process_group(comm=)", "leave comm out, or start the job without --elastic")
         if comm == MPI.COMM_NULL:
             raise ValueError(
                 "init_process_group: comm is MPI.COMM_NULL, since this process is not in it; only its ranks call this"
@@ -128,11 +130,20 @@ def _enter(MPI: Any, given: "MPI.Intracomm") -> World:
     global _world, _other_excepthook
     _silence_ucx(MPI)
     comm = given.Dup()
+    if losses.minimum():
+        comm = losses.begin(comm)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     _world = World(comm.rank, comm.size, node.rank, node.size, comm, MPI.Query_thread())
     node.Free()
     if comm.size > 1:
         _other_excepthook, sys.excepthook = sys.excepthook, _end_job
+    return _world
+
+
+def enter_smaller(comm: "MPI.Intracomm") -> World:
+    """The world of the ranks that are left, all of them on this host, when some were lost."""
+    global _world
+    _world = World(comm.rank, comm.size, comm.rank, comm.size, comm, default_world().thread_level)
     return _world
 
 

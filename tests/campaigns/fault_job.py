@@ -26,7 +26,7 @@ from mpi4py import MPI
 
 from tests.campaigns.digest import digest
 
-_CALLS = (
+CALLS = (
     *("barrier", "bcast", "gather", "allgather", "alltoall", "scatter", "reduce", "allreduce", "scan"),
     *("Barrier", "Bcast", "Gather", "Gatherv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Scatter"),
     *("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan"),
@@ -89,7 +89,7 @@ _FAULTS: dict[str, Callable[[], Any]] = {
 
 def count_calls(point: Points) -> None:
     """Puts subclasses that count in the place of mpi4py's world communicator and windows, and counts file calls."""
-    talking = {name: point.before(name, getattr(MPI.Intracomm, name)) for name in _CALLS}
+    talking = {name: point.before(name, getattr(MPI.Intracomm, name)) for name in CALLS}
     comm = type("CountedIntracomm", (MPI.Intracomm,), talking)
     MPI.COMM_WORLD = comm(MPI.COMM_WORLD)
     windows = {}

@@ -106,6 +106,12 @@ def test_command_line(mpi: Mpi, plan: Plan, expected: str) -> None:
     assert argv == [str(MPIRUN), *expected.split(), "python", "x"]
 
 
+def test_ranks_may_be_lost_where_the_mpi_can_go_on() -> None:
+    command = build_argv(OPEN_MPI, MPIRUN, plan_of(), [], ["python"], elastic=True)
+    assert " ".join(command).startswith("/opt/mpi/bin/mpirun --with-ft ulfm -n 2 ")
+    assert [mpi.name for mpi in KNOWN if mpi.elastic] == ["Open MPI"]
+
+
 def test_every_mpi_has_a_case() -> None:
     assert {id(mpi) for mpi, _, _ in CASES} == {id(mpi) for mpi in KNOWN}
 

@@ -12,6 +12,7 @@ def test_options_are_pinned() -> None:
         *("-h", "--help", "-n", "-np", "--nproc", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone"),
         *("--hostfile", "-H", "--host", "-x", "--grace", "--log-dir", "--log_dir", "--tag", "--dry-run"),
         *("-m", "--module", "--version", "--warm-cache", "--max-restarts", "--max_restarts", "--torch"),
+        "--elastic",
     }
 
 

@@ -46,7 +46,7 @@ def test_lost_ranks_and_hosts_are_another_start(peer: Peer) -> None:
     assert restart.run(start, 5, said.append) == 0
     assert starts == [(0, []), (1, []), (2, ["b"])]
     assert said == [
-        "rank 1 on b was lost; the job is started again (1 of 5)",
+        "rank 1 on b was lost (SIGKILL); the job is started again (1 of 5)",
         "host b no longer answered; the job is started again (2 of 5)",
     ]
 
@@ -56,7 +56,9 @@ def test_there_are_at_most_so_many_starts(peer: Peer) -> None:
     start, starts = told(*[ended(peer, 137)] * 3)
     assert restart.run(start, 2, said.append) == 137
     assert len(starts) == 3
-    assert said[-1].startswith("error: rank 1 on b was lost; the job was started 3 times, as often as --max-restarts")
+    assert said[-1].startswith(
+        "error: rank 1 on b was lost (SIGKILL); the job was started 3 times, as often as --max-restarts"
+    )
 
 
 def test_the_same_error_twice_is_a_bug(peer: Peer) -> None:
@@ -88,3 +90,13 @@ def test_hosts_that_are_gone_take_no_ranks() -> None:
     assert restart.without(found, 5, ["a", "b"]) == (found, 5)
     nameless = Found((Host("", 2, 4), Host("", 2, 4)))
     assert restart.without(nameless, 4, ["n1"]) == (nameless, 4)
+
+
+def test_the_step_and_the_error_are_told(peer: Peer) -> None:
+    said: list[str] = []
+    first = ended(peer, 1, FINISHED)
+    first.roll.ranks[1].ended = ""
+    first.roll.end(first.roll.ranks[1], FAILED, 1, "1a2b", "ValueError: x at step 7")
+    start, _ = told(first, ended(peer, 0, FINISHED))
+    assert restart.run(start, 1, said.append) == 0
+    assert said == ["rank 1 on b failed (ValueError: x at step 7); the job is started again (1 of 1)"]

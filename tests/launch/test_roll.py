@@ -78,3 +78,17 @@ def test_a_host_is_not_lost_when_its_ranks_have_finished(peer: Peer) -> None:
     roll = roll_of(peer, "", "", FINISHED, FINISHED)
     roll.ranks[2].there = roll.ranks[3].there = False
     assert not roll.lose("b")
+
+
+def test_an_elastic_job_is_over_well_with_the_ranks_that_are_left(peer: Peer) -> None:
+    def of(least: int, *ends: str) -> tuple[int, str]:
+        roll = roll_of(peer, *ends)
+        roll.least = least
+        return verdict(roll, 9, None)
+
+    assert of(2, FINISHED, GONE, FINISHED, FINISHED) == (0, "rank 1 on a was lost on the way")
+    assert of(2, FINISHED, "1", GONE, FINISHED) == (0, "rank 1 on a and rank 2 on b were lost on the way")
+    assert of(2, *[FINISHED] * 4) == (0, "")
+    assert of(2, FINISHED, GONE, GONE, GONE) == (9, "")
+    assert of(2, FINISHED, "3", GONE, GONE) == (3, "")
+    assert of(0, FINISHED, GONE, FINISHED, FINISHED)[0] == 9

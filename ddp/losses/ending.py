@@ -1,0 +1,44 @@
+"""How a rank ends where the others go on without it; asked by what `ddprun` runs on each rank (launch/rank.py)."""
+
+import sys
+
+from ddp.losses import words
+from ddp.losses.watch import watching
+
+_step = 0  # of the job that is being trained
+_agreed = False
+
+
+def at_step(number: int) -> None:
+    """The job's step, counted from 1."""
+    global _step
+    _step = number
+
+
+def current_step() -> int:
+    """The same; 0 where nothing is trained by steps."""
+    return _step
+
+
+def end_together() -> None:
+    """All ranks end now, each for itself, as they have agreed."""
+    global _agreed
+    _agreed = True
+
+
+def dies_alone(why: str, error: str) -> bool:
+    """Whether a rank that has failed ends without the others, who are left its reason, in words.
+
+    Where nobody else is left it does not; nor where the same error has come at the same step before: then it is no
+    loss but a bug, and the job is to end with it. error: see `ddp.losses.words.leave`.
+    """
+    watch = watching()
+    if watch is None:
+        return False
+    if watch.noticed.is_set():
+        sys.stderr.write(
+            "ddp: error: a rank was lost where the others cannot go on without it: what ranks do together belongs into "
+            "Job.run or Job.between (docs/howto/elastic.md)\n"
+        )
+        return False
+    return _agreed or (len(watch.members) > 1 and words.leave(_step, error, why))

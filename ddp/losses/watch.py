@@ -1,0 +1,207 @@
+"""Ranks that are lost while the others go on (`ddprun --elastic`): how that is seen, and how every wait for them ends.
+
+A thread of each rank sleeps on the others' processes (`os.pidfd_open`). When one has ended, which is seen after 5 ms,
+it revokes every communicator of the world (MPI's ULFM), so that whoever is inside of MPI comes back with an error, and
+stops the transports that wait in memory. Which error comes out of a wait does not matter: `ddp.job.recovery` asks here
+whether ranks were lost, and nobody else catches it.
+
+Over one host: a process of another one cannot be watched like this.
+"""
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+from weakref import WeakSet
+
+from ddp.losses.noise import filter_libnbc
+from ddp.losses.words import Member, excuse
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+MINIMUM = "ALLSTRIDE_ELASTIC"
+"""Environment variable in which `ddprun --elastic` says how few ranks may be left."""
+
+_PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has told
+
+
+class Interrupted(Protocol):
+    """What waits for other ranks without MPI."""
+
+    def interrupt(self, cause: str) -> None:
+        """From now on every call raises."""
+        ...
+
+
+def minimum() -> int:
+    """How few ranks may be left; 0 where the job was not started to go on without some."""
+    return int(os.environ.get(MINIMUM) or 0)
+
+
+def refuse(what: str, instead: str) -> None:
+    """Raises ValueError where the job is to outlive the loss of ranks, which `what` does not."""
+    if minimum():
+        raise ValueError(
+            f"{what} does not outlive the loss of a rank, and this job was started to (--elastic): {instead}"
+        )
+
+
+class Watch:
+    """Over the ranks of one world, until one of them is lost. Making one is collective.
+
+    home: their communicator, which stays usable: it is only shrunk, and duplicated.
+    """
+
+    def __init__(self, home: "MPI.Intracomm", number: int) -> None:
+        from ddp.losses.communicator import Communicator
+
+        self.home = home
+        self.noticed = threading.Event()
+        self.interrupted: WeakSet[Interrupted] = WeakSet()
+        self._lock = threading.Lock()
+        self._comms: list[MPI.Intracomm] = []
+        try:
+            self.members = [Member(*each) for each in home.allgather((number, os.getpid()))]
+            self.comm = Communicator(home.Dup())
+        except Exception:
+            home.Revoke()  # nobody looks yet, and others may be in there; it can be shrunk all the same
+            raise
+        self.comm.watch = self
+        self.register(self.comm)
+        self._wake: int | None = os.eventfd(0)
+        self._files: dict[int, int] = {}  # by descriptor: place in `members`
+        for place, member in enumerate(self.members):
+            if place != home.rank:
+                with contextlib.suppress(ProcessLookupError):
+                    self._files[os.pidfd_open(member.pid)] = place
+        self._thread = threading.Thread(target=self._run, name="ddp losses", daemon=True)
+        self._thread.start()
+
+    def register(self, comm: "MPI.Intracomm") -> None:
+        """This communicator is the world's, or comes from one that is."""
+        with self._lock:
+            if self.noticed.is_set():
+                comm.Revoke()
+            self._comms.append(comm)
+
+    def free(self, free: Callable[[], None], comm: "MPI.Intracomm") -> None:
+        """Calls `free` of a communicator while the thread does not look at it."""
+        with self._lock:
+            self._comms = [each for each in self._comms if each is not comm]
+            free()
+
+    def kill(self, ranks: list[int], why: str) -> None:
+        """Ends ranks that do not come, by their places in this world: one that came later would be of another time."""
+        for descriptor, place in self._files.items():
+            if place in ranks:
+                excuse(self.members[place], why)
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Nobody is watched any more."""
+        if self._wake is None:
+            return
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        files, self._files = self._files, {}
+        for descriptor in (*files, self._wake):
+            os.close(descriptor)
+        self._wake = None
+
+    def _run(self) -> None:
+        assert self._wake is not None
+        if len(self._files) == len(self.members) - 1:  # else one has ended before it could be watched
+            ready = select.poll()
+            for descriptor in (*self._files, self._wake):
+                ready.register(descriptor, select.POLLIN)
+            if self._wake in [descriptor for descriptor, _ in ready.poll()]:
+                return
+        with self._lock:
+            self.noticed.set()
+            for comm in self._comms:
+                comm.Revoke()
+        for each in [*self.interrupted]:
+            each.interrupt("the loss of a rank")
+
+
+_watch: Watch | None = None
+_happened = False
+_number = 0
+
+
+def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
+    """Collective: watches over these ranks from now on; returns the communicator by which they talk.
+
+    Raises RuntimeError, on every rank, where the loss of one would not be noticed or survived.
+    """
+    global _watch, _number
+    from mpi4py import MPI
+
+    problem = ""
+    node = home.Split_type(MPI.COMM_TYPE_SHARED)
+    if node.size < home.size:
+        problem = "its ranks are on several hosts; one of them is all that is watched so far, use --max-restarts there"
+    node.Free()
+    if not hasattr(MPI.Comm, "Revoke"):
+        problem = "this MPI has no fault tolerance (ULFM), which Open MPI 5 has; use --max-restarts"
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        problem = "MPI does not allow a thread beside the main one (no MPI_THREAD_MULTIPLE)"
+    if not hasattr(os, "pidfd_open"):
+        problem = "a rank's process cannot be watched on this system (Linux can)"
+    if problem:
+        raise RuntimeError(f"init_process_group: the job was started with --elastic, but {problem}")
+    filter_libnbc()
+    _number = home.rank
+    _watch = Watch(home, _number)
+    return _watch.comm
+
+
+def watching() -> Watch | None:
+    """What watches over the ranks of this world."""
+    return _watch
+
+
+def is_behind(error: Exception) -> bool:
+    """Whether a rank is lost, so that an error may be nothing but that."""
+    if _watch is None:
+        return False
+    mpi = sys.modules["mpi4py.MPI"]
+    of_ulfm = (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED)
+    if isinstance(error, mpi.Exception) and error.Get_error_class() in of_ulfm:
+        _watch.noticed.wait(_PATIENCE)
+    return _watch.noticed.is_set()
+
+
+def shrink() -> "tuple[MPI.Intracomm, list[Member]]":
+    """Collective over those who live, after a loss: their communicator from now on, and who is lost."""
+    global _watch, _happened
+    assert _watch is not None
+    _happened = True
+    before = _watch
+    before.noticed.wait(_PATIENCE)
+    before.end()
+    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number)
+    return _watch.comm, [member for member in before.members if member not in _watch.members]
+
+
+def happened() -> bool:
+    """Whether a rank was lost so far: MPI would wait for it at its end."""
+    return _happened
+
+
+def _stop() -> None:
+    """MPI ends after this, and so does everybody else."""
+    global _happened
+    if _watch is not None:
+        _watch.end()
+        _happened = _happened or _watch.noticed.is_set()
+
+
+atexit.register(_stop)

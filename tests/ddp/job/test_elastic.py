@@ -1,0 +1,151 @@
+"""Jobs that lose ranks (`ddprun --elastic`), with real processes: the others go on, and end with the same digest."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns import elastic
+from tests.mpi_job import ROOT, python_path
+
+pytestmark = pytest.mark.full
+
+# What is told by arguments happens to one rank; "all" raises on each.
+JOB = """
+import json, os, signal, sys, datetime, time
+import ddp, engine, engine.nn.functional as F
+from ddp import checkpoint
+from engine import nn
+from engine.data import DataLoader, TensorDataset
+
+kind, folder = sys.argv[1], sys.argv[2]
+ddp.init_process_group(host_timeout=datetime.timedelta(seconds=3))
+me = ddp.get_rank()
+job = ddp.Job(6, seed=0)
+x = engine.randn(48, 8)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+loader = DataLoader(data, batch_sampler=ddp.ShardSampler(data, 24, job))
+module = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 1))
+net = ddp.DistributedDataParallel(module, job=job)
+optimizer = engine.optim.AdamW(net.parameters(), lr=1e-2)
+state = {"job": job, "net": net, "optimizer": optimizer}
+
+
+def kill(step, rank):
+    if kind == "kill" and (job.step, me) == (step, rank):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_step():
+    losses = []
+    for inputs, targets in job.shards(loader):
+        if kind == "talk":
+            job.process_group.exchange(0)
+        loss = F.mse_loss(net(inputs), targets)
+        loss.backward()
+        losses.append(loss.detach())
+        kill(5, 1)
+        if (kind == "one" and (job.step, me) == (5, 1)) or (kind == "all" and job.step == 5):
+            raise ArithmeticError("a bad sample")
+    kill(7, 2)
+    optimizer.step()
+    if kind == "talk":
+        job.mean(losses)
+    return losses
+
+
+with checkpoint.Manager(folder, state, every=4) as saving:
+    while job.step < 10:
+        job.run(train_step)
+        saving.step(job.step)
+if ddp.get_rank() == 0:
+    print(json.dumps([ddp.get_world_size(), ddp.digest(net, optimizer)]), flush=True)
+if kind == "late":
+    if me == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1.0)
+ddp.destroy_process_group()
+"""
+
+
+def run(folder: Path, kind: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "train.py").write_text(JOB)
+    return subprocess.run(
+        [sys.executable, "-m", "launch", *options, str(folder / "train.py"), kind, str(folder / "states")],
+        env={**os.environ, "PYTHONPATH": python_path()},
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_two_ranks_are_lost_one_after_the_other(tmp_path: Path) -> None:
+    """At 4 ranks, of 6 shards; the first line says who, at which step, why, and with how many it goes on."""
+    (tmp_path / "alone").mkdir()
+    alone = run(tmp_path / "alone", "none", "-n", "1")
+    done = run(tmp_path, "kill", "-n", "4", "--elastic", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.replace("[2,", "[1,") == alone.stdout
+    said = [line for line in done.stderr.splitlines() if line][1:]
+    assert said == [
+        "ddp: rank 1 was lost at step 6 (killed, or crashed); the job goes on with 3 ranks",
+        "ddp: rank 2 was lost at step 8 (killed, or crashed); the job goes on with 2 ranks",
+        said[-1],
+    ]
+    assert re.fullmatch("ddprun: ranks 1, 2 on .* were lost on the way", said[-1])
+    assert max(path.name for path in (tmp_path / "states").iterdir()) == "step-00000008"
+
+
+def test_below_the_minimum_the_job_ends_with_a_checkpoint(tmp_path: Path) -> None:
+    done = run(tmp_path, "kill", "-n", "3", "--elastic", "3:3")
+    assert done.returncode == 1
+    assert (
+        f"ddp: error: 2 of at least 3 ranks are left (--elastic): the job ends after step 5; step 5 is saved in "
+        f"{tmp_path / 'states'}" in done.stderr
+    )
+    assert (tmp_path / "states" / "step-00000005").is_dir()
+    assert "MPI_ABORT" not in done.stderr
+
+
+def test_an_exception_of_one_rank_is_a_loss_and_of_all_a_bug(tmp_path: Path) -> None:
+    done = run(tmp_path, "one", "-n", "2", "--elastic", "1")
+    assert done.returncode == 0, done.stderr
+    words = "ddp: rank 1 was lost at step 6 (ArithmeticError: a bad sample); the job goes on with 1 rank"
+    assert words in done.stderr
+    assert done.stderr.index("[rank 1] ArithmeticError: a bad sample") < done.stderr.index(words)
+    (tmp_path / "bug").mkdir()
+    done = run(tmp_path / "bug", "all", "-n", "2", "--elastic", "1")
+    assert done.returncode == 1
+    assert re.match(r"\[rank \d\] Traceback", [line for line in done.stderr.splitlines() if line][1])
+    assert "ArithmeticError: a bad sample" in done.stderr
+
+
+def test_a_rank_that_is_lost_when_all_is_done_changes_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, "late", "-n", "3", "--elastic", "2")
+    assert done.returncode == 0, done.stderr
+    assert re.search("ddprun: rank 0 on .* was lost on the way", done.stderr)
+
+
+def test_who_talks_after_the_step_is_told(tmp_path: Path) -> None:
+    done = run(tmp_path, "talk", "-n", "2", "--elastic", "1")
+    assert done.returncode == 1
+    assert "this talks to other ranks after optimizer.step()" in done.stderr
+
+
+@pytest.mark.parametrize("fault", ["SIGSTOP", "os._exit", "segfault"])
+def test_a_fault_in_the_midst_of_a_backward(fault: str) -> None:
+    places, expected = elastic.undisturbed("shared", 3)
+    ending = elastic.strike(fault, "shared", 3, 2, places[2] // 2, expected)
+    assert ending.place
+    assert not ending.problem, ending.output
+
+
+def test_a_sample_of_the_campaign(capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = elastic.main(["--every", "400", "--begin", "20", "--ranks", "2", "--transports", "mpi"])
+    assert not wrong, capfd.readouterr().out

@@ -1,0 +1,42 @@
+"""What a rank says before it ends alone, and when it may not."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ddp.losses import words
+from ddp.losses.watch import minimum, refuse
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDPRUN_REPORT", str(tmp_path))
+
+
+def test_who_kills_a_rank_says_why_unless_it_did() -> None:
+    other = words.Member(1, 4000000)
+    assert words.reason(other) == ""
+    words.excuse(other, "no answer")
+    words.excuse(other, "late")
+    assert words.reason(other) == "no answer"
+
+
+def test_an_error_that_comes_again_at_its_step_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    words.excuse(words.Member(5, 4000000), "no answer")
+    assert words.leave(3, "1a2b", "ValueError: x")
+    assert words.reason(words.Member(0, os.getpid())) == "ValueError: x"
+    monkeypatch.setattr(os, "getpid", lambda: 4000001)
+    assert words.leave(4, "1a2b", "ValueError: x"), "another step"
+    monkeypatch.setattr(os, "getpid", lambda: 4000002)
+    assert not words.leave(4, "1a2b", "ValueError: x")
+    monkeypatch.setattr(os, "getpid", lambda: 4000003)
+    assert words.leave(4, "", "os._exit(0)")
+
+
+def test_what_does_not_outlive_a_loss_is_refused_in_an_elastic_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse("a thing", "use another")
+    monkeypatch.setenv("ALLSTRIDE_ELASTIC", "2")
+    assert minimum() == 2
+    with pytest.raises(ValueError, match=r"a thing does not outlive the loss of a rank.*: use another"):
+        refuse("a thing", "use another")
