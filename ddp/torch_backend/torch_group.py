@@ -5,6 +5,7 @@ need. Ranks are numbers in the group; `opts` are PyTorch's objects with options.
 """
 
 import datetime
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from ddp.torch_backend.torch_work import TorchWork
 NAME = "allstride"
 
 Tensors = Sequence[torch.Tensor]
+
+_SMALL_BYTES = 1 << 10
 
 
 def create(options: Any, backend_options: Any) -> "TorchGroup":
@@ -52,6 +55,8 @@ class TorchGroup(dist.ProcessGroup):
         super().__init__(int(members.rank), members.size())
         self._members = members
         self._sums = Sums(members)
+        # Under Join PyTorch's Reducer keeps the work of a number, but not the Python object, and asks it in backward.
+        self._kept: deque[TorchWork] = deque(maxlen=64)
         self._store = store
         self._name = self._description = ""
 
@@ -99,7 +104,10 @@ class TorchGroup(dist.ProcessGroup):
         given, operation = _list(tensors), _operation(opts)
         with progress.lock:
             works = [self._all_reduce(shared(tensor), operation) for tensor in given]
-        return TorchWork(works, given)
+        work = TorchWork(works, given)
+        if sum(tensor.nbytes for tensor in given) <= _SMALL_BYTES:
+            self._kept.append(work)
+        return work
 
     def _all_reduce(self, tensor: engine.Tensor, operation: Op) -> Work:
         check_reduction("all_reduce", operation, tensor.dtype)
