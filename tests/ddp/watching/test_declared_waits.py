@@ -146,6 +146,8 @@ OBJECTS = {"gather", "scatter", "allgather", "bcast"}  # of what `ProcessGroup.o
 
 ELSEWHERE = {
     "testing/": "ranks that are threads",
+    "job/recovery.py": "only in an elastic job, after a loss: a survivor that waits in vain is the next loss",
+    "losses/": "only in an elastic job",
     "transport/cuda/": "only with a GPU, in `ProcessGroup.transport_on`, `device_room` and the waits for buckets",
     "bench/cuda.py": "only with a GPU",
     "world/torchrun_variables.py": "only between hosts, in `init_process_group`",
