@@ -164,6 +164,7 @@ class Lines:
         self.checks = group.comm.Dup() if self.room is None else None
         self.checking: deque[Collective] = deque()
         self.moving: list[Collective] = []
+        self._has_left = False
 
     def advance(self) -> None:
         """See `Work._advance`."""
@@ -174,6 +175,8 @@ class Lines:
         self.moving = [work for work in self.moving if not work.has_moved()]
         if not self.checking and not self.moving:
             _busy.pop(id(self), None)
+            if self._has_left and self.room is not None:
+                self.room.close()
 
     def requests(self) -> "list[MPI.Request]":
         """What has to happen in MPI before `advance` can do more."""
@@ -186,9 +189,12 @@ class Lines:
         _busy.pop(id(self), None)
 
     def leave(self) -> None:
-        """Collective, but waits for nobody: the group's communicators are not used any more."""
+        """Collective, but waits for nobody: the group's communicators are not used any more. What is under way goes on:
+        other ranks may come to it.
+        """
         assert self.group.comm is not None
-        if self.room is not None:
+        self._has_left = True
+        if self.room is not None and not self.checking and not self.moving:
             self.room.close()
         checks = () if self.checks is None else (self.checks,)
         comms = self.words, *checks, self.bytes, self.group.comm
