@@ -1,8 +1,11 @@
 """A page of memory for each rank, that it writes and all others can read at any time, whatever the writer is doing.
 
-On a node the pages are memory of all its ranks. Between nodes they are asked for by one-sided MPI, in a thread that
-does nothing else: where a network is down, MPI may keep it for as long as it likes, and nobody waits for it. That needs
+On a node the pages are memory of all its ranks. Those of other nodes are asked for by messages, which a thread of each
+rank answers: where a network is down, MPI may keep it for as long as it likes, and nobody waits for it. That needs
 `MPI_THREAD_MULTIPLE`; without it the pages of other nodes cannot be read.
+
+Why not one-sided MPI: Open MPI's first `MPI_Rget` to a rank waits inside the call, on a whole core, for as long as that
+rank imports modules or compiles, perhaps on the same core.
 """
 
 import logging
@@ -10,7 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -25,6 +28,16 @@ PAGE_TEXT = _PAGE - _HEADER
 _PERIOD = 0.5  # seconds: MPI makes progress, on this side, too, only while somebody calls it
 _POLL = 2e-3  # while an answer is awaited
 _POLLS = 500  # so often; then as seldom as without
+_CLOSING = 5.0  # seconds, of which a board that closes needs a hundredth unless a rank is in trouble
+_ASK, _ANSWER = 1, 2  # tags
+
+
+class _Question(NamedTuple):
+    """What was sent to a rank of another node, and what receives its page."""
+
+    sent: "MPI.Request"
+    answer: "MPI.Request"
+    page: np.ndarray
 
 
 class Board:
@@ -38,24 +51,20 @@ class Board:
         self._texts: dict[int, bytes] = {}  # the last text of each rank that was complete
         node = cast("MPI.Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED))
         self._pages = _map_pages(node, comm)
-        self._own_pages = [self._pages[self.rank]]
+        self._own_page = self._pages[self.rank]
         self.neighbours = tuple(self._pages)
         self.others: tuple[int, ...] = ()  # on other nodes, where their pages can be read
         several_nodes = any(comm.allgather(node.size < comm.size))
         node.Free()
-        self._window: MPI.Win | None = None
+        self._comm = comm
         self._wanted: set[int] = set()
-        self._requests: dict[int, tuple[MPI.Request, np.ndarray]] = {}
+        self._questions: dict[int, _Question] = {}
+        self._answers: list[tuple[MPI.Request, bytes]] = []  # under way, with what must not move meanwhile
         self._asked: dict[int, float] = {}  # since when a rank owes a new text
         self._answered: dict[int, float] = {}
-        self._wake, self._closed = threading.Event(), False
+        self._wake, self._closing = threading.Event(), False
+        self._thread: threading.Thread | None = None
         if several_nodes and min(comm.allgather(MPI.Query_thread())) == MPI.THREAD_MULTIPLE:
-            self._window = MPI.Win.Allocate(_PAGE, 1, comm=comm)
-            self._window.Lock_all(MPI.MODE_NOCHECK)
-            page = np.asarray(self._window.tomemory()).view(np.uint8).data
-            page[:] = bytes(_PAGE)
-            self._own_pages.append(page)
-            comm.Barrier()
             self.others = tuple(rank for rank in range(self.size) if rank not in self._pages)
             self._thread = threading.Thread(target=self._run, name="ddp board", daemon=True)
             self._thread.start()
@@ -63,9 +72,8 @@ class Board:
     def write(self, text: bytes) -> None:
         """This rank's page; at most `PAGE_TEXT` bytes."""
         header = len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little")
-        for page in self._own_pages:
-            page[_HEADER : _HEADER + len(text)] = text
-            page[:_HEADER] = header
+        self._own_page[_HEADER : _HEADER + len(text)] = text
+        self._own_page[:_HEADER] = header
 
     def ask(self, ranks: Iterable[int]) -> None:
         """Have the pages of these ranks of other nodes read anew; the answers are there when they are there."""
@@ -95,54 +103,59 @@ class Board:
         return self._answered.get(rank, 0.0)
 
     def close(self) -> None:
-        """Collective: of other nodes' pages; UCX, under MPICH, names each memory that it still has when MPI ends."""
+        """Collective, and once; no page of another node is read any more."""
         from mpi4py import MPI
 
-        if self._window is None or MPI.Is_finalized():
+        if self._thread is None or MPI.Is_finalized():
             return
-        self._closed = True
+        self._closing = True
         self._wake.set()
-        self._thread.join(_PERIOD)
-        if self._thread.is_alive():
-            return  # inside MPI, with the window in its hands
-        self._window.Unlock_all()  # waits for what was not answered
-        del self._own_pages[1:]
-        self._window.Free()
-        self._window = None
+        self._thread.join(_CLOSING)  # not for ever: it may be inside MPI, for a rank that is gone
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        from mpi4py import MPI
-
-        polls = 0
-        while not self._closed:
-            MPI.COMM_WORLD.Iprobe()
+        polls, everybody = 0, None
+        while everybody is None or not everybody.Test():
+            self._answer_all()
             while self._wanted:
-                self._fetch(self._wanted.pop())
+                self._question(self._wanted.pop())
                 polls = _POLLS
-            answered = [rank for rank, (request, _) in self._requests.items() if request.Test()]
-            for rank in answered:
-                self._answer(rank)
-            polls = polls - 1 if self._requests else 0
-            self._wake.wait(_POLL if polls > 0 else _PERIOD)
+            for rank in [rank for rank, question in self._questions.items() if question.answer.Test()]:
+                self._hear(rank)
+            if self._closing and everybody is None and not self._questions and not self._wanted:
+                everybody = self._comm.Ibarrier()  # until then others may ask
+            polls = polls - 1 if self._questions else 0
+            self._wake.wait(_POLL if polls > 0 or self._closing else _PERIOD)
             self._wake.clear()
+        while self._answers:  # somebody waits for each
+            self._answers.pop()[0].Wait()
 
-    def _fetch(self, rank: int) -> None:
-        if rank not in self._requests:
-            from mpi4py import MPI
+    def _question(self, rank: int) -> None:
+        if rank not in self._questions:
+            page = np.zeros(_PAGE, np.uint8)
+            answer = self._comm.Irecv(page, rank, _ANSWER)
+            self._questions[rank] = _Question(self._comm.Isend(b"", rank, _ASK), answer, page)
 
-            assert self._window is not None
-            page = np.empty(_PAGE, np.uint8)  # kept with the request: it may yet be written to
-            self._requests[rank] = self._window.Rget(page, rank, (0, _PAGE, MPI.BYTE)), page
-
-    def _answer(self, rank: int) -> None:
-        _, page = self._requests.pop(rank)
+    def _hear(self, rank: int) -> None:
+        question = self._questions.pop(rank)
+        question.sent.Wait()  # it has arrived
         before = self._texts.get(rank)
-        self._take(rank, memoryview(page.data))
+        self._take(rank, memoryview(question.page.data))
         if self._texts.get(rank) != before:  # a text has a beat, so one that lives writes another
             self._asked.pop(rank, None)
             self._answered[rank] = time.monotonic()
+
+    def _answer_all(self) -> None:
+        from mpi4py import MPI
+
+        self._answers = [answer for answer in self._answers if not answer[0].Test()]
+        status = MPI.Status()
+        while self._comm.Iprobe(MPI.ANY_SOURCE, _ASK, status):
+            rank = status.Get_source()
+            self._comm.Recv(bytearray(), rank, _ASK)
+            page = bytes(self._own_page[: _HEADER + int.from_bytes(self._own_page[:4], "little")])
+            self._answers.append((self._comm.Isend(page, rank, _ANSWER), page))
 
     def _take(self, rank: int, page: memoryview) -> None:
         length = int.from_bytes(page[:4], "little")

@@ -89,7 +89,10 @@ def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if program := "".join(block.text for block in parts if block.language == "python" and not block.file):
         programs.insert(0, [sys.executable, "-c", program])
     for command in programs:
-        ended = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True, timeout=LIMIT)
+        try:
+            ended = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True, timeout=LIMIT)
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"{page.name}:\n{command[-1]}\nwas not done after {LIMIT} s:\n{late.stderr}") from late
         assert ended.returncode == 0, f"{page.name}:\n{command[-1]}\nended with {ended.returncode}:\n{ended.stderr}"
         printed += ended.stdout + ended.stderr
     return printed
