@@ -5,7 +5,9 @@
 Every rank holds the same state, as in data parallel training, so much a rank that each rank's part is --megabytes. A
 line of JSON a figure, the medians of --rounds that take turns: seconds of the slowest rank, and ratios. With PyTorch on
 the path, `torch.save` of the state by rank 0 and `torch.distributed.checkpoint` are measured in the same rounds; all of
-them sync what they write. `stall` is the part of its time that a training of 50 ms a step, saved every 100, spends
+them sync what they write. `memory` is a checkpoint in the hosts' memory, and going on from it. `stalled / copy` is the
+time that training waits for a save beside copying the same tensors with NumPy, both into memory that was written
+before; `stall` is the part of its time that a training of 50 ms a step, saved every 100, spends
 in `Manager.step`; `loss` by how much it takes longer in all, for steps that sleep and for steps that multiply matrices.
 """
 
@@ -113,6 +115,48 @@ def torch_of(folder: Path) -> Any:
     return torch
 
 
+def in_memory(folder: Path, arrays: dict[str, np.ndarray], count: int) -> dict[str, list[float]]:
+    """Seconds, round by round, to keep a checkpoint in the hosts' memory, and to go on from it."""
+    state: dict[str, Any] = {"state": {name: engine.from_numpy(array) for name, array in arrays.items()}}
+    seconds: dict[str, list[float]] = {"memory.save": [], "memory.load": []}
+    with checkpoint.Manager(folder / "remembered", state, every=1 << 60, memory_every=1) as manager:
+        for number in range(1, count + 2):
+
+            def save(number: int = number) -> None:
+                manager.step(number)
+                manager.wait()
+
+            seconds["memory.save"].append(timed(save))
+            seconds["memory.load"].append(timed(manager.restore))
+    return {what: values[1:] for what, values in seconds.items()}  # without the first: its memory is new
+
+
+def stalls(manager: checkpoint.Manager, arrays: dict[str, np.ndarray], count: int) -> dict[str, list[float]]:
+    """Seconds, round by round, of a plain copy of this rank's part, and of what a save keeps training from going on."""
+    own = list(arrays.values())[ddp.get_rank() :: ddp.get_world_size()]
+    copies = [np.ones_like(array) for array in own]
+    seconds: dict[str, list[float]] = {"copy": [], "stalled": []}
+
+    def copy() -> None:
+        for target, array in zip(copies, own, strict=True):
+            np.copyto(target, array)
+
+    for number in range(2, count + 3):
+        seconds["copy"].append(timed(copy))
+        seconds["stalled"].append(timed(lambda number=number: manager.save(number)))
+        manager.wait()
+    return {what: values[1:] for what, values in seconds.items()}
+
+
+def machine(folder: Path) -> dict[str, Any]:
+    """What the figures are of."""
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    _, kind = max(
+        ((where, kind) for where, kind in mounts if folder.is_relative_to(where)), key=lambda one: len(one[0])
+    )
+    return {"file system": kind, "cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
+
+
 def train(step: Callable[[], Any], steps: int, manager: checkpoint.Manager | None) -> tuple[float, float]:
     """Seconds of a training, and those in `Manager.step`."""
     stalled = 0.0
@@ -125,7 +169,7 @@ def train(step: Callable[[], Any], steps: int, manager: checkpoint.Manager | Non
             if manager is None:
                 ddp.barrier()
             else:
-                manager.step(number + 100)
+                manager.step(number + 1000)
             stalled += time.perf_counter() - started
 
     return timed(body), stalled
@@ -159,25 +203,34 @@ def main() -> None:
     pieces = max(world, world * args.megabytes * 1_000_000 // (4 * PIECE))
     arrays = {f"w{number}": np.full(PIECE, number, np.float32) for number in range(pieces)}
 
+    size = pieces * 4 * PIECE // world
+
     def tell(**figure: Any) -> None:
         if rank == 0:
-            print(json.dumps({"ranks": world, "megabytes": pieces * 4 * PIECE // 1_000_000, **figure}), flush=True)
+            print(json.dumps({"ranks": world, "megabytes a rank": size // 1_000_000, **figure}), flush=True)
 
-    if args.only != "stall":
-        seconds = rounds(folder, arrays, args.rounds)
+    def compare(seconds: dict[str, list[float]], *pairs: tuple[str, str]) -> None:
         for what, values in seconds.items():
             tell(figure=what, seconds=round(statistics.median(values), 3))
-        for what, beside in (("save", "write"), ("load", "read"), ("torch.save", "save"), ("torch.load", "load"),
-                             ("dcp.save", "save"), ("dcp.load", "load")):  # fmt: skip
+        for what, beside in pairs:
             if what in seconds:
                 ratios = [one / other for one, other in zip(seconds[what], seconds[beside], strict=True)]
                 tell(figure=f"{what} / {beside}", ratio=round(statistics.median(ratios), 3),
                      range=[round(min(ratios), 3), round(max(ratios), 3)])  # fmt: skip
+
+    tell(figure="machine", **machine(folder))
+    if args.only != "stall":
+        compare(
+            rounds(folder, arrays, args.rounds) | in_memory(folder, arrays, args.rounds),
+            *(("save", "write"), ("load", "read"), ("torch.save", "save"), ("torch.load", "load")),
+            *(("dcp.save", "save"), ("dcp.load", "load"), ("memory.save", "save"), ("memory.load", "load")),
+        )
     if args.only != "speed":
         state = {"state": {name: engine.from_numpy(array) for name, array in arrays.items()}}
         with checkpoint.Manager(folder / "runs", state, every=100, keep=1) as manager:
             manager.save(1)  # memory for the copy is made once
             manager.wait()
+            compare(stalls(manager, arrays, args.rounds), ("stalled", "copy"))
             for kind, step in (("sleep", lambda: time.sleep(0.05)), ("matmul", multiplications())):
                 plain, _ = train(step, args.steps, None)
                 whole, stalled = train(step, args.steps, manager)

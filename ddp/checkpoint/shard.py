@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,15 @@ import engine
 from ddp.checkpoint.checksum import PIECE, Checksum, checksum_of
 from ddp.checkpoint.manifest import File, Piece, damaged
 from ddp.checkpoint.states import stored_layout
+from engine.memory import threads
 from engine.memory.flat import flat_view
+from engine.ops.copy.kernels import copy_past_caches
 from engine.rules.dtypes import dtype
 from engine.serialization import container, files
 
 _ALIGN = 4096  # bytes; where tensors begin
+_CUT = 4 << 20  # bytes; what a thread copies at a time
+_BEGIN_SYNC = 8 << 20  # bytes; with what the disk begins while the next are summed: 0.25 to 0.22 s for 256 MB, synced
 
 Told = Callable[[int], None]
 """Is told of every so many bytes that went by; may raise to end the writing or reading."""
@@ -104,10 +109,15 @@ def stage(plan: Layout, memory: np.ndarray) -> None:
     """Copies the blobs to `memory`, of at least as many bytes as they have; from there on they are written from it."""
     at = 0
     for blob in plan.blobs:
-        target = memory[at : at + blob.nbytes]
-        np.copyto(target, blob.octets())
+        source, target = blob.octets(), memory[at : at + blob.nbytes]
+        cuts = [slice(begin, begin + _CUT) for begin in range(0, blob.nbytes, _CUT)]
+        threads.share(partial(_copy, target, source), cuts)
         blob.memory, blob.source = target, None
         at += blob.nbytes
+
+
+def _copy(target: np.ndarray, source: np.ndarray, cut: slice) -> None:
+    copy_past_caches(target[cut], source[cut])
 
 
 def write(path: Path, plan: Layout, durable: bool, told: Told) -> tuple[File, dict[str, list[tuple[int, Piece]]]]:
@@ -116,6 +126,7 @@ def write(path: Path, plan: Layout, durable: bool, told: Told) -> tuple[File, di
     durable: synced, with its folder. Raises: OSError; FileExistsError where the file is there already.
     """
     pieces: dict[str, list[tuple[int, Piece]]] = {}
+    written = 0
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb", buffering=0) as file:
         _write_all(file, memoryview(plan.head))
         for blob, offset in zip(plan.blobs, plan.offsets, strict=True):
@@ -125,6 +136,10 @@ def write(path: Path, plan: Layout, durable: bool, told: Told) -> tuple[File, di
                 checksum.add(part)
                 _write_all(file, part.data)
                 told(part.nbytes)
+                written += part.nbytes
+                if durable and written >= _BEGIN_SYNC:
+                    files.begin_sync(file.fileno())
+                    written = 0
             piece = Piece(path.name, blob.key, offset, blob.nbytes, checksum.text())
             pieces.setdefault(blob.tensor, []).append((blob.begin, piece))
         if durable:
@@ -149,10 +164,10 @@ def read_into(target: np.ndarray, folder: Path, piece: Piece, told: Told) -> Non
     _read(parts, folder, piece, told)
 
 
-def read_through(scratch: np.ndarray, folder: Path, piece: Piece) -> None:
+def read_through(scratch: np.ndarray, folder: Path, piece: Piece, told: Told) -> None:
     """Checks a piece, reading it into `scratch`, of `PIECE` bytes, again and again. Raises as `read_into`."""
     parts = (scratch[: min(PIECE, piece.size - begin)] for begin in range(0, piece.size, PIECE))
-    _read(parts, folder, piece, lambda count: None)
+    _read(parts, folder, piece, told)
 
 
 def _read(parts: Iterable[np.ndarray], folder: Path, piece: Piece, told: Told) -> None:

@@ -10,8 +10,10 @@ import numpy as np
 
 import engine
 from ddp.checkpoint import loading, manifest, places, shard
+from ddp.checkpoint.agreeing import ranks_of
 from ddp.checkpoint.checksum import PIECE, checksum_of
 from ddp.checkpoint.manifest import Manifest
+from ddp.checkpoint.progress import Progress
 from engine.memory.flat import flat_view
 from engine.serialization import container, structure
 
@@ -47,9 +49,11 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         except (OSError, RuntimeError) as error:
             found.append(str(error))
     scratch = np.empty(PIECE, np.uint8)
-    for piece in sorted({p for stored in described.tensors.values() for p in stored.pieces}, key=lambda p: p.offset):
+    pieces = sorted({p for stored in described.tensors.values() for p in stored.pieces}, key=lambda p: p.offset)
+    told = Progress(ranks_of(None), f"verifying {folder}", sum(piece.size for piece in pieces))
+    for piece in pieces:
         try:
-            shard.read_through(scratch, folder, piece)
+            shard.read_through(scratch, folder, piece, told)
         except (OSError, RuntimeError) as error:
             found.append(str(error))
     return list(dict.fromkeys(found))

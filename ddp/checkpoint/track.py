@@ -12,6 +12,7 @@ import numpy as np
 from ddp.checkpoint import places
 from ddp.checkpoint.agreeing import FAILURES, together
 from ddp.checkpoint.places import Place
+from ddp.checkpoint.progress import Progress
 from ddp.checkpoint.saving import Cancelled, Save
 from ddp.groups.process_group import ProcessGroup
 
@@ -32,6 +33,7 @@ class Track:
         self._commits = False  # in the second phase, when all have written
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
+        self._progress: Progress | None = None
         self._memory = np.empty(0, np.uint8)
         self._last: int | None = None
 
@@ -60,6 +62,8 @@ class Track:
         save.stage(self._memory)
         self._save, self._commits, self._last = save, False, step
         self._cancelled.clear()
+        self._progress = Progress(self._group, f"writing {generation}", save.nbytes)
+        self._progress.awaited = False
         self._run(lambda: save.write(self._told))
 
     def status(self) -> tuple[bool, bool]:
@@ -156,6 +160,8 @@ class Track:
     def _told(self, count: int) -> None:
         if self._cancelled.is_set():
             raise Cancelled
+        if self._progress is not None:
+            self._progress(count)
 
     def _run(self, work: Any) -> None:
         def run() -> None:
@@ -168,5 +174,7 @@ class Track:
 
     def _join(self) -> None:
         if self._thread is not None:
+            if self._progress is not None:
+                self._progress.awaited = True
             self._thread.join()
             self._thread = None

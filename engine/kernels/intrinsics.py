@@ -133,6 +133,33 @@ def announce(typing_context: Any, address: Any, number: Any) -> Any:
 
 
 @intrinsic
+def stream(typing_context: Any, target: Any, source: Any, lines: Any) -> Any:
+    """Copies ``lines`` of 64 bytes to an address that is a multiple of 64, with stores that pass the caches by.
+
+    What such stores wrote is there for other threads when this is done, as after any others.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source, lines = arguments
+        vector = ir.VectorType(ir.IntType(64), 4)
+        past_caches = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+
+        def place(start: Any, line: Any, half: int) -> Any:
+            at = builder.add(builder.mul(line, line.type(64)), line.type(32 * half))
+            return builder.inttoptr(builder.add(start, at), vector.as_pointer())
+
+        with cgutils.for_range(builder, lines) as loop:
+            halves = [builder.load(place(source, loop.index, half), align=1) for half in (0, 1)]
+            for half, value in enumerate(halves):
+                stored = builder.store(value, place(target, loop.index, half), align=32)
+                stored.set_metadata("nontemporal", past_caches)
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def flat(typing_context: Any, array: Any) -> Any:
     """The elements of a C-contiguous array along one axis, in the same memory.
 

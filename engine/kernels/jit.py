@@ -97,6 +97,11 @@ def announce(address: int, number: int) -> None:
     raise RuntimeError(f"announce({address}, {number}) exists only inside compiled kernels")
 
 
+def stream(target: int, source: int, lines: int) -> None:
+    """Copy memory past the caches, see `engine.kernels.intrinsics`. Only inside kernels."""
+    raise RuntimeError(f"stream({target}, {source}, {lines}) exists only inside compiled kernels")
+
+
 def flat(array: np.ndarray) -> Any:
     """The elements of a C-contiguous array along one axis, in the same memory. Only inside kernels and helpers."""
     raise RuntimeError(f"flat({array}) exists only inside compiled kernels")
@@ -123,6 +128,9 @@ def unsigned(index: Any) -> Any:
     Only inside kernels and helpers.
     """
     raise RuntimeError(f"unsigned({index}) exists only inside compiled kernels")
+
+
+_INTRINSICS = (fma, array_at, array_of, sum_vectors, number_at, announce, stream, flat, address, bits, from_bits)
 
 
 def multiply_tile(rows: int, wide: bool, like: np.ndarray, *places_steps_and_counts: Any) -> None:
@@ -311,7 +319,7 @@ def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
             namespace[name] = getattr(np, DTYPES[char])
         elif value is unsigned:
             namespace[name] = np.uint64
-        elif value in (fma, array_at, array_of, sum_vectors, number_at, announce, flat, address, bits, from_bits):
+        elif value in _INTRINSICS:
             namespace[name] = getattr(intrinsics, value.__name__)
         elif value in (multiply_tile, transpose_tile):
             namespace[name] = getattr(tile, value.__name__)

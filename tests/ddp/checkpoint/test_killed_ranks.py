@@ -1,7 +1,10 @@
 """Real ranks that are killed while they write: another job, of another size, goes on from the newest complete one."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.examples.running import command, run
 from tests.mpi_job import run_job
 
 PROGRAM = """
@@ -45,3 +48,43 @@ def test_the_next_job_goes_on(tmp_path, victim) -> None:
     assert "step-00000003 was not complete, and is removed" in after.stderr
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"step-00000004", "step-00000005"}
+
+
+RESTARTED = """
+import os, signal, sys
+import ddp, engine
+from ddp import checkpoint
+
+folder, dies = sys.argv[1], sys.argv[2] == "dies" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+ddp.init_process_group()
+engine.manual_seed(0)
+model = engine.nn.Linear(300, 2000)
+optimizer = ddp.ZeroRedundancyOptimizer(model.parameters(), engine.optim.AdamW, lr=1e-2)
+state = {"model": model, "optimizer": optimizer}
+with checkpoint.Manager(folder, state, every=5, memory_every=1) as manager:
+    first = manager.restore()
+    for step in range(first, 9):
+        optimizer.zero_grad()
+        model(engine.full((1, 300), step + 1.0)).sum().backward()
+        optimizer.step()
+        manager.step(step + 1)
+        if dies and step == 6:
+            manager.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+    print("from", first, ddp.digest(model), manager._memory.place.folder)
+"""
+
+
+@pytest.mark.full
+def test_a_job_that_is_started_again_goes_on_from_its_hosts_memory(tmp_path) -> None:
+    """All its ranks are killed after step 7, and the disk's is of step 5; at the end the memory is given back."""
+    program = tmp_path / "program.py"
+    program.write_text(RESTARTED)
+    lines = []
+    for how in ("dies", "lives"):
+        done = run(command(2, "--max-restarts", "1", program, tmp_path / how, how))
+        assert done.returncode == 0, done.stderr
+        lines.append([line.split() for line in done.stdout.splitlines() if line.startswith("from")])
+    assert [first for line in lines for _, first, _, _ in line] == ["7", "7", "0", "0"]
+    assert len({digest for line in lines for _, _, digest, _ in line}) == 1
+    assert not [folder for line in lines for _, _, _, folder in line if Path(folder).exists()]
