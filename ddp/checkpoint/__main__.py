@@ -3,9 +3,8 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from ddp.checkpoint import places, tools
+from ddp.checkpoint import tools
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,13 +41,14 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if options.command == "diff":
         found = tools.difference(options.path, options.other)
-    else:
-        path = Path(options.path)
-        generations = list(places.generations(path).values()) or [path]
-        found = [words for generation in generations for words in tools.verify(generation)]
-    for words in found:
-        print(words)
-    return 1 if found else 0
+        print(*found, sep="\n", end="\n" if found else "")
+        return 1 if found else 0
+    wrong = False
+    for generation in tools.generations(options.path):
+        found = tools.verify(generation)
+        print(*found or [f"{generation} is whole"], sep="\n", flush=True)
+        wrong = wrong or bool(found)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -138,17 +138,26 @@ def _compare_tensors(left: engine.Tensor, right: engine.Tensor) -> str:
     return words
 
 
-def rows(path: str | os.PathLike[str]) -> list[tuple[str, str, str, str, str]]:
-    """Of each generation at `path`: name, step, ranks, bytes, and whether it is complete; the newest last.
+def generations(path: str | os.PathLike[str]) -> list[Path]:
+    """`path` itself if it is a checkpoint, complete or not, else those in it, the newest last.
 
-    Raises: FileNotFoundError where there is no directory.
+    Raises: FileNotFoundError where there is none.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no directory {folder}")
-    alone = (folder / manifest.NAME).exists()
+    found = [*reversed(places.generations(folder).values())]
+    if not found and (places.is_complete(folder) or any(folder.glob("[0-9]*.safetensors"))):
+        return [folder]
+    if not found:
+        raise FileNotFoundError(f"checkpoint: there is no checkpoint in {folder}")
+    return found
+
+
+def rows(path: str | os.PathLike[str]) -> list[tuple[str, str, str, str, str]]:
+    """Of each of the `generations`: name, step, ranks, bytes, and whether it is complete."""
     found = []
-    for generation in [folder] if alone else reversed(places.generations(folder).values()):
+    for generation in generations(path):
         try:
             described = loading.read_manifest(generation)
         except FileNotFoundError:

@@ -51,6 +51,9 @@ def test_list(written, capsys) -> None:
     ]
     assert main(["ls", str(written / "nowhere")]) == 1
     assert "there is no directory" in capsys.readouterr().err
+    for command in ("ls", "verify"):
+        assert main([command, str(written.parent)]) == 1
+        assert f"there is no checkpoint in {written.parent}" in capsys.readouterr().err
 
 
 def size(folder: Path) -> int:
@@ -60,6 +63,10 @@ def size(folder: Path) -> int:
 def test_verify(written, capsys) -> None:
     """Every byte: one that was changed anywhere is found, and its file named."""
     assert main(["verify", str(written)]) == 0
+    steps = [written / f"step-0000000{step}" for step in (7, 8)]
+    assert capsys.readouterr().out.splitlines() == [f"{path} is whole" for path in steps]
+    assert main(["verify", str(steps[0])]) == 0
+    assert capsys.readouterr().out == f"{steps[0]} is whole\n"
     for name in ("manifest.json", "00000.safetensors", "00001.safetensors"):
         path = written / "step-00000008" / name
         content = path.read_bytes()
