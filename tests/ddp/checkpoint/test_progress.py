@@ -31,7 +31,7 @@ def test_saves_loads_and_checks_say_how_far_they_are(tmp_path, capsys) -> None:
 
 def test_of_what_is_written_meanwhile_only_who_waits_is_told(tmp_path, capsys, monkeypatch) -> None:
     write_all = shard._write_all
-    with checkpoint.Manager(tmp_path / "a", {"weight": engine.zeros(1 << 19)}, every=1) as manager:
+    with checkpoint.Manager(tmp_path / "a", {"weight": engine.zeros(1 << 17)}, every=1) as manager:
         manager.save(1)
         manager._disk._thread.join()
         manager.wait()
