@@ -116,6 +116,7 @@ def test_an_unchanged_script_trains(name: str) -> None:
     assert run(f"import engine.torch\n{code}{show}str))") == run(f"{code}{show}scripts.converted))")
 
 
+@pytest.mark.full
 def test_under_ddprun(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from tests.examples.running import command, run
 
 
+@pytest.mark.full
 def test_it_goes_on(tmp_path) -> None:
     lines = []
     for ranks, steps in ((2, 20), (1, 40), (3, 60)):

@@ -80,6 +80,7 @@ def test_four_ranks_under_plain_mpirun(tmp_path: Path) -> None:
     assert last["world_size"] == 4
 
 
+@pytest.mark.full
 def test_a_batch_that_does_not_divide_is_refused(tmp_path: Path) -> None:
     done = run(command(2, SCRIPT, "--batch-size", 49, "--out", tmp_path))
     assert done.returncode != 0

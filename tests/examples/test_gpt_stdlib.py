@@ -170,6 +170,7 @@ def test_a_file_of_another_kind_is_refused(content: bytes, tmp_path: Path) -> No
     refuses(tmp_path, f"{path} is no complete checkpoint", "--steps", 2)
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
     engine.save({"head.weight": engine.zeros(10, 4)}, tmp_path / "gpt.ckpt")
     refuses(tmp_path, f"{tmp_path / 'gpt.ckpt'} is a checkpoint, but not one of examples/gpt_stdlib.py", "--steps", 2)
@@ -183,6 +184,7 @@ def test_a_checkpoint_of_another_run_is_refused(finished: Path) -> None:
     assert (finished / "gpt.ckpt").read_bytes() == before
 
 
+@pytest.mark.full
 def test_no_checkpoint_to_resume_from(tmp_path: Path) -> None:
     refuses(tmp_path, f"No such file or directory: '{tmp_path / 'gpt.ckpt'}'", "--steps", 2)
 

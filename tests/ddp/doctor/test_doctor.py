@@ -328,6 +328,7 @@ def verdicts(result: JobResult) -> dict[str, str]:
     return {line[6:22].strip(): line[:4].strip() for line in lines}
 
 
+@pytest.mark.full
 def test_two_ranks_are_examined() -> None:
     program = "import sys\nimport ddp.doctor.__main__ as doctor\nfrom ddp.doctor import trials\ntrials._SECONDS = 0.0\n"
     result = run_job(program + START, 2, timeout=200, runner=())

@@ -36,6 +36,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.full
 def test_two_worlds_side_by_side_in_an_mpi_that_is_running_then_one() -> None:
     """Open MPI was started without the words that keep its UCX quiet; nothing is printed all the same."""
     result = run_job(EVERY_SECOND, 3, timeout=120)

@@ -122,6 +122,7 @@ def test_what_is_lost_is_sent_later(group) -> None:
         assert any(each.shape == missing.shape and np.allclose(each, missing, atol=1e-4) for each in owed)
 
 
+@pytest.mark.full
 @RANKS
 def test_training_with_powersgd_converges(group) -> None:
     losses = []

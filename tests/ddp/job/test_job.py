@@ -14,6 +14,8 @@ from ddp.transport.counting import CountingTransport
 from engine.optim import SGD
 from tests.ddp.job.runs import MODELS, SHARDS, Run
 
+QUICK = ("mlp", "lstm")
+
 
 def alone() -> ddp.groups.group.ProcessGroup:
     """A group of this rank, which carries all shards. Collective: every rank makes one."""
@@ -22,7 +24,9 @@ def alone() -> ddp.groups.group.ProcessGroup:
 
 @pytest.mark.mpi(ranks=[2, 3])
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.full), 2])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [*QUICK, *(pytest.param(one, marks=pytest.mark.full) for one in MODELS if one not in QUICK)]
+)
 def test_many_ranks_train_to_the_bits_of_one(group, model: str, accumulate: int) -> None:
     expected = Run(model, accumulate=accumulate, group=alone()).train(4)
     assert Run(model, bucket_bytes=1024, accumulate=accumulate).train(4) == expected

@@ -348,6 +348,7 @@ def test_without_mpi4py() -> None:
     assert (done.stdout, done.stderr) == ("[(12.0, [6.0, 3.0]), (12.0, [6.0, 3.0]), (12.0, [6.0, 3.0])]\n", "")
 
 
+@pytest.mark.full
 def test_the_example() -> None:
     """`examples/unit_tests.py` is a file of tests."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "examples/unit_tests.py"]

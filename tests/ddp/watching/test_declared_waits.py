@@ -200,6 +200,7 @@ def written() -> dict[str, set[tuple[str, int]]]:
     return found
 
 
+@pytest.mark.full
 def test_every_call_that_waits_is_declared(tmp_path: Path) -> None:
     seen = watched(tmp_path, "PROGRAM", "shared", str(tmp_path))
     assert seen.undeclared == []

@@ -98,7 +98,8 @@ net(engine.ones(2, 50)).sum().backward()
 """
 
 
-@pytest.mark.parametrize("progress", ["polling", pytest.param("a thread", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("progress", ["polling", "a thread"])
 def test_an_exception_while_several_sums_are_under_way_is_told_at_once(progress: str) -> None:
     """What the rank has not sent the others wait for: it does not wait for its other sums first."""
     result = run_job(IN_A_SUM, 2, timeout=60, args=[progress], runner=())

@@ -141,6 +141,7 @@ def test_tiny() -> None:
     compare(build, classes((8, 16), 10))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("memory_format", [engine.contiguous_format, engine.channels_last])
 def test_cnn_with_batch_norm_and_dropout(memory_format: engine.memory_format) -> None:
     def build() -> Setup:
@@ -280,6 +281,7 @@ def test_scheduler_outside() -> None:
     assert replays(calls[0])
 
 
+@pytest.mark.full
 def test_in_place_operators_gradients_by_hand_and_frozen_parts() -> None:
     """A hand-written update under no_grad, an exponential average, masks, views and indexing."""
 
@@ -340,6 +342,7 @@ def test_grad_mode_of_real_calls() -> None:
     assert modes == [*[False] * 6, False, True] * 12
 
 
+@pytest.mark.full
 def test_autograd_grad_inside() -> None:
     """A gradient penalty of first order by autograd.grad, with an argument that is made to require grad."""
 
@@ -361,6 +364,7 @@ def test_autograd_grad_inside() -> None:
     compare(build, classes((4, 12), 5), steps=8)
 
 
+@pytest.mark.full
 def test_custom_function() -> None:
     """A Function made of operators: what these do is recorded like the rest."""
 
@@ -391,6 +395,7 @@ def test_custom_function() -> None:
     compare(build, classes((4, 12), 5), steps=8)
 
 
+@pytest.mark.full
 def test_shapes_back_and_forth() -> None:
     """Each shape gets a recording; both are replayed in turn."""
 
@@ -405,6 +410,7 @@ def test_shapes_back_and_forth() -> None:
     assert sum(len(entry.programs) for entry in compiled._entries.values()) == 2
 
 
+@pytest.mark.full
 def test_float64_and_bfloat16() -> None:
     for kind in (engine.float64, engine.bfloat16):
 
@@ -434,6 +440,7 @@ def test_hooks_after_accumulation_run() -> None:
     assert seen[:6] == seen[-6:]
 
 
+@pytest.mark.full
 def test_gradients_are_taken_over_without_a_copy_and_nothing_piles_up() -> None:
     """What a replay leaves is what an eager step leaves: as many arrays alive, gradients that own their memory."""
     model, _, step = training(net := mlp(), optim.SGD(net.parameters(), lr=0.1))

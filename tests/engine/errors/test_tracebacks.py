@@ -227,9 +227,10 @@ ddp.barrier()
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "runner",
-    [pytest.param(("-m", "mpi4py"), marks=pytest.mark.full), (str(ROOT / "launch/worker.py"),)],
+    [("-m", "mpi4py"), (str(ROOT / "launch/worker.py"),)],
     ids=["excepthook", "ddprun"],
 )
 def test_a_rank_that_fails_shows_its_users_frames(runner: tuple[str, ...]) -> None:

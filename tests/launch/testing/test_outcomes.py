@@ -85,9 +85,10 @@ def test_it(i, ranks, mine):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
-    [pytest.param((), id="alone"), pytest.param(("-n2", "--dist=loadfile"), id="xdist", marks=pytest.mark.full)],
+    [pytest.param((), id="alone"), pytest.param(("-n2", "--dist=loadfile"), id="xdist")],
 )
 def test_tests_of_all_files_on_the_same_number_of_ranks_share_a_job(
     run_file: RunFile, pytester: pytest.Pytester, options: tuple[str, ...]
