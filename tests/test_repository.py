@@ -27,12 +27,16 @@ def test_both_commands_are_on_the_first_screen() -> None:
 
 def test_links_of_the_documents_lead_somewhere() -> None:
     documents = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "PERFORMANCE.md")]
-    for document in (*documents, *(ROOT / "docs").glob("*.md")):
+    site = ROOT / "docs"  # a page of the site leads to pages of the site: what lies beside it is not built (sphinx -W)
+    for document in (*documents, *site.rglob("*.md")):
         targets = re.findall(r"\]\(([^)#]+)\)", document.read_text())
         written_by_the_build = "reference/"  # docs/conf.py
         elsewhere = [t for t in targets if not t.startswith(("https://", written_by_the_build))]
         missing = [t for t in elsewhere if not (document.parent / t).exists()]
         assert not missing, f"{document} links to {missing}"
+        if document.is_relative_to(site):
+            outside = [t for t in elsewhere if not (document.parent / t).resolve().is_relative_to(site)]
+            assert not outside, f"{document} links to {outside}, which is no page of the site"
 
 
 def test_the_tiers_are_documented_and_name_what_exists() -> None:
