@@ -23,8 +23,8 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from tqdm import tqdm
@@ -37,9 +37,6 @@ from ddp import DistributedDataParallel, Job, ShardSampler, checkpoint
 from engine.data import DataLoader, TensorDataset
 from engine.optim import AdamW
 from engine.optim.lr_scheduler import CosineAnnealingLR
-
-matplotlib.use("Agg")  # a rank has no display
-import matplotlib.pyplot as plt
 
 
 class DigitsNet(nn.Module):
@@ -86,7 +83,8 @@ def evaluate(model: nn.Module, dataset: TensorDataset) -> float:
 def plot(history: list[dict[str, float]], path: Path) -> None:
     """Loss and test accuracy over the epochs, side by side. The file itself says what the last epoch gave."""
     epochs = [row["epoch"] for row in history]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
     left.plot(epochs, [row["loss"] for row in history], marker="o")
     left.set(title="training loss", xlabel="epoch")
     right.plot(epochs, [row["accuracy"] for row in history], marker="o", color="tab:green")
@@ -94,7 +92,6 @@ def plot(history: list[dict[str, float]], path: Path) -> None:
     for axes in (left, right):
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120, metadata={"Description": json.dumps(history[-1])})
-    plt.close(figure)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Where kernels stand: in each family's `kernels.py`, or in the modules of its folder `kernels/`."""
 
+import functools
 from pathlib import Path
 
 _ENGINE = Path(__file__).parents[1]
@@ -11,10 +12,11 @@ def of_families() -> list[Path]:
     return sorted(path for place in _PLACES for path in _ENGINE.glob(place))
 
 
-def modules() -> list[str]:
-    """The names of the modules with kernels."""
+@functools.cache
+def modules() -> tuple[str, ...]:
+    """The names of the modules with kernels. Looked up once: each look goes through every folder of the engine."""
     names = [path.relative_to(_ENGINE.parent).with_suffix("").parts for path in of_families()]
-    return [".".join(parts) for parts in names if parts[-1] != "__init__"]
+    return tuple(".".join(parts) for parts in names if parts[-1] != "__init__")
 
 
 def sources() -> list[Path]:

@@ -264,32 +264,29 @@ def _pad(source: int, out: Write1, numbers: ReadInt64) -> None:
     last = min(size_w, before_w + width)
     count = last - first
     begin, end = first * channels, last * channels
+    runs, length = (1, count * channels) if step_w == channels else (count, channels)
     zero = real(0.0)
     for n in range(batch):
         for d in range(size_d):
             for h in range(size_h):
                 to = ((n * size_d + d) * size_h + h) * line
                 i, j = d - before_d, h - before_h
-                if i < 0 or i >= depth or j < 0 or j >= height:
-                    for k in range(to, to + line):
-                        out[k] = zero
-                    continue
-                for k in range(to, to + begin):
+                outside = i < 0 or i >= depth or j < 0 or j >= height
+                for k in range(to, to + (line if outside else begin)):
                     out[k] = zero
+                if outside:
+                    continue
                 for k in range(to + end, to + line):
                     out[k] = zero
                 start = n * step_n + i * step_d + j * step_h + (first - before_w) * step_w
                 inner_at = address(out) + (to + begin) * item
                 inner = array_at(inner_at, 0, end - begin, out)
-                if step_c == 1 and step_w == channels:
-                    whole = array_at(source, start, count * channels, out)
-                    for k in range(whole.size):
-                        inner[k] = whole[k]
-                elif step_c == 1:
-                    for w in range(count):
-                        pixel = array_at(source, start + w * step_w, channels, out)
-                        for c in range(channels):
-                            inner[w * channels + c] = pixel[c]
+                if step_c == 1:
+                    for run in range(runs):
+                        whole = array_at(source, start + run * step_w, length, out)
+                        part = array_at(inner_at, run * length, length, out)
+                        for k in range(length):
+                            part[k] = whole[k]
                 elif step_w == 1:
                     turn(out, item, source + start * item, step_c, inner_at, channels, channels, count)
                 else:
