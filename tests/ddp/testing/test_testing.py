@@ -326,6 +326,7 @@ def test_every_variable_of_a_rank_is_exchanged() -> None:
     assert done.stdout.split("\n")[:-1] == ["ddp.watching.progress _waiting", "ddp.watching.watchdog _retired"]
 
 
+@pytest.mark.full
 def test_without_mpi4py() -> None:
     program = """
         import sys

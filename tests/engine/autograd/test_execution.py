@@ -279,6 +279,7 @@ def test_E48_a_chain_of_100_000_nodes(with_inputs):
     assert last() is None
 
 
+@pytest.mark.full
 def test_E48_a_deep_graph_of_functions_and_views_is_freed():
     mine = function(lambda ctx, g: g)
     x = leaf(1.0, 2.0)

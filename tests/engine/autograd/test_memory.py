@@ -119,6 +119,7 @@ def resident_bytes():
 @pytest.mark.skipif(
     not __import__("os").path.exists("/proc/self/statm"), reason="needs /proc to read the resident size"
 )
+@pytest.mark.full
 def test_resident_memory_is_flat_over_1000_steps_without_the_garbage_collector():
     layers = [engine.randn(64).requires_grad_() for _ in range(6)]
     x = engine.randn(128, 64)

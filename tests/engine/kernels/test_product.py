@@ -62,7 +62,8 @@ def test_it_steps_aside():
     for other in (np.float16, np.int64, np.complex64):
         matrix = big.astype(other)
         assert not product.serves(matrix, matrix)
-        np.testing.assert_array_equal(product.dot(matrix, matrix), matrix.dot(matrix))
+        few = matrix[:16]  # NumPy takes seconds for all rows
+        np.testing.assert_array_equal(product.dot(few, matrix), few.dot(matrix))
     assert not product.serves(big, big.astype(np.float64))
     assert not product.serves(big[:, ::2], big[::2])
     assert not product.serves(big[:4], big)
