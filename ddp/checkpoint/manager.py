@@ -38,7 +38,8 @@ class Manager:
         checkpoint to the next. keep: so many of the newest stay. busy: what a save does while the last one is still
         being written: "wait" for that, or "replace" it.
     memory_every: every so many steps the state is kept in the memory of the ranks' hosts as well (/dev/shm), for a job
-        that is restarted there; given up when the block ends without an error. group: the ranks; default all.
+        that is restarted there; what all ranks hold alike on each host, so that one of them is enough for it. Given up
+        when the block ends without an error. group: the ranks; default all.
     Raises: ValueError for numbers below 1, or another word.
     """
 
@@ -60,7 +61,7 @@ class Manager:
             raise ValueError(f"Manager: expected busy 'wait' or 'replace', got {busy!r}")
         self._group = ranks_of(group)
         self._state, self._every, self._memory_every = state, every, memory_every
-        self._disk = Track(places.on_disk(folder), keep, busy == "replace", self._group)
+        self._disk = Track(places.on_disk(folder, self._group), keep, busy == "replace", self._group)
         self._tracks = [self._disk]
         self._memory: Track | None = None
         if memory_every is not None:

@@ -25,7 +25,8 @@ _MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Place:
-    """A folder of generations. makers: the ranks that make and end generations in it: one, or one a host.
+    """A folder of generations. makers: of each rank the one that makes and ends those it writes into: one for all, or
+    one a host, whose ranks then write all that ranks hold alike.
 
     durable: whether what is written is to outlive the machine.
     """
@@ -35,9 +36,9 @@ class Place:
     durable: bool
 
 
-def on_disk(folder: str | os.PathLike[str]) -> Place:
+def on_disk(folder: str | os.PathLike[str], group: ProcessGroup) -> Place:
     """A folder that all hosts share."""
-    return Place(Path(folder), (0,), True)
+    return Place(Path(folder), (0,) * group.size(), True)
 
 
 def in_memory(folder: str | os.PathLike[str], group: ProcessGroup) -> Place:
@@ -53,7 +54,7 @@ def in_memory(folder: str | os.PathLike[str], group: ProcessGroup) -> Place:
     name = hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:16]
     mine = _MEMORY / f"allstride-{os.getuid()}-{name}"
     hosts = group.exchange(together(group, make))
-    return Place(mine, tuple(rank for rank, host in enumerate(hosts) if hosts.index(host) == rank), False)
+    return Place(mine, tuple(map(hosts.index, hosts)), False)
 
 
 def _own_folder(folder: Path) -> None:

@@ -3,6 +3,9 @@
 All ranks pack the state and deal it out; one makes the folder and locks it; each writes its file and tells what is in
 it; when all have, that one writes the manifest. What this costs in memory is nothing, or, to go on meanwhile, a copy of
 the rank's own part.
+
+Where each host has a folder of its own, its ranks write all that ranks hold alike, and its manifest names their files.
+So a host that comes anew takes that from any other one.
 """
 
 import os
@@ -39,7 +42,7 @@ def save(state: Mapping[str, Any], path: str | os.PathLike[str], *, group: Proce
     cannot see the directory.
     """
     ranks = ranks_of(group)
-    under_way = Save(state, Path(path), places.on_disk(path), ranks, None)
+    under_way = Save(state, Path(path), places.on_disk(path, ranks), ranks, None)
     under_way.write(Progress(ranks, f"writing {path}", under_way.nbytes))
     under_way.finish()
 
@@ -69,17 +72,24 @@ class Save:
         self._group, self._place = group, place
         self._draft: places.Draft | None = None
         self._report: _Report | None = None
-        self._text = b""
+        self._texts: dict[int, bytes] = {}
         self._error: BaseException | None = None
         self._packed = together(group, lambda: states.pack(state))
         shared, self._same_shared = _distinct(self._packed.shared_tensors)
         own, self._same_own = _distinct(self._packed.own_tensors)
         firsts = {name: shared.pop(name) for name in [*shared] if name in self._packed.firsts}
-        if group.rank == 0:
+        makers = place.makers
+        if group.rank in makers:
             own = firsts | own
         everybody = group.exchange((self._packed.digests(), sum(tensor.nbytes for tensor in own.values())))
         _check_alike([digests for digests, _ in everybody])
-        cuts = deal([tensor.nbytes for tensor in shared.values()], [alone for _, alone in everybody])[group.rank]
+        if len(set(makers)) > 1 and self._packed.firsts:
+            with group.meeting("the sending of buffers"):
+                values = group.objects().bcast({name: tensor.detach().cpu() for name, tensor in firsts.items()})
+            own |= {name: tensor for name, tensor in values.items() if name in own}
+        mates = [rank for rank, maker in enumerate(makers) if maker == makers[group.rank]]
+        dealt = deal([tensor.nbytes for tensor in shared.values()], [everybody[rank][1] for rank in mates])
+        cuts = dealt[mates.index(group.rank)]
         names = list(shared)
         taken: set[str] = set()
         blobs = [
@@ -138,9 +148,9 @@ class Save:
             reports: Any = comm.gather(self._report) if comm else [self._report]
             error = None
             if self._group.rank == 0 and all(reports):
-                self._text, error = self._encode(reports)
-            if comm and len(self._place.makers) > 1:
-                self._text, error = comm.bcast((self._text, error))
+                self._texts, error = self._encode(reports)
+            if comm and len(set(self._place.makers)) > 1:
+                self._texts, error = comm.bcast((self._texts, error))
         self._error = self._error or error
 
     def commit(self) -> None:
@@ -148,11 +158,11 @@ class Save:
         draft, self._draft = self._draft, None
         if draft is None:
             return
-        if self._error is not None or not self._text:
+        if self._error is not None or not self._texts:
             draft.abandon()
             return
         try:
-            draft.commit(self._text)
+            draft.commit(self._texts[self._group.rank])
         except FAILURES as error:
             self._error = error
             draft.abandon()
@@ -177,18 +187,20 @@ class Save:
         if self._group.rank in self._place.makers:
             self._draft = places.Draft(self.generation, self._place.durable)
 
-    def _encode(self, reports: list[Any]) -> tuple[bytes, ValueError | None]:
+    def _encode(self, reports: list[Any]) -> tuple[dict[int, bytes], ValueError | None]:
+        """The manifest of each of those that make one."""
         try:
-            return self._manifest(reports).encode(), None
+            return {maker: self._manifest(reports, maker).encode() for maker in set(self._place.makers)}, None
         except ValueError as error:
-            return b"", error
+            return {}, error
 
-    def _manifest(self, reports: "list[_Report]") -> Manifest:
+    def _manifest(self, reports: "list[_Report]", maker: int) -> Manifest:
         pieces: dict[str, list[tuple[int, Piece]]] = {}
         tensors: dict[str, Stored] = {}
-        for report in reports:
+        for report, made_by in zip(reports, self._place.makers, strict=True):
             for name, found in report.pieces.items():
-                pieces.setdefault(name, []).extend(found)
+                if made_by == maker or name not in self._packed.shared_tensors:
+                    pieces.setdefault(name, []).extend(found)
         for report in reports:
             for name, (kind, shape, order) in report.tensors.items():
                 of = sorted(pieces.get(report.same.get(name, name), []))

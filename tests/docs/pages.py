@@ -60,16 +60,21 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def write_tools(folder: Path) -> None:
+    """Makes a folder of what stands in for a site's programs."""
+    folder.mkdir()
+    for name, text in _TOOLS.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+
+
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Runs what the page shows in an empty folder; returns what was printed. Fails with the block that does."""
     for name in list(os.environ):
         if name.startswith(("SLURM_", "OMPI_", "PMIX_", "PRTE_", "ALLSTRIDE_", "PBS_", "LSB_")):
             monkeypatch.delenv(name)
     tools = folder / "tools"
-    tools.mkdir()
-    for name, text in _TOOLS.items():
-        (tools / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tools / name).chmod(0o755)
+    write_tools(tools)
     work = folder / "work"
     work.mkdir()
     parts = blocks(page)
