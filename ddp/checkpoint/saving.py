@@ -84,8 +84,9 @@ class Save:
         everybody = group.exchange((self._packed.digests(), sum(tensor.nbytes for tensor in own.values())))
         _check_alike([digests for digests, _ in everybody])
         if len(set(makers)) > 1 and self._packed.firsts:
+            comm = group.objects()
             with group.meeting("the sending of buffers"):
-                values = group.objects().bcast({name: tensor.detach().cpu() for name, tensor in firsts.items()})
+                values = comm.bcast({name: tensor.detach().cpu() for name, tensor in firsts.items()})
             own |= {name: tensor for name, tensor in values.items() if name in own}
         mates = [rank for rank, maker in enumerate(makers) if maker == makers[group.rank]]
         dealt = deal([tensor.nbytes for tensor in shared.values()], [everybody[rank][1] for rank in mates])
