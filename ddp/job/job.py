@@ -2,7 +2,7 @@
 
 What decides a step is its shards: S slices of the global batch, S fixed for the life of the job. Each has random
 numbers of its own, a function of (seed, step, shard), batch statistics of its own, and a leaf of its own in the tree in
-which gradients are added (`ddp.transport.summing`). P ranks, 1 <= P <= S, carry the shards between them; who carries
+which gradients are added (`ddp.transport.order`). P ranks, 1 <= P <= S, carry the shards between them; who carries
 what changes no bit.
 
 What else may change bits (the kind of CPU, versions of libraries, the number of threads) is the job's fingerprint.
@@ -24,7 +24,7 @@ from ddp.job.fingerprint import differences, fingerprint
 from ddp.job.recovery import Recovery
 from ddp.job.streams import seed_stream
 from ddp.training.sync_batch_norm import SyncBatchNorm
-from ddp.transport.summing import carried
+from ddp.transport.order import carried
 from engine.tensor import array_of
 
 if TYPE_CHECKING:

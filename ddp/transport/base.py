@@ -9,7 +9,7 @@ The rules every transport keeps (`tests/ddp/transport/test_transport.py` runs th
 * **Order of summation.** Element by element in rank order, `((x0 + x1) + x2) + ...`, then one true division by
   `divisor`, then one rounding to the dtype. So the bits depend neither on the bucket's size, nor on who summed which
   part, nor on arrival time, nor on the transport. float16 and bfloat16 are summed and divided in float32.
-  `ddp/transport/summing.py` is the only place that knows the order, and that of a buffer with `shards`: a tree, whose
+  `ddp/transport/order.py` is the only place that knows the order, and that of a buffer with `shards`: a tree, whose
   bits do not depend on the number of ranks either.
 * **Header.** A few float64 that are summed with the buffer, in rank order, and never divided: exact for integers up to
   2**53. The ranks' headers are known before the first element is summed, so weights can travel in them.
@@ -34,7 +34,7 @@ from numpy.typing import DTypeLike, NDArray
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ddp.transport.summing import Shards
+    from ddp.transport.shards import Shards
 
 CACHE_LINE = 64  # bytes; slices, flags and buckets start on such a boundary so that two ranks never write one line
 

@@ -28,8 +28,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport.base import accumulator_dtype, aligned_zeros, slice_bounds
 from ddp.transport.headers import weights
-from ddp.transport.shared import FILLING, SharedBuffer, SharedTransport
-from ddp.transport.summing import Order, Summation, rank_order, sum_headers, tree_order, weighing
+from ddp.transport.order import Order, rank_order, tree_order
+from ddp.transport.shared import SharedTransport
+from ddp.transport.shared_buffer import FILLING, SharedBuffer
+from ddp.transport.summing import Summation, sum_headers, weighing
 
 CHUNK_BYTES = 1 << 18
 DEPTH = 8

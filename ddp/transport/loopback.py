@@ -7,7 +7,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport.base import accumulator_dtype, aligned_zeros, closed
 from ddp.transport.headers import weights
-from ddp.transport.summing import Shards, Summation, check_divisor, tree_order
+from ddp.transport.order import tree_order
+from ddp.transport.shards import Shards
+from ddp.transport.summing import Summation, check_divisor
 
 
 class LoopbackBuffer:

@@ -39,7 +39,9 @@ from ddp.transport.base import (
     stopped,
 )
 from ddp.transport.headers import weights
-from ddp.transport.summing import Order, Shards, Summation, check_divisor, rank_order, sum_headers, tree_order
+from ddp.transport.order import Order, rank_order, tree_order
+from ddp.transport.shards import Shards
+from ddp.transport.summing import Summation, check_divisor, sum_headers
 
 CHUNK_BYTES = 1 << 20
 WHOLE_BYTES = 1 << 13  # of a small array

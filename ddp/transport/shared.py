@@ -34,33 +34,17 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from ddp import losses
-from ddp.transport.base import (
-    CACHE_LINE,
-    accumulator_dtype,
-    closed,
-    in_words,
-    round_up,
-    slice_bounds,
-    stopped,
-)
+from ddp.transport.base import accumulator_dtype, closed, in_words, slice_bounds, stopped
 from ddp.transport.fence import Fence
 from ddp.transport.headers import weights
 from ddp.transport.nodes import count_cores, count_nodes
+from ddp.transport.order import rank_order, tree_order
 from ddp.transport.pausing import SPINS, pause
-from ddp.transport.segments import map_segments
-from ddp.transport.summing import (
-    Exchange,
-    Order,
-    Shards,
-    Summation,
-    check_divisor,
-    rank_order,
-    sum_headers,
-    tree_order,
-)
+from ddp.transport.shared_buffer import DONE, FILLING, IDLE, LEAVING, SUMMING, SharedBuffer
+from ddp.transport.summing import Summation, check_divisor, sum_headers
 
 # How often to look for the others' small buffers in one compiled call, where nothing else can be done: about 0.1 ms.
 _LOOKS = 5000
@@ -68,108 +52,6 @@ _LOOKS = 5000
 # Header and array of a small buffer, of all ranks together. Sums of two ranks' 1 KiB take 4.4 µs this way and 7.6 the
 # other; MPI's own 2.8 to 3.6.
 _SMALL_BYTES = 1 << 14
-
-# What a buffer waits for: the user; all ranks' arrays; this rank's part of the sum; all ranks' parts; the user.
-_IDLE, FILLING, _SUMMING, _LEAVING, _DONE = range(5)
-
-
-class SharedBuffer:
-    """This rank's segment of shared memory: numbers, headers, arrays; see `ddp.transport.base.Buffer`.
-
-    Lists are over the ranks of the node, in rank order.
-    """
-
-    __slots__ = (
-        "array",
-        "arrays",
-        "cursor",
-        "divisor",
-        "exchange",
-        "filled",
-        "header",
-        "headers",
-        "parts",
-        "result",
-        "results",
-        "round",
-        "shards",
-        "stage",
-        "summation",
-        "summed",
-        "total",
-    )
-
-    array: NDArray[Any]
-    result: NDArray[Any]
-    header: NDArray[np.float64]
-
-    def __init__(
-        self,
-        node: MPI.Intracomm,
-        count: int,
-        dtype: np.dtype[Any],
-        header: int,
-        out_of_place: bool,
-        order: Order,
-        first: int,
-        small: bool = False,
-    ) -> None:
-        """order: of all ranks' parts; first: of them that is on this node. small: the way of small buffers."""
-        total_at = 2 * CACHE_LINE
-        header_at = total_at + round_up(header * 8, CACHE_LINE)
-        array_at = header_at + round_up(header * 8, CACHE_LINE)
-        result_at = array_at + (round_up(count * dtype.itemsize, CACHE_LINE) if out_of_place else 0)
-        slots_at = result_at + round_up(count * dtype.itemsize, CACHE_LINE)
-        wide, slots = accumulator_dtype(dtype), order.slots(dtype)
-        slot_bytes = round_up(count * wide.itemsize, CACHE_LINE)
-        end = slots_at + slots * slot_bytes if slots else result_at + count * dtype.itemsize
-        places_at = round_up(end, CACHE_LINE)
-        place_bytes = array_at - header_at + round_up(count * dtype.itemsize, CACHE_LINE)
-        memory, length = map_segments(node, places_at + 2 * place_bytes if small else end)
-        begins = range(0, length * node.size, length)
-        numbers = memoryview(memory)
-        self.filled = [numbers[at : at + 8].cast("Q") for at in begins]
-        self.summed = [numbers[at + CACHE_LINE : at + CACHE_LINE + 8].cast("Q") for at in begins]
-        self.headers = [np.ndarray((header,), np.float64, memory, at + header_at) for at in begins]
-        self.total = np.ndarray((header,), np.float64, memory, total_at)  # of the headers; in the first rank's segment
-        self.arrays = [np.ndarray((count,), dtype, memory, at + array_at) for at in begins]
-        self.results = self.arrays
-        if out_of_place:
-            self.results = [np.ndarray((count,), dtype, memory, at + result_at) for at in begins]
-        self.array, self.result = self.arrays[node.rank], self.results[node.rank]
-        self.header = self.headers[node.rank]
-        self.parts = [[array] for array in self.arrays]  # of each rank, what the sum is made of
-        self.shards: Shards | None = None
-        if order.shards is not None:
-            stacks = [
-                Shards(
-                    array,
-                    [np.ndarray((count,), wide, memory, at + slots_at + slot * slot_bytes) for slot in range(slots)],
-                    order.own[first + rank],
-                )
-                for rank, (at, array) in enumerate(zip(begins, self.arrays, strict=True))
-            ]
-            self.parts = [stack.parts for stack in stacks]
-            self.shards = stacks[node.rank]
-        self.summation: Summation | None = None
-        self.exchange: Exchange | None = None  # of a small buffer
-        if small:
-            words, addends_at = place_bytes // 8, array_at - header_at
-            turns = [[at + places_at + turn * place_bytes for at in begins] for turn in range(2)]
-            places = [[np.ndarray((words,), np.float64, memory, at) for at in of_turn] for of_turn in turns]
-            self.exchange = Exchange(
-                [np.ndarray((1,), np.int64, memory, at) for at in begins],
-                node.rank,
-                np.ndarray((words,), np.float64, memory, begins[node.rank] + header_at),
-                places,
-                [[place[:header] for place in of_turn] for of_turn in places],
-                [[np.ndarray((count,), dtype, memory, at + addends_at) for at in of_turn] for of_turn in turns],
-                self.result,
-            )
-        self.divisor: float | None = 1.0
-        self.round = 0
-        self.stage = _IDLE
-        self.cursor = 0  # the ranks before this one have reached what the stage waits for
 
 
 class SharedTransport:
@@ -228,7 +110,7 @@ class SharedTransport:
         return buffer
 
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
-        if buffer.stage != _IDLE or self._closed or self._stopped:
+        if buffer.stage != IDLE or self._closed or self._stopped:
             raise self._refusal()
         if divisor != 1:
             check_divisor(buffer.array.dtype, divisor)
@@ -265,7 +147,7 @@ class SharedTransport:
             self._advance(buffer)
 
     def wait(self, buffer: Any) -> None:
-        if buffer.stage == _IDLE:
+        if buffer.stage == IDLE:
             if self._stopped:
                 raise stopped(self.name, self._stopped)
             raise RuntimeError(f"transport {self.name}: wait for a buffer that was not started")
@@ -274,20 +156,20 @@ class SharedTransport:
                 number = buffer.round
                 if buffer.exchange.sum(number, buffer.divisor, self._looks):
                     self._in_flight.clear()
-                    buffer.stage = _IDLE
+                    buffer.stage = IDLE
                     return
             except BaseException as error:
                 self._stopped = in_words(error)
                 raise
         looks = 0
-        while buffer.stage != _DONE:
+        while buffer.stage != DONE:
             pause(looks, self._spins)
             self.poll()  # every buffer: another rank may wait for my slice of one that I do not wait for yet
             looks += 1
-        buffer.stage = _IDLE
+        buffer.stage = IDLE
 
     def is_done(self, buffer: Any) -> bool:
-        return bool(buffer.stage == _DONE)
+        return bool(buffer.stage == DONE)
 
     def independent(self) -> "SharedTransport":
         return self  # each buffer has its own numbers: no order among buffers is assumed
@@ -316,22 +198,22 @@ class SharedTransport:
             if not _reached(buffer, buffer.filled):
                 return
             self._fence()
-            buffer.stage = _SUMMING
-        if buffer.stage == _SUMMING:
+            buffer.stage = SUMMING
+        if buffer.stage == SUMMING:
             if not self._sum(buffer):
                 return
             self._fence()
             buffer.summed[self._local][0] = buffer.round
-            buffer.stage = _LEAVING
+            buffer.stage = LEAVING
             buffer.cursor = 0
-        if buffer.stage == _LEAVING and _reached(buffer, buffer.summed):
+        if buffer.stage == LEAVING and _reached(buffer, buffer.summed):
             self._fence()
             if buffer.total.size:
                 buffer.header[:] = buffer.total
             self._end(buffer)
 
     def _end(self, buffer: Any) -> None:
-        buffer.stage = _DONE
+        buffer.stage = DONE
         self._in_flight.remove(buffer)
 
     def _sum(self, buffer: Any) -> bool:

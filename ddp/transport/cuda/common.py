@@ -21,7 +21,8 @@ from numpy.typing import DTypeLike, NDArray
 from ddp.transport import headers
 from ddp.transport.base import CACHE_LINE, accumulator_dtype, closed, round_up
 from ddp.transport.pausing import pause
-from ddp.transport.summing import Shards, check_divisor
+from ddp.transport.shards import Shards
+from ddp.transport.summing import check_divisor
 from engine import device
 from engine.cuda.streams import has_passed, of_raw, stream
 from engine.memory.backend import require_cupy

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from ddp.transport.base import ACCUMULATORS, accumulator_dtype, aligned_zeros, slice_bounds
-from ddp.transport.summing import BLOCK_BYTES, Shards, Summation, carried, tree_order, weighing
+from ddp.transport.order import carried, tree_order
+from ddp.transport.shards import Shards
+from ddp.transport.summing import BLOCK_BYTES, Summation, weighing
 
 
 @pytest.mark.parametrize("name", ACCUMULATORS)

@@ -11,7 +11,7 @@ import pytest
 
 from ddp.transport import TRANSPORTS, Transport
 from ddp.transport.counting import CountingTransport
-from ddp.transport.summing import carried, rank_order
+from ddp.transport.order import carried, rank_order
 from tests.ddp.sums import DTYPES, check_misuse, integers
 
 QUICK = ("float32", "bfloat16", "int64")  # the other dtypes go through the same code
