@@ -13,7 +13,7 @@ import engine
 from ddp.collectives.members import members_of, number_in_group
 from ddp.collectives.point_to_point import recv, send
 from ddp.execution.calls import Call
-from ddp.execution.work import run
+from ddp.execution.collective import run
 from ddp.groups.process_group import ProcessGroup
 
 

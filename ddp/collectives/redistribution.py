@@ -11,8 +11,9 @@ import engine
 from ddp.collectives.members import check_list, check_stacked, list_at_root, members_of, number_in_group
 from ddp.collectives.wire import check_tensor, elements, elements_like, in_shape, layout_of, store
 from ddp.execution.calls import Call
+from ddp.execution.collective import run
 from ddp.execution.messages import Messages
-from ddp.execution.work import Work, run
+from ddp.execution.work import Work
 from ddp.groups.process_group import ProcessGroup
 from engine.capture.effects import effect
 

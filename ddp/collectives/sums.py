@@ -22,8 +22,9 @@ from ddp.collectives.members import check_list, check_stacked, members_of, numbe
 from ddp.collectives.reductions import Op, ReduceOp, after, before, check_reduction, mpi_operation
 from ddp.collectives.wire import check_tensor, elements, elements_like, in_shape, layout_of, rows_of, store
 from ddp.execution.calls import Call
+from ddp.execution.collective import run
 from ddp.execution.messages import Messages
-from ddp.execution.work import Work, run
+from ddp.execution.work import Work
 from ddp.groups.process_group import ProcessGroup
 from engine.capture.effects import effect
 

@@ -2,9 +2,9 @@
 move: a different order of calls, another shape, dtype, layout or root is an error on every rank instead of a hang or
 wrong numbers.
 
-What travels is two numbers a call, added up over the ranks (`ddp.execution.work`): the digest of what must be alike,
-and a balance of what goes from rank to rank, in which everything sent counts up and everything expected counts down.
-The words themselves travel only when the sums are not as they should be.
+What travels is two numbers a call, added up over the ranks (`ddp.execution.collective`): the digest of what must be
+alike, and a balance of what goes from rank to rank, in which everything sent counts up and everything expected counts
+down. The words themselves travel only when the sums are not as they should be.
 """
 
 import os

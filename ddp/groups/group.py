@@ -18,7 +18,7 @@ from engine.kernels import waiting
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ddp.execution.work import Lines
+    from ddp.execution.lines import Lines
 
 _default: ProcessGroup | None = None
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ddp.execution.work import Lines
+from ddp.execution.lines import Lines
 from ddp.groups.methods import Methods
 from ddp.transport import CUDA_ONLY, Transport, choose_transport
 from ddp.watching.progress import DEFAULT_TIMEOUT, Channel, Meeting, channels

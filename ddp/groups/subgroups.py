@@ -6,7 +6,7 @@ from typing import Any
 
 from ddp import losses
 from ddp.execution.calls import Call
-from ddp.execution.work import run
+from ddp.execution.collective import run
 from ddp.groups.group import NON_GROUP_MEMBER, resolve, seconds_of
 from ddp.groups.process_group import ProcessGroup
 from ddp.watching.progress import Meeting, channels

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp.collectives import attendance
-from ddp.execution import leaving, work
+from ddp.execution import leaving, lines
 from ddp.execution.calls import calling_line
 from ddp.gradients import listening
 from ddp.groups import group
@@ -27,7 +27,7 @@ from engine.random import default_generator
 _VARIABLES: list[tuple[Any, str]] = [(bootstrap, "_world"), (group, "_default")]
 _DICTIONARIES: list[dict[Any, Any]] = [
     progress.channels,
-    work._busy,
+    lines.busy,
     vars(default_generator),
 ]
 _LISTS: list[list[Any]] = [listening._running, attendance._on_their_way, leaving._left]

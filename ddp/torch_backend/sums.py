@@ -15,7 +15,8 @@ import engine
 from ddp.collectives.reductions import ReduceOp
 from ddp.collectives.wire import elements, in_shape, layout_of, store
 from ddp.execution.calls import Call
-from ddp.execution.work import Work, run
+from ddp.execution.collective import run
+from ddp.execution.work import Work
 from ddp.groups.process_group import ProcessGroup
 from ddp.transport import ACCUMULATORS
 

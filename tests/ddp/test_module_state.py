@@ -9,7 +9,7 @@ DDP = Path(__file__).parents[2] / "ddp"
 ALLOWED = {
     "collectives/attendance.py _on_their_way": "messages outlive their group: MPI reads them",
     "execution/leaving.py _left": "communicators of groups that are no more",
-    "execution/work.py _busy": "who waits moves the works of all groups on, else two groups could wait for each other",
+    "execution/lines.py busy": "who waits moves the works of all groups on, else two groups could wait for each other",
     "gradients/listening.py reducers": "one backward may lead through models of several groups",
     "gradients/listening.py _numbers": "the order of Reducers in such a backward",
     "gradients/listening.py _running": "the same; autograd's graph knows no groups",
