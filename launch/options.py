@@ -27,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
         "-n",
         "-np",
         "--nproc",
+        "--np",
         type=_positive,
         metavar="N",
         help="number of ranks in all (default: one a GPU, or one a core where there is none; or as many as the hosts "
@@ -123,15 +124,37 @@ _ANSWERS = {
         _STARTED_ONCE,
     ),
     "local-addr": _STARTED_ONCE,
-    **dict.fromkeys(("tee", "t", "redirects", "r", "local-ranks-filter", "output-filename", "output"), _STREAMS),
+    **dict.fromkeys(
+        (
+            *("tee", "t", "redirects", "redirect", "r", "local-ranks-filter", "output-filename", "output"),
+            *("duplicate-stdout-filters", "duplicate-stderr-filters", "logs-specs", "event-log-handler"),
+        ),
+        _STREAMS,
+    ),
     **dict.fromkeys(("tag-output", "l", "prepend-rank"), "--tag puts '[rank R] ' before each line"),
-    **dict.fromkeys(("bind-to", "map-by", "rank-by", "report-bindings", "rankfile", "cpu-set"), _PLACEMENT),
+    **dict.fromkeys(
+        ("bind-to", "map-by", "rank-by", "report-bindings", "rankfile", "cpu-set", "numa-binding"), _PLACEMENT
+    ),
     **dict.fromkeys(("mca", "prtemca", "pmixmca", "gmca"), _MCA),
     **dict.fromkeys(("genv", "env", "genvlist", "envlist"), "-x NAME=VALUE sets a variable, -x NAME passes one on"),
     **dict.fromkeys(
         ("N", "npernode", "ppn", "perhost", "ntasks-per-node", "map-by-node"), "--nproc-per-node N is ddprun's word"
     ),
     **dict.fromkeys(("f", "machinefile", "hosts"), "--hostfile FILE or --host NAME,... is ddprun's word"),
+    **dict.fromkeys(("c", "ntasks"), "-n N is ddprun's word"),
+    **dict.fromkeys(("wdir", "wd", "workdir", "chdir"), "ranks run where ddprun is started: `cd FOLDER && ddprun ...`"),
+    **dict.fromkeys(
+        ("display", "display-map", "display-allocation"), "--dry-run prints the command and what it decided"
+    ),
+    "timeout": "`timeout SECONDS ddprun ...` ends a job with SIGTERM, and ranks with a handler have their --grace then",
+    "shutdown-timeout": "--grace SECONDS is ddprun's word",
+    "signals-to-handle": "SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 reach the handlers of the ranks without it",
+    "start-method": "ranks are processes that mpirun starts; leave it out",
+    "monitor-interval": "ddprun notices the end of a rank by itself; leave it out",
+    "role": "ranks have no roles; `ddp.new_group` makes groups of them",
+    "run-path": "a script is run as `python SCRIPT` runs it; leave it out",
+    "virtual-local-rank": "LOCAL_RANK is the rank's number on its host; leave it out",
+    "use-env": "RANK, LOCAL_RANK, WORLD_SIZE and the like are always set; leave it out",
     "oversubscribe": "more ranks than cores need no permission: -n N",
     "allow-run-as-root": "ddprun says it to mpirun by itself, for root",
     "no-python": "ddprun starts Python scripts only",

@@ -4,12 +4,31 @@ import pytest
 
 from launch.options import answer, build_parser, split_command
 
+# Of PyTorch 2.13, in the spelling with `-`.
+TORCHRUN = """
+--duplicate-stderr-filters --duplicate-stdout-filters --event-log-handler --help --local-addr --local-ranks-filter
+--log-dir --logs-specs --master-addr --master-port --max-restarts --module --monitor-interval --nnodes --no-python
+--node-rank --nproc-per-node --numa-binding --rdzv-backend --rdzv-conf --rdzv-endpoint --rdzv-id --redirects --role
+--run-path --shutdown-timeout --signals-to-handle --standalone --start-method --tee --virtual-local-rank -m -r -t
+"""
+
 
 def test_options_are_pinned() -> None:
     """A setting of a training run belongs to its script, one of MPI into MPI's environment variables."""
     options = {option for action in build_parser()._actions for option in action.option_strings}
     assert options == {
-        *("-h", "--help", "-n", "-np", "--nproc", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--standalone"),
+        *(
+            "-h",
+            "--help",
+            "-n",
+            "-np",
+            "--np",
+            "--nproc",
+            "--nproc-per-node",
+            "--nproc_per_node",
+            "--nnodes",
+            "--standalone",
+        ),
         *("--hostfile", "-H", "--host", "-x", "--grace", "--log-dir", "--log_dir", "--tag", "--dry-run"),
         *("-m", "--module", "--version", "--warm-cache", "--max-restarts", "--max_restarts", "--torch"),
         "--elastic",
@@ -69,7 +88,7 @@ def parsed(words: str) -> dict[str, object]:
 
 
 def test_words_of_torchrun_and_mpirun_that_work() -> None:
-    assert parsed("-np 3")["nproc"] == parsed("-n3")["nproc"] == 3
+    assert parsed("-np 3")["nproc"] == parsed("-n3")["nproc"] == parsed("--np 3")["nproc"] == 3
     assert parsed("--nproc_per_node=2 --nnodes=1 --standalone")["nproc_per_node"] == 2
     assert parsed("--nproc-per-node gpu")["nproc_per_node"] == "gpu"
     assert parsed("-H a,b -x A -x B=1") == parsed("--host a,b -x A -x B=1")
@@ -91,10 +110,20 @@ def test_words_of_torchrun_and_mpirun_that_work() -> None:
         ("--oversubscribe", "need no permission"),
         ("--allow-run-as-root", "by itself, for root"),
         ("--tag-output", "--tag puts"),
+        ("--shutdown_timeout 5", "--grace SECONDS"),
+        ("--wdir /tmp", "cd FOLDER"),
     ],
 )
 def test_words_of_torchrun_and_mpirun_that_are_answered(words: str, said: str) -> None:
     assert said in answer(words.split())
+
+
+def test_every_option_of_torchrun_works_or_is_answered() -> None:
+    options = TORCHRUN.split()
+    known = {option for action in build_parser()._actions for option in action.option_strings}
+    assert [option for option in options if option not in known and not answer([option])] == []
+    both = [option for option in options if option[2:].count("-")]
+    assert [option for option in both if (option in known) != (f"--{option[2:].replace('-', '_')}" in known)] == []
 
 
 def test_no_option_of_its_own_is_answered() -> None:
