@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from launch import LaunchError, guard, place, ports
+from launch import folders, guard, place, ports
 from launch.events import Events, is_open, signals
 from launch.feed import Feed
 from launch.peers import Door, Peer
@@ -38,8 +38,8 @@ def run(argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: b
     if not is_open(0):  # or one of our own descriptors would be taken for standard input
         os.open(os.devnull, os.O_RDONLY)
     name = os.urandom(8).hex()
-    with _folders(environ, name) as folders, contextlib.ExitStack() as stack:
-        job = _Job(name, folders, roll, one_host, grace)
+    with folders.made(environ, name) as (places, lock), contextlib.ExitStack() as stack:
+        job = _Job(name, places, lock, roll, one_host, grace)
         # What this process was started to ignore, as by nohup, is left ignored.
         passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
         stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
@@ -47,44 +47,28 @@ def run(argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: b
         return Ended(job.wait(), job.stopped(), roll)
 
 
-@contextlib.contextmanager
-def _folders(environ: Mapping[str, str], name: str) -> Iterator[list[str]]:
-    """The folders of a job on this host, which go with it; the first is there, the second is made by its ranks."""
-    folder = os.path.join(environ.get("TMPDIR") or "/tmp", f"ddprun-{name}")
-    try:
-        os.mkdir(folder, 0o700)
-    except OSError as error:
-        raise LaunchError(f"no folder for the job's sockets can be made: {error}. TMPDIR says where") from error
-    folders, began = [folder, place.memory_folder(name)], time.time()
-    try:
-        yield folders
-    finally:
-        guard.sweep(folders, began)
-
-
 class _Job:
     """One job while it runs."""
 
-    def __init__(self, name: str, folders: Sequence[str], roll: Roll, one_host: bool, grace: float) -> None:
+    def __init__(self, name: str, places: Sequence[str], lock: int, roll: Roll, one_host: bool, grace: float) -> None:
         self.events = Events()
-        self._name, self._folders, self._roll, self._one_host = name, folders, roll, one_host
+        self._name, self._folders, self._roll, self._one_host = name, places, roll, one_host
         self._mark = f"{place.JOB_VARIABLE}={name}"
+        self._kept = [lock]  # open for as long as this process or the guard of this host lives
         self._stop = Stop(roll, grace, self._deliver, self._end, say)
         self._guards: dict[str, Peer] = {}
         self._guards_left = 3  # for this host; more would not stay either
         self._lost_at: float | None = None
         self._ended_at: float | None = None  # when mpirun was asked to end
         self._feed = Feed(self.events)
-        self._door = Door(self.events, folders[0] if one_host else None, self._heard, self._lost)
+        self._door = Door(self.events, places[0] if one_host else None, self._heard, self._lost)
         if one_host:
-            pipe = os.path.join(folders[0], STDIN)
+            pipe = os.path.join(places[0], STDIN)
             os.mkfifo(pipe, 0o600)
             # Open for both, so that rank 0 may open its end when it comes to it.
             self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
-            os.mkfifo(os.path.join(folders[0], ALIVE), 0o600)
-            self._alive = [os.open(os.path.join(folders[0], ALIVE), os.O_RDWR)]
-        else:
-            self._alive = []
+            os.mkfifo(os.path.join(places[0], ALIVE), 0o600)
+            self._kept.append(os.open(os.path.join(places[0], ALIVE), os.O_RDWR))
 
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         """Starts the guard of this host, then mpirun.
@@ -110,7 +94,7 @@ class _Job:
 
     def _start_guard(self) -> None:
         self._line, theirs = socket.socketpair()
-        place.start_guard(theirs.fileno(), self._name, 0, self._folders, self._alive)
+        place.start_guard(theirs.fileno(), self._name, 0, self._folders, self._kept)
         theirs.close()
         self.events.add(self._line.fileno(), self._guard_gone)
 
