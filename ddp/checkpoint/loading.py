@@ -1,10 +1,13 @@
 """Reading a generation: every rank what it needs, whichever ranks wrote it; nothing is changed before all have it.
 
-What a rank cannot read, since its host does not see the file or its bytes have changed, a rank that can sends it.
+What a rank cannot read, since its host does not see the file or its bytes have changed, a rank that can sends it. What
+several ranks of a host read from one file, one of them checks; a piece that it doubts all of them check.
 """
 
+import hashlib
 import os
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+import socket
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +62,8 @@ def take(state: MutableMapping[str, Any], folders: Sequence[Path], group: Proces
         return contents
 
     contents = together(group, read)
-    tensors = fetch(described, contents, folders, group)
+    divided = {key for key, value in state.items() if isinstance(value, states.Divided)}
+    tensors = fetch(described, contents, folders, group, divided)
 
     def build() -> dict[str, Any]:
         loaded = {key: structure.unpack(content, tensors, str(folders[0])) for key, content in contents.items()}
@@ -114,33 +118,73 @@ def _manifest_of(folders: Sequence[Path], group: ProcessGroup) -> Manifest:
 
 
 def fetch(
-    described: Manifest, contents: Mapping[str, Any], folders: Sequence[Path], group: ProcessGroup
+    described: Manifest,
+    contents: Mapping[str, Any],
+    folders: Sequence[Path],
+    group: ProcessGroup,
+    divided: Collection[str] = (),
 ) -> dict[str, engine.Tensor]:
-    """Collective: the tensors that these contents speak of, in host memory. Raises: RuntimeError, on every rank."""
+    """Collective: the tensors that these contents speak of, in host memory. Raises: RuntimeError, on every rank.
 
-    def prepare() -> tuple[dict[str, engine.Tensor], dict[Piece, np.ndarray]]:
-        wanted: dict[str, structure.Description] = {}
-        for content in contents.values():
-            wanted |= structure.described_tensors(content, str(folders[0]))
+    divided: those of the contents of which each rank has its own part.
+    """
+
+    def prepare() -> tuple[dict[str, engine.Tensor], dict[Piece, np.ndarray], list[Piece]]:
         tensors: dict[str, engine.Tensor] = {}
         same: dict[Any, engine.Tensor] = {}
         parts: dict[Piece, np.ndarray] = {}
-        for name, description in wanted.items():
-            if name not in described.tensors:
-                raise manifest.damaged(folders[0], f"it has no tensor {name!r}")
-            tensors[name] = _make(described.tensors[name], description, same, parts)
-        return tensors, parts
+        alike: list[Piece] = []
+        for key, content in sorted(contents.items(), key=lambda item: item[0] in divided):
+            for name, description in structure.described_tensors(content, str(folders[0])).items():
+                if name not in described.tensors:
+                    raise manifest.damaged(folders[0], f"it has no tensor {name!r}")
+                tensors[name] = _make(described.tensors[name], description, same, parts)
+            if key not in divided:
+                alike = [*parts]
+        return tensors, parts, alike
 
-    tensors, parts = together(group, prepare)
+    tensors, parts, alike = together(group, prepare)
+    trusted = _checked_by_others(alike, folders[0], group)
     told = Progress(group, f"reading {folders[0]}", sum(piece.size for piece in parts))
-    errors = {}
+    errors: dict[Piece, BaseException] = {}
     for piece, target in parts.items():
-        error = _read(piece, target, folders, told)
-        if error is not None:
+        try:
+            shard.read_into(target, folders[0], piece, told, piece not in trusted)
+        except (OSError, RuntimeError) as error:
             errors[piece] = error
+    doubted = {piece for found in group.exchange([*errors]) for piece in found}
+    errors = {}
+    for piece in [piece for piece in parts if piece in doubted]:
+        problem = _read(piece, parts[piece], folders, lambda count: None)
+        if problem is not None:
+            errors[piece] = problem
     _ask_peers(errors, parts, folders, group)
     together(group, lambda: _check_truths(tensors))
     return tensors
+
+
+def _checked_by_others(pieces: Sequence[Piece], folder: Path, group: ProcessGroup) -> set[Piece]:
+    """Collective: those of the pieces that this rank need not check, since others on its host do.
+
+    Those that read the same pieces of the same file system's folder share them out, in equal parts of the bytes.
+    """
+    names = hashlib.sha256(repr([(piece.file, piece.offset) for piece in pieces]).encode()).digest()
+    try:
+        found = os.stat(folder)
+        mine: Any = socket.gethostname(), found.st_dev, found.st_ino, names
+    except OSError:
+        mine = None
+    everyones = group.exchange(mine)
+    mates = [rank for rank, each in enumerate(everyones) if each == mine] if mine else []
+    if len(mates) < 2:
+        return set()
+    total, at = sum(piece.size for piece in pieces), 0
+    others = set()
+    for piece in pieces:
+        if mates[(at + piece.size // 2) * len(mates) // total] != group.rank:
+            others.add(piece)
+        at += piece.size
+    return others
 
 
 def _make(

@@ -127,17 +127,24 @@ def test_memory_of_a_rank_that_is_damaged_or_gone_is_named_and_the_disks_taken(t
 
 
 def test_what_memory_lacks_of_the_same_step_comes_from_the_disk(tmp_path, caplog, host) -> None:
-    state = {"weight": engine.ones(1 << 19)}
-    manager = checkpoint.Manager(tmp_path / "disk", state, every=2, memory_every=2)
-    manager.step(2)
-    manager.wait()
-    manager._leave()
+    """On every rank, whichever of them checks it."""
+
+    def write() -> None:
+        manager = checkpoint.Manager(tmp_path / "disk", {"weight": engine.ones(1 << 19)}, every=2, memory_every=2)
+        manager.step(2)
+        manager.wait()
+        manager._leave()
+
+    def read() -> bool:
+        state: dict[str, Any] = {"weight": None}
+        with checkpoint.Manager(tmp_path / "disk", state, every=2, memory_every=2) as manager:
+            assert manager.restore() == 2
+        return bool((state["weight"] == 1).all())
+
+    run_ranks(2, write)
     change(host / "step-00000002" / "00000.safetensors")
-    with (
-        caplog.at_level(logging.WARNING),
-        checkpoint.Manager(tmp_path / "disk", state, every=2, memory_every=2) as manager,
-    ):
-        assert manager.restore() == 2
+    with caplog.at_level(logging.WARNING):
+        assert run_ranks(2, read) == [True, True]
     assert f"taken from {tmp_path / 'disk' / 'step-00000002'}" in caplog.text
 
 

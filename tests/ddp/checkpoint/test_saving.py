@@ -125,6 +125,37 @@ def test_what_differs_between_ranks_is_refused(tmp_path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_what_one_rank_finds_damaged_no_rank_loads(tmp_path) -> None:
+    """Ranks of a host share out what they all read, and check that; what each reads for itself it checks by itself."""
+
+    def state() -> dict[str, Any]:
+        model = nn.Sequential(*(nn.Linear(200, 200) for _ in range(3)))
+        optimizer = ddp.ZeroRedundancyOptimizer(model.parameters(), AdamW)
+        model(engine.ones(1, 200)).sum().backward()
+        optimizer.step()
+        return {"model": model, "optimizer": optimizer}
+
+    def read() -> str:
+        held = state()
+        before = bits(held["model"])
+        try:
+            checkpoint.load(held, tmp_path / "a")
+        except RuntimeError as error:
+            assert bits(held["model"]) == before
+            return str(error)
+        return ""
+
+    run_ranks(2, lambda: checkpoint.save(state(), tmp_path / "a"))
+    assert run_ranks(3, read) == [""] * 3
+    for name in ("00000.safetensors", "00001.safetensors"):
+        path = tmp_path / "a" / name
+        whole = path.read_bytes()
+        for place in (1 << 14, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            assert all(str(path) in error for error in run_ranks(3, read)), place
+        path.write_bytes(whole)
+
+
 def test_what_does_not_fit_changes_nothing(tmp_path) -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     checkpoint.save({"a": first, "b": second, "step": 3}, tmp_path / "a")
