@@ -8,7 +8,8 @@ the path, `torch.save` of the state by rank 0 and `torch.distributed.checkpoint`
 them sync what they write. `memory` is a checkpoint in the hosts' memory, and going on from it. `stalled / copy` is the
 time that training waits for a save beside copying the same tensors with NumPy, both into memory that was written
 before; `stall` is the part of its time that a training of 50 ms a step, saved every 100, spends
-in `Manager.step`; `loss` by how much it takes longer in all, for steps that sleep and for steps that multiply matrices.
+in `Manager.step` and waiting in the optimizer's; `loss` by how much it takes longer in all, for steps that sleep and
+for steps that multiply matrices; `overlap` is with `Manager(overlap=True)`.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import numpy as np
 import ddp
 import engine
 from ddp import checkpoint
+from engine.optim import SGD
 
 PIECE = 4 << 20  # floats of each tensor
 
@@ -157,8 +159,10 @@ def machine(folder: Path) -> dict[str, Any]:
     return {"file system": kind, "cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
 
 
-def train(step: Callable[[], Any], steps: int, manager: checkpoint.Manager | None) -> tuple[float, float]:
-    """Seconds of a training, and those in `Manager.step`."""
+def train(
+    step: Callable[[], Any], steps: int, optimizer: Any, manager: checkpoint.Manager | None
+) -> tuple[float, float]:
+    """Seconds of a training, and those in `Manager.step` and in an optimizer that has nothing to do but wait."""
     stalled = 0.0
 
     def body() -> None:
@@ -166,6 +170,7 @@ def train(step: Callable[[], Any], steps: int, manager: checkpoint.Manager | Non
         for number in range(1, steps + 1):
             step()
             started = time.perf_counter()
+            optimizer.step()
             if manager is None:
                 ddp.barrier()
             else:
@@ -226,19 +231,25 @@ def main() -> None:
             *(("dcp.save", "save"), ("dcp.load", "load"), ("memory.save", "save"), ("memory.load", "load")),
         )
     if args.only != "speed":
-        state = {"state": {name: engine.from_numpy(array) for name, array in arrays.items()}}
-        with checkpoint.Manager(folder / "runs", state, every=100, keep=1) as manager:
-            manager.save(1)  # memory for the copy is made once
-            manager.wait()
-            compare(stalls(manager, arrays, args.rounds), ("stalled", "copy"))
-            for kind, step in (("sleep", lambda: time.sleep(0.05)), ("matmul", multiplications())):
-                plain, _ = train(step, args.steps, None)
-                whole, stalled = train(step, args.steps, manager)
+        tensors = {name: engine.from_numpy(array) for name, array in arrays.items()}
+        optimizer = SGD([engine.nn.Parameter(tensor) for tensor in tensors.values()], lr=0.1)
+        state: dict[str, Any] = {"state": tensors, "optimizer": optimizer}
+        for overlap in (False, True):
+            words = ", overlap" if overlap else ""
+            with checkpoint.Manager(folder / "runs", state, every=100, keep=1, overlap=overlap) as manager:
+                manager.save(1)  # memory for the copy is made once
                 manager.wait()
-                tell(figure=f"stall, {kind}", part=round(stalled / whole, 4), loss=round(whole / plain - 1, 4))
-                if rank == 0:
-                    shutil.rmtree(folder / "runs", ignore_errors=True)
-                ddp.barrier()
+                if not overlap:
+                    compare(stalls(manager, arrays, args.rounds), ("stalled", "copy"))
+                for kind, step in (("sleep", lambda: time.sleep(0.05)), ("matmul", multiplications())):
+                    plain, _ = train(step, args.steps, optimizer, None)
+                    whole, stalled = train(step, args.steps, optimizer, manager)
+                    manager.wait()
+                    part, loss = round(stalled / whole, 4), round(whole / plain - 1, 4)
+                    tell(figure=f"stall, {kind}{words}", part=part, loss=loss)
+                    if rank == 0:
+                        shutil.rmtree(folder / "runs", ignore_errors=True)
+                    ddp.barrier()
     with contextlib.suppress(FileNotFoundError):
         if rank == 0:
             shutil.rmtree(folder)

@@ -39,7 +39,10 @@ class Manager:
         being written: "wait" for that, or "replace" it.
     memory_every: every so many steps the state is kept in the memory of the ranks' hosts as well (/dev/shm), for a job
         that is restarted there; what all ranks hold alike on each host, so that one of them is enough for it. Given up
-        when the block ends without an error. group: the ranks; default all.
+        when the block ends without an error.
+    overlap: training does not wait for the copy of parameters and optimizers' states either, but for what is left of it
+        when the next step of their optimizer begins. Until then nobody else may write into them: what engine's
+        operators write is noticed, and the checkpoint given up with an error. group: the ranks; default all.
     Raises: ValueError for numbers below 1, or another word.
     """
 
@@ -52,6 +55,7 @@ class Manager:
         keep: int = 3,
         busy: str = "wait",
         memory_every: int | None = None,
+        overlap: bool = False,
         group: ProcessGroup | None = None,
     ) -> None:
         for name, value in (("every", every), ("keep", keep), ("memory_every", memory_every or 1)):
@@ -61,12 +65,12 @@ class Manager:
             raise ValueError(f"Manager: expected busy 'wait' or 'replace', got {busy!r}")
         self._group = ranks_of(group)
         self._state, self._every, self._memory_every = state, every, memory_every
-        self._disk = Track(places.on_disk(folder, self._group), keep, busy == "replace", self._group)
+        self._disk = Track(places.on_disk(folder, self._group), keep, busy == "replace", overlap, self._group)
         self._tracks = [self._disk]
         self._memory: Track | None = None
         if memory_every is not None:
             # The one that is there stays until the next is complete.
-            self._memory = Track(places.in_memory(folder, self._group), 1, busy == "replace", self._group)
+            self._memory = Track(places.in_memory(folder, self._group), 1, busy == "replace", overlap, self._group)
             self._tracks.append(self._memory)
         losses.keepers[self] = None
         self._owes = False  # one that a lost rank has kept from being complete
@@ -95,6 +99,7 @@ class Manager:
 
     def _restore(self) -> int:
         for track in self._tracks:
+            track.settle()
             for path in together(self._group, track.sweep):
                 logger.warning("checkpoint: %s was not complete, and is removed", path)
         tried = None

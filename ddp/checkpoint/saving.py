@@ -19,6 +19,7 @@ import numpy as np
 import engine
 from ddp.checkpoint import places, shard, states
 from ddp.checkpoint.agreeing import FAILURES, raise_first, ranks_of, together
+from ddp.checkpoint.copying import Copy
 from ddp.checkpoint.dealing import deal
 from ddp.checkpoint.manifest import File, Manifest, Piece, Stored
 from ddp.checkpoint.progress import Progress
@@ -74,6 +75,7 @@ class Save:
         self._report: _Report | None = None
         self._texts: dict[int, bytes] = {}
         self._error: BaseException | None = None
+        self._copy: Copy | None = None
         self._packed = together(group, lambda: states.pack(state))
         shared, self._same_shared = _distinct(self._packed.shared_tensors)
         own, self._same_own = _distinct(self._packed.own_tensors)
@@ -110,14 +112,31 @@ class Save:
         """What this rank writes, without the header."""
         return sum(blob.nbytes for blob in self._plan.blobs)
 
-    def stage(self, memory: np.ndarray) -> None:
-        """Copies this rank's part into `memory`; what is saved may change from then on."""
-        shard.stage(self._plan, memory)
+    def stage(self, memory: np.ndarray, state: Mapping[str, Any] | None = None) -> None:
+        """Copies this rank's part into `memory`; what is saved may change from then on.
+
+        state: where it is given, `copy_rest` is still to copy what the optimizers in it change in their next step.
+        """
+        if state is None:
+            shard.stage(self._plan, memory)
+        else:
+            self._copy = Copy(self._plan, memory, state)
         known = self._packed
         self._packed = known._replace(
             shared_tensors={name: _without_values(tensor) for name, tensor in known.shared_tensors.items()},
             own_tensors={name: _without_values(tensor) for name, tensor in known.own_tensors.items()},
         )
+
+    def copy_rest(self) -> None:
+        """Copies what `stage` has left, in any thread."""
+        if self._copy is not None:
+            self._copy.run()
+
+    def settle(self) -> None:
+        """Waits for `copy_rest`; the save has failed where its bytes are not those of when it began."""
+        if self._copy is not None:
+            self._copy.settle()
+            self._error = self._error or self._copy.error
 
     def write(self, told: shard.Told) -> None:
         """Writes this rank's file. Raises nothing: what went wrong, `finish` tells all ranks."""
@@ -146,7 +165,8 @@ class Save:
         """Collective, after every rank's `write`: those that make the manifest hear what is in it."""
         with self._group.meeting("the collecting of a checkpoint"):
             comm = self._group.comm and self._group.objects()
-            reports: Any = comm.gather(self._report) if comm else [self._report]
+            report = None if self.failed else self._report
+            reports: Any = comm.gather(report) if comm else [report]
             error = None
             if self._group.rank == 0 and all(reports):
                 self._texts, error = self._encode(reports)
@@ -180,6 +200,8 @@ class Save:
 
     def abandon(self) -> None:
         """Gives up: nothing of the generation stays, but for files of ranks that are still in their `write`."""
+        if self._copy is not None:
+            self._copy.unhook()
         draft, self._draft = self._draft, None
         if draft is not None:
             draft.abandon()

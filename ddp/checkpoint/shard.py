@@ -105,15 +105,39 @@ def lay_out(blobs: Iterable[Blob]) -> Layout:
     return Layout(len(text).to_bytes(8, "little") + text, order, offsets, at)
 
 
-def stage(plan: Layout, memory: np.ndarray) -> None:
-    """Copies the blobs to `memory`, of at least as many bytes as they have; from there on they are written from it."""
-    at = 0
+def _one_by_one(function: Callable[[slice], Any], parts: Sequence[slice]) -> None:
+    for part in parts:
+        function(part)
+
+
+def stage(
+    plan: Layout, memory: np.ndarray, may_wait: Callable[[Blob], bool] = lambda blob: False
+) -> list[tuple[Blob, np.ndarray, np.ndarray]]:
+    """Copies the blobs to `memory`, of at least as many bytes as they have; from there on they are written from it.
+
+    Those that may wait are left for `copy`: returns them, where their bytes are now, and where they are to go.
+    """
+    at, left = 0, []
     for blob in plan.blobs:
-        source, target = blob.octets(), memory[at : at + blob.nbytes]
-        cuts = [slice(begin, begin + _CUT) for begin in range(0, blob.nbytes, _CUT)]
-        threads.share(partial(_copy, target, source), cuts)
-        blob.memory, blob.source = target, None
+        target = memory[at : at + blob.nbytes]
+        if may_wait(blob):
+            left.append((blob, blob.octets(), target))
+        else:
+            copy(blob, blob.octets(), target, threads.share)
         at += blob.nbytes
+    return left
+
+
+def copy(
+    blob: Blob,
+    source: np.ndarray,
+    target: np.ndarray,
+    run: Callable[[Callable[[slice], Any], Sequence[slice]], Any] = _one_by_one,
+) -> None:
+    """Copies the bytes of a blob, which is written from `target` from then on. run: as `threads.share`."""
+    cuts = [slice(begin, begin + _CUT) for begin in range(0, blob.nbytes, _CUT)]
+    run(partial(_copy, target, source), cuts)
+    blob.memory, blob.source = target, None
 
 
 def _copy(target: np.ndarray, source: np.ndarray, cut: slice) -> None:

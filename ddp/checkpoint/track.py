@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ _LOWER = 5
 
 
 class Track:
-    """keep: how many generations stay. replace: whether a save gives up one that is being written. All ranks take the
-    same course: what moves on is said by all of them together.
+    """keep: how many generations stay. replace: whether a save gives up one that is being written. overlap: whether
+    what optimizers change is copied beside what training does until their next step. All ranks take the same course:
+    what moves on is said by all of them together.
     """
 
-    def __init__(self, place: Place, keep: int, replace: bool, group: ProcessGroup) -> None:
+    def __init__(self, place: Place, keep: int, replace: bool, overlap: bool, group: ProcessGroup) -> None:
         self.place = place
         self.broken: set[Path] = set()
-        self._keep, self._replace, self._group = keep, replace, group
+        self._keep, self._replace, self._overlap, self._group = keep, replace, overlap, group
         self._save: Save | None = None
         self._commits = False  # in the second phase, when all have written
         self._thread: threading.Thread | None = None
@@ -59,17 +60,23 @@ class Track:
         save = Save(state, generation, self.place, self._group, step)
         if self._memory.nbytes < save.nbytes:
             self._memory = np.empty(save.nbytes, np.uint8)
-        save.stage(self._memory)
+        save.stage(self._memory, state if self._overlap else None)
         self._save, self._commits, self._last = save, False, step
         self._cancelled.clear()
         self._progress = Progress(self._group, f"writing {generation}", save.nbytes)
         self._progress.awaited = False
-        self._run(lambda: save.write(self._told))
+        self._run(lambda: save.write(self._told), save.copy_rest)
+
+    def settle(self) -> None:
+        """Waits until what is saved is copied: from then on anybody may write into it. Not collective."""
+        if self._save is not None:
+            self._save.settle()
 
     def status(self) -> tuple[bool, bool]:
         """Of this rank: whether its thread is at work, and whether it failed."""
         if self._save is None or self._thread is None:
             return False, False
+        self.settle()
         return self._thread.is_alive(), self._save.failed
 
     def move_on(self, writing: bool, failed: bool) -> None:
@@ -163,8 +170,11 @@ class Track:
         if self._progress is not None:
             self._progress(count)
 
-    def _run(self, work: Any) -> None:
+    def _run(self, work: Callable[[], None], first: Callable[[], None] = lambda: None) -> None:
+        """Both in a thread; for the first somebody waits."""
+
         def run() -> None:
+            first()
             if sys.platform == "linux":  # where threads have a niceness of their own
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _LOWER)
             work()
@@ -178,3 +188,4 @@ class Track:
                 self._progress.awaited = True
             self._thread.join()
             self._thread = None
+            self.settle()

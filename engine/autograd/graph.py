@@ -58,6 +58,11 @@ def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
         written._bump_version("increment_version")
 
 
+def version_of(tensor: Tensor) -> int:
+    """How many in-place writes to a tensor's memory the engine has seen, or was told of."""
+    return tensor._version
+
+
 # --- hooks on saved tensors -------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,77 @@
+"""The part of a copy that goes on beside the next forward and backward: what only the step of an optimizer changes."""
+
+import threading
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+import engine
+from ddp.checkpoint import shard
+from engine.autograd.graph import version_of
+from engine.memory.flat import flat_view
+from engine.optim import Optimizer
+
+_WORTH = 1 << 20  # bytes; what is smaller is copied at once
+
+
+class Copy:
+    """Copies a file's blobs to `memory`: at once, but for parameters and states of the optimizers among `state`.
+
+    Those `run` copies, in any thread; `settle` waits for it, which the next step of one of these optimizers does first.
+    """
+
+    def __init__(self, plan: shard.Layout, memory: np.ndarray, state: Mapping[str, Any]) -> None:
+        optimizers = [value for value in state.values() if isinstance(value, Optimizer)]
+        theirs = {tensor.data_ptr() for optimizer in optimizers for tensor in _changed_by(optimizer)}
+        self._left = shard.stage(plan, memory, lambda blob: _may_wait(blob, theirs))
+        sources = [(blob.tensor, blob.source) for blob, _, _ in self._left if blob.source is not None]
+        self._versions = [(name, tensor, version_of(tensor)) for name, tensor in sources]
+        self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers if self._left]
+        self._done = threading.Event()
+        self.error: RuntimeError | None = None
+
+    def run(self) -> None:
+        """Copies what is left, on one thread: the others, and the BLAS's, are training's."""
+        try:
+            for blob, source, target in self._left:
+                shard.copy(blob, source, target)
+        finally:
+            self._done.set()
+
+    def settle(self) -> None:
+        """Waits until all is copied; `error` says then whether somebody has written into what was being copied."""
+        self._done.wait()
+        self.unhook()
+        changed = [name for name, tensor, version in self._versions if version_of(tensor) != version]
+        self._versions, self._left = [], []
+        if changed:
+            self.error = RuntimeError(
+                f"checkpoint: {changed[0]!r} was written into between a save and the next step of its optimizer: let "
+                "that alone change it, or make the Manager without overlap=True"
+            )
+
+    def unhook(self) -> None:
+        """Optimizers step without asking from now on."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _before_step(self, optimizer: Optimizer, args: Any, keywords: Any) -> None:
+        self.settle()
+
+
+def _changed_by(optimizer: Optimizer) -> list[engine.Tensor]:
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return [
+        *(parameter for group in optimizer.param_groups for parameter in group["params"]),
+        *(value for value in states if isinstance(value, engine.Tensor)),
+    ]
+
+
+def _may_wait(blob: shard.Blob, theirs: Collection[int]) -> bool:
+    """Whether it is large, an optimizer's, and read where it lies: what has gaps or is on a device never is."""
+    source = blob.source
+    if source is None or blob.nbytes < _WORTH or not source.is_cpu or flat_view(source.detach()) is None:
+        return False
+    return source.data_ptr() in theirs

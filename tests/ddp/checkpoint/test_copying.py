@@ -1,0 +1,214 @@
+"""A copy beside training: what is saved has the bits of when it was, whatever training does then; or is given up."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddp
+import engine
+from ddp import checkpoint
+from ddp.checkpoint import copying, track
+from ddp.testing import on_ranks, run_ranks
+from engine import nn
+from engine.optim import SGD, AdamW, Optimizer
+
+LARGE = 1 << 19  # elements of 4 bytes: copied beside training
+
+
+class Gate:
+    """Keeps every copy of a rank's from beginning until it is opened."""
+
+    def __init__(self) -> None:
+        self.local: dict[int, threading.Event] = {}
+
+    def of(self, rank: int) -> threading.Event:
+        return self.local.setdefault(rank, threading.Event())
+
+
+@pytest.fixture
+def gate(monkeypatch) -> Gate:
+    gate, run = Gate(), copying.Copy.run
+
+    def late(copy: copying.Copy) -> None:
+        assert gate.of(copy.rank).wait(60)  # type: ignore[attr-defined]
+        time.sleep(0.05)  # who does not wait for it, is sooner
+        run(copy)
+
+    init = copying.Copy.__init__
+
+    def remember(copy: copying.Copy, *arguments: Any) -> None:
+        copy.rank = ddp.get_rank() if ddp.is_initialized() else 0  # type: ignore[attr-defined]
+        init(copy, *arguments)
+
+    monkeypatch.setattr(copying.Copy, "__init__", remember)
+    monkeypatch.setattr(copying.Copy, "run", late)
+    return gate
+
+
+def made(kind: Callable[[Any], Optimizer]) -> dict[str, Any]:
+    """A model, a buffer of which changes in forward, and a tensor that nobody knows; one step was done."""
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 512))
+    model.register_buffer("seen", engine.zeros(LARGE))
+    state = {"model": model, "optimizer": kind(model.parameters()), "other": engine.zeros(LARGE)}
+    backward(state, 1.0)
+    state["optimizer"].step()
+    return state
+
+
+def backward(state: dict[str, Any], value: float) -> None:
+    model = state["model"]
+    state["optimizer"].zero_grad()
+    model(engine.full((1, 1024), value)).sum().backward()
+    model.seen += 1
+    state["other"] += 1
+
+
+def facts(state: dict[str, Any]) -> list[bytes]:
+    """The bits of all that is saved, of this rank."""
+    optimizer = state["optimizer"]
+    inner = [value for each in optimizer.state.values() for value in each.values()]
+    tensors = [*state["model"].state_dict().values(), *inner, state["other"]]
+    return sorted(tensor.numpy().tobytes() for tensor in tensors if isinstance(tensor, engine.Tensor))
+
+
+KINDS: dict[str, Callable[[Any], Optimizer]] = {
+    "AdamW": lambda parameters: AdamW(parameters, lr=0.1, fused=True),
+    "SGD": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9),
+    "ZeRO": lambda parameters: ddp.ZeroRedundancyOptimizer(parameters, AdamW, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "ZeRO", pytest.param("SGD", marks=pytest.mark.full)])
+def test_the_step_of_an_optimizer_waits_for_the_copy(tmp_path, gate, kind) -> None:
+    def body() -> None:
+        engine.manual_seed(0)
+        state = made(KINDS[kind])
+        state["optimizer"].register_step_pre_hook(lambda *_: gate.of(ddp.get_rank()).set())
+        hooks = len(state["optimizer"]._optimizer_step_pre_hooks)
+        with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+            manager.step(1)
+            before = facts(state)
+            backward(state, 2.0)  # the gate is shut: training goes on
+            state["optimizer"].step()
+            assert len(state["optimizer"]._optimizer_step_pre_hooks) == hooks
+            assert facts(state) != before
+            manager.wait()
+            checkpoint.load(state, tmp_path / "a" / "step-00000001")
+            assert facts(state) == before
+
+    run_ranks(2, body)
+
+
+@on_ranks(1, 2)
+def test_what_somebody_else_writes_into_is_given_up(tmp_path, gate) -> None:
+    """On every rank, though but one has written; the next save is as ever."""
+    rank, last = ddp.get_rank(), ddp.get_world_size() - 1
+    gate.of(rank).set()
+    folder = tmp_path / str(last)
+    state = made(KINDS["AdamW"])
+    with checkpoint.Manager(folder, state, every=1, overlap=True) as manager:
+        manager.step(1)
+        with engine.no_grad():
+            for parameter in state["model"].parameters() if rank == last else ():
+                parameter.mul_(2.0)
+                if last:  # which of them is in its part
+                    state["optimizer"].state[parameter]["exp_avg"].mul_(2.0)
+        with pytest.raises(RuntimeError, match="was written into between a save and the next step of its optimizer"):
+            manager.wait()
+        assert manager.all_steps() == []
+        with engine.no_grad():
+            for parameter in state["model"].parameters():
+                parameter.fill_(3.0)
+        manager.save(2)
+        manager.wait()
+        assert manager.all_steps() == [2]
+    ddp.barrier()
+    assert [path.name for path in folder.iterdir()] == ["step-00000002"]
+
+
+def test_a_step_in_backward_is_noticed(tmp_path, gate) -> None:
+    def body() -> None:
+        state = made(KINDS["AdamW"])
+        net = ddp.DistributedDataParallel(state["model"])
+        ddp.step_in_backward(state["optimizer"], net)
+        with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+            manager.step(1)
+            net(engine.ones(1, 1024)).sum().backward()
+            gate.of(ddp.get_rank()).set()
+            with pytest.raises(RuntimeError, match="was written into"):
+                manager.wait()
+
+    run_ranks(2, body)
+
+
+def test_memory_that_is_swapped_is_saved_as_it_was(tmp_path, gate) -> None:
+    state = made(KINDS["AdamW"])
+    before = facts(state)
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        for parameter in state["model"].parameters():
+            parameter.data = engine.zeros_like(parameter)
+        gate.of(0).set()
+    checkpoint.load(state, tmp_path / "a")
+    assert facts(state) == before
+
+
+def test_replayed_steps_wait_too(tmp_path: Path, gate) -> None:
+    """Of `engine.compile`."""
+    state = made(KINDS["AdamW"])
+
+    @engine.compile
+    def step(x: engine.Tensor) -> engine.Tensor:
+        state["optimizer"].zero_grad()
+        loss = state["model"](x).sum()
+        loss.backward()
+        state["optimizer"].step()
+        return loss
+
+    x = engine.ones(1, 1024)
+    for _ in range(4):
+        step(x)
+    state["optimizer"].register_step_pre_hook(lambda *_: gate.of(0).set())
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        before = facts(state)
+        step(x)
+        assert facts(state) != before
+    checkpoint.load(state, tmp_path / "a")
+    assert facts(state) == before
+
+
+def test_a_state_that_is_restored_meanwhile_waits(tmp_path, gate) -> None:
+    state = made(KINDS["AdamW"])
+    gate.of(0).set()
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.save(1)
+        manager.wait()
+        before = facts(state)
+        backward(state, 2.0)
+        state["optimizer"].step()
+        manager.save(2)
+        assert manager.restore() == 1
+        assert facts(state) == before
+        manager.wait()
+        assert manager.all_steps() == [2, 1]
+
+
+def test_a_copy_that_never_began_keeps_no_optimizer_waiting(tmp_path, monkeypatch) -> None:
+    """The block ends between a save and its thread."""
+    state = made(KINDS["AdamW"])
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(track, "Progress", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager,
+    ):
+        manager.step(1)
+    state["optimizer"].step()
