@@ -23,6 +23,7 @@ before it is watched by `ddp.watching.starting`.
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import math
@@ -297,16 +298,19 @@ class Watchdog:
             self._end_job(reason, records)
 
     def _end_job(self, reason: str, records: Records) -> None:
-        self._say(f"{reason}; the job is ended", range(self._board.size), records)
-        if len(set(self._hosts)) > 1:
-            end_this_host([self._pids[rank] for rank in self._board.neighbours])
-        bootstrap.abort(1)
+        try:
+            self._say(f"{reason}; the job is ended", range(self._board.size), records)
+        finally:  # what cannot be told ends the job all the same
+            if len(set(self._hosts)) > 1:
+                end_this_host([self._pids[rank] for rank in self._board.neighbours])
+            bootstrap.abort(1)
 
     def _say(self, headline: str, ranks: Iterable[int], records: Records) -> None:
         text = describe_ranks(ranks, records, time.monotonic(), OWN_CODE, self._hosts)
-        # One write, so that it is not mixed with what other ranks say.
-        sys.stderr.write(f"ddp watchdog on {self._hosts[self.rank]}: {headline}\n{text}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or the program has closed it
+            # One write, so that it is not mixed with what other ranks say.
+            sys.stderr.write(f"ddp watchdog on {self._hosts[self.rank]}: {headline}\n{text}\n")
+            sys.stderr.flush()
 
 
 def _own_record(left: tuple[str, dict[str, int]] | None) -> Record:
@@ -350,7 +354,9 @@ def stack_of_main_thread() -> tuple[Place, ...]:
         frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
         places: list[Place] = []
         while frame is not None and len(places) < _FRAMES:
-            places.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            code = frame.f_code
+            # Between two lines, where the compiler put an instruction of its own, a frame has none.
+            places.append(Place(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name))
             frame = frame.f_back
         return tuple(reversed(places))
     finally:

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,8 @@ from ddp.watching.verdict import (
     speaker,
     stuck_ranks,
 )
-from ddp.watching.watchdog import OWN_CODE, Watchdog
+from ddp.watching.watchdog import OWN_CODE, Watchdog, stack_of_main_thread
+from ddp.world import bootstrap
 from engine.calls import listening
 
 OWN = ("/lib/ddp/",)
@@ -148,6 +150,40 @@ def test_garbage_may_be_collected_while_it_looks_at_the_main_thread() -> None:
     """On Python 3.11 this hung, or took another object for a frame."""
     done = subprocess.run([sys.executable, "-c", LOOKED_AT], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_a_frame_between_two_lines_has_that_of_its_function() -> None:
+    """As a frame is seen at an instruction of the compiler's own, which stands in no line."""
+
+    def look() -> tuple[Place, ...]:
+        return stack_of_main_thread()
+
+    look.__code__ = look.__code__.replace(co_linetable=b"")
+    place = next(place for place in look() if place.function == "look")
+    assert place.line == look.__code__.co_firstlineno
+
+
+def test_what_cannot_be_told_ends_the_job_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    watchdog = object.__new__(Watchdog)
+    watchdog._hosts = ["here"]
+    watchdog._board = SimpleNamespace(size=1)  # type: ignore[assignment]
+    ended: list[int] = []
+    monkeypatch.setattr(bootstrap, "abort", ended.append)
+    with pytest.raises(AttributeError):
+        watchdog._end_job("a reason", {0: None})  # type: ignore[dict-item]
+    assert ended == [1]
+
+
+@pytest.mark.parametrize("failure", [BrokenPipeError(), ValueError("I/O operation on closed file")])
+def test_nobody_reads_what_it_says(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    watchdog = object.__new__(Watchdog)
+    watchdog.rank, watchdog._hosts = 0, ["here"]
+
+    def write(text: str) -> None:
+        raise failure
+
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write))
+    watchdog._say("a headline", [0], {0: works()})
 
 
 def test_hosts_are_named_where_there_are_several() -> None:
