@@ -18,9 +18,10 @@ import engine
 from ddp.execution import calls
 from ddp.execution.calls import Account, Call
 from ddp.execution.in_memory import NOTHING, MessagesInMemory
-from ddp.execution.lines import Lines, busy
+from ddp.execution.lines import Lines
 from ddp.execution.messages import Messages
 from ddp.execution.work import Work
+from ddp.transport.under_way import under_way
 from ddp.world.ranks import name_ranks
 from engine.capture.effects import unreplayable
 
@@ -63,7 +64,7 @@ class Collective(Work):
         self._channel = lines.group.channel
         self._number = self._channel.contribute()
         lines.checking.append(self)
-        busy[id(lines)] = lines
+        under_way[id(lines)] = lines
         if lines.room is not None:
             lines.advance()  # what is compared is laid down at the call, where nothing is before it
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddp import losses
 from ddp.execution.leaving import free_settled, leave
+from ddp.transport.under_way import under_way
 from ddp.world.bootstrap import default_world
 
 if TYPE_CHECKING:
@@ -41,26 +42,30 @@ class Lines:
         self._has_left = False
 
     def advance(self) -> None:
-        """See `Work._advance`."""
+        """See `ddp.transport.under_way.UnderWay`."""
         while self.checking and self.checking[0].is_checked():
             work = self.checking.popleft()
             work.start_moving()
             self.moving.append(work)
         self.moving = [work for work in self.moving if not work.has_moved()]
         if not self.checking and not self.moving:
-            busy.pop(id(self), None)
+            under_way.pop(id(self), None)
             if self._has_left and self.room is not None:
                 self.room.close()
 
     def requests(self) -> "list[MPI.Request]":
-        """What has to happen in MPI before `advance` can do more."""
+        """The same."""
         found = [request for work in self.moving for request in work._requests]
         first = self.checking[0].check if self.checking else None
         return found if first is None else [first, *found]
 
+    def watched(self) -> "Room | None":
+        """The same."""
+        return self.room if self.checking else None
+
     def abandon(self) -> None:
         """What is under way will never end: a rank is lost."""
-        busy.pop(id(self), None)
+        under_way.pop(id(self), None)
 
     def leave(self) -> None:
         """Collective, but waits for nobody: the group's communicators are not used any more. What is under way goes on:
@@ -92,7 +97,3 @@ def _enter_room(comm: "MPI.Intracomm") -> "Room | None":
     except RuntimeError as error:
         logger.warning("collectives go through MPI: %s", error)
         return None
-
-
-busy: dict[int, Lines] = {}
-"""By id, those with something under way."""

@@ -1,6 +1,6 @@
 """Work: the handle of a collective or message under way, and how it is waited for.
 
-Whoever waits moves all collectives under way on, of all groups (`ddp.execution.lines`): ranks may wait in different
+Whoever waits moves all collectives under way on, of all groups (`ddp.transport.under_way`): ranks may wait in different
 orders.
 """
 
@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 import engine
 from ddp.execution.futures import Future
-from ddp.execution.lines import busy
-from ddp.transport.pausing import pause
+from ddp.transport.under_way import advance_all, wait_a_little
 from ddp.watching.progress import Channel, begin_wait, end_wait
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_LOOKS_BETWEEN = 64  # at a room, before MPI is given a chance to see its own messages off
 _POLL = 50e-6  # seconds between looks where a wait has a timeout of its own
 
 
@@ -95,14 +93,9 @@ class Work:
         self._advance()
         looks = 0
         while not self._over:
-            room = next((lines.room for lines in busy.values() if lines.checking and lines.room), None)
-            if deadline is None and room is not None:
+            if deadline is None:
                 looks += 1
-                pause(looks, room.spins)
-                if looks % _LOOKS_BETWEEN == 0:
-                    room.comm.Iprobe()
-            elif deadline is None:
-                _block_until_something_happens(self._requests)
+                wait_a_little(self._requests, looks)
             elif time.monotonic() > deadline:
                 raise RuntimeError(f"{self._label}: Wait timeout: it was not complete after {timeout}")
             else:
@@ -111,17 +104,9 @@ class Work:
 
     def _advance(self) -> None:
         """Do what has become possible, for everything under way; never blocks."""
-        for lines in tuple(busy.values()):
-            lines.advance()
+        advance_all()
 
     def _end(self, error: BaseException | None = None) -> None:
         self._over = True
         self._error = error
         self._requests = []
-
-
-def _block_until_something_happens(own: "list[MPI.Request]") -> None:
-    """Wait inside MPI, where all requests make progress and where the user's mpi_yield_when_idle rules."""
-    requests = [*own, *(request for lines in busy.values() for request in lines.requests())]
-    once = list({id(request): request for request in requests}.values())  # as MPI wants it
-    once[0].Waitany(once)

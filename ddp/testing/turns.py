@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp.collectives import attendance
-from ddp.execution import leaving, lines
+from ddp.execution import leaving
 from ddp.execution.calls import calling_line
 from ddp.gradients import listening
 from ddp.groups import group
+from ddp.transport.under_way import under_way
 from ddp.watching import progress
 from ddp.world import bootstrap
 from ddp.world.ranks import name_ranks
@@ -27,7 +28,7 @@ from engine.random import default_generator
 _VARIABLES: list[tuple[Any, str]] = [(bootstrap, "_world"), (group, "_default")]
 _DICTIONARIES: list[dict[Any, Any]] = [
     progress.channels,
-    lines.busy,
+    under_way,
     vars(default_generator),
 ]
 _LISTS: list[list[Any]] = [listening._running, attendance._on_their_way, leaving._left]

@@ -42,6 +42,7 @@ from ddp.transport.headers import weights
 from ddp.transport.order import Order, rank_order, tree_order
 from ddp.transport.shards import Shards
 from ddp.transport.summing import Summation, check_divisor, sum_headers
+from ddp.transport.under_way import advance_all, under_way, wait_a_little
 
 CHUNK_BYTES = 1 << 20
 WHOLE_BYTES = 1 << 13  # of a small array
@@ -215,10 +216,15 @@ class MpiTransport:
         if not buffer.started:
             raise RuntimeError("transport mpi: wait for a buffer that was not started")
         self.poll()
+        looks = 0
         while buffer.remaining:
             # Blocks inside MPI, where all requests progress and where the user's mpi_yield_when_idle rules.
             heads = [queue[0][0] for queue in (self._scattering, self._gathering) if queue]
-            if len(heads) == 1:
+            if under_way:
+                looks += 1
+                wait_a_little(heads, looks)
+                advance_all()
+            elif len(heads) == 1:
                 heads[0].Wait()
             else:
                 heads[0].Waitany(heads)

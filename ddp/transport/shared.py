@@ -45,6 +45,7 @@ from ddp.transport.order import rank_order, tree_order
 from ddp.transport.pausing import SPINS, pause
 from ddp.transport.shared_buffer import DONE, FILLING, IDLE, LEAVING, SUMMING, SharedBuffer
 from ddp.transport.summing import Summation, check_divisor, sum_headers
+from ddp.transport.under_way import LOOKS_BETWEEN, advance_all
 
 # How often to look for the others' small buffers in one compiled call, where nothing else can be done: about 0.1 ms.
 _LOOKS = 5000
@@ -166,6 +167,8 @@ class SharedTransport:
             pause(looks, self._spins)
             self.poll()  # every buffer: another rank may wait for my slice of one that I do not wait for yet
             looks += 1
+            if looks % LOOKS_BETWEEN == 0:
+                advance_all()
         buffer.stage = IDLE
 
     def is_done(self, buffer: Any) -> bool:

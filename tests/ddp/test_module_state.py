@@ -9,7 +9,6 @@ DDP = Path(__file__).parents[2] / "ddp"
 ALLOWED = {
     "collectives/attendance.py _on_their_way": "messages outlive their group: MPI reads them",
     "execution/leaving.py _left": "communicators of groups that are no more",
-    "execution/lines.py busy": "who waits moves the works of all groups on, else two groups could wait for each other",
     "gradients/listening.py reducers": "one backward may lead through models of several groups",
     "gradients/listening.py _numbers": "the order of Reducers in such a backward",
     "gradients/listening.py _running": "the same; autograd's graph knows no groups",
@@ -21,6 +20,7 @@ ALLOWED = {
     "losses/watch.py _watch": "a process is in one world",
     "losses/watch.py _happened": "MPI is ended once a process",
     "losses/watch.py _number": "of the process, when it was started",
+    "transport/under_way.py under_way": "who waits moves the works of all groups on, else groups wait for each other",
     "watching/progress.py channels": "the watchdog looks at all groups",
     "watching/progress.py _waiting": "a thread waits for one thing, whichever group it is in",
     "watching/watchdog.py _watchdog": "one a process",

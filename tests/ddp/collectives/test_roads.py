@@ -12,6 +12,7 @@ import engine
 from ddp.groups.group import resolve
 from ddp.groups.process_group import ProcessGroup
 from ddp.transport.room import PLACE_BYTES
+from engine import nn
 
 LARGE = PLACE_BYTES // 4 + 1000  # float32 that one place does not hold
 
@@ -85,3 +86,21 @@ def test_a_large_message_under_way_reaches_who_waits_for_it(road: ProcessGroup) 
         ddp.recv(received, 0)
         ddp.barrier()
         assert engine.equal(received, values)
+
+
+@pytest.mark.mpi(ranks=[2, 3])
+@pytest.mark.parametrize("count", [3, 10_000, 10 * LARGE])
+def test_what_another_rank_waits_for_first_goes_on_while_this_one_waits_for_gradients(
+    road: ProcessGroup, count: int
+) -> None:
+    """Rank 0 comes to its backward when the collective is over, which the others are to wait for after theirs."""
+    net = ddp.DistributedDataParallel(nn.Linear(8, 8))
+    for _ in range(3):
+        tensor = engine.ones(count)
+        work = ddp.all_reduce(tensor, async_op=True)
+        assert work is not None
+        if road.rank == 0:
+            work.wait()
+        net(engine.ones(2, 8)).sum().backward()
+        work.wait()
+        assert np.array_equal(tensor.numpy(), np.full(count, road.size()))
