@@ -22,15 +22,22 @@ model = engine.nn.Linear(300, 2000)
 net = ddp.DistributedDataParallel(model)
 optimizer = ddp.ZeroRedundancyOptimizer(model.parameters(), engine.optim.AdamW, lr=1e-2)
 state = {"model": model, "optimizer": optimizer}
-with checkpoint.Manager(folder, state, every=2) as manager:
-    first = manager.restore()
-    for step in range(first, steps):
-        optimizer.zero_grad()
-        net(engine.full((1, 300), step + 1.0)).sum().backward()
-        optimizer.step()
-        manager.step(step + 1)
-if rank == 0:
-    print("from", first, ddp.digest(model))
+try:
+    with checkpoint.Manager(folder, state, every=2) as manager:
+        first = manager.restore()
+        for step in range(first, steps):
+            optimizer.zero_grad()
+            net(engine.full((1, 300), step + 1.0)).sum().backward()
+            optimizer.step()
+            manager.step(step + 1)
+except RuntimeError as error:
+    if not blind:
+        raise
+    # All end well: where all ranks abort over two hosts, mpirun and its daemons now and then stay for ever.
+    print(f"refused: {error}", flush=True)
+else:
+    if rank == 0:
+        print("from", first, ddp.digest(model))
 """
 
 
@@ -58,7 +65,8 @@ def test_two_hosts_and_one_continue_each_other(tmp_path: Path) -> None:
     assert here.stdout.startswith("from 4"), here.stderr
     assert last[1].startswith("from 6"), last[2]
     assert last[1].split()[2] == whole.stdout.split()[2]
-    assert blind[0] != 0
-    assert "ranks 2, 3 on " in blind[2], blind[2]
-    assert "cannot see" in blind[2]
+    assert blind[0] == 0, blind[2]
+    refused = [line for line in blind[1].splitlines() if line.startswith("refused: ")]
+    assert len(refused) == 4, blind
+    assert all("ranks 2, 3 on " in line and "cannot see" in line for line in refused), refused
     assert not [path for path in (tmp_path / "c").rglob("*") if path.is_file()]
