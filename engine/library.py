@@ -82,7 +82,6 @@ class CustomOp:
             attributes=" ".join(f"{each}_" for each in parameters if each not in tensors),
             outputs=self._outputs,
         )
-        self._operator.node_name = "".join(map(str.capitalize, name.rpartition("::")[2].split("_"))) + "Backward0"
         self._call = heard(self._apply)
         self.__doc__, self.__name__ = function.__doc__, function.__name__
 

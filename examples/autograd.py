@@ -102,7 +102,7 @@ def trace_of_a_step() -> None:
     layer = nn.Linear(8, 4)
     with engine.trace() as trace:
         layer(engine.randn(2, 8)).sum().backward()
-    assert [call.operator for call in trace.calls][-2:] == ["SumBackward0", "LinearBackward0"]
+    assert [call.operator for call in trace.calls][-2:] == ["SumBackward0", "AddmmBackward0"]
 
 
 def captured_step() -> None:

@@ -50,6 +50,7 @@ from engine.autograd.versions import version_of_view
 from engine.calls.derivative import Bound, as_it_is, bind, conjugated, in_single_precision, places, with_host_scalars
 from engine.calls.listening import AUTOGRAD, KERNEL, call
 from engine.calls.namespaces import OPERATORS
+from engine.calls.node_names import node_name
 from engine.calls.plan import Plan
 from engine.calls.recording import DeviceNode, OperatorNode, Record, Step, write_recorder, write_step
 from engine.calls.written import Code
@@ -104,8 +105,8 @@ class Operator:
         self.analytic = True  # False: the rules hold for complex numbers as they are; see `for_complex`
         self.elementwise = False
         self.notes_stream = False  # whether recorders note the GPU's stream; see `with_streams`
-        self._variants: dict[Callable[..., Bound], Operator] = {}
-        self.node_name = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
+        self._variants: dict[Any, Operator] = {}
+        self.node_name = node_name(name)
         self.node_type: type[OperatorNode] | None = None  # made at the first recorded call
         self._places = places(self.inputs, self.before_list, self.attributes, residuals, outputs)
         self._bind_rules(backward)
@@ -207,6 +208,16 @@ class Operator:
             twin.notes_stream, twin.node_type = True, None
         return twin
 
+    def named(self, node_name: str | None) -> "Operator":
+        """This operator with nodes of another name; None: with its own."""
+        if node_name is None or node_name == self.node_name:
+            return self
+        twin = self._variants.get(node_name)
+        if twin is None:
+            twin = self._twin(node_name)
+            twin.node_name, twin.node_type = node_name, None
+        return twin
+
     def for_host_scalars(self) -> "Operator":
         """This operator with derivative rules for calls with 0-dim host tensors beside tensors on a GPU."""
         twin = self._variants.get(with_host_scalars)
@@ -226,7 +237,7 @@ class Operator:
             twin.rules = tuple(None if rule is None else change(rule) for rule in self.rules)
         return twin
 
-    def _twin(self, change: "Callable[..., Bound]") -> "Operator":
+    def _twin(self, change: Any) -> "Operator":
         twin = self._variants[change] = copy.copy(self)
         twin.recorders, twin._steps, twin._variants = {}, {}, {}
         return twin

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from engine.calls.namespaces import raw_namespace
+from engine.calls.node_names import node_name_of_call
 from engine.memory import backend
 from engine.rules.device import CPU, device
 from engine.rules.spec import Spec, spec_of
@@ -49,6 +50,7 @@ class Plan:
             self.operator = own.for_complex()
         elif own.elementwise and any(kind.itemsize == 2 and kind.is_floating_point for kind in kinds):
             self.operator = own.for_half_precision()
+        self.operator = self.operator.named(node_name_of_call(operator.name, input_specs, attributes))
         if where.type == "meta":
             self.run: Callable[..., Any] = self._run_meta
             return

@@ -260,7 +260,6 @@ CONV_WEIGHT_GRADIENT = define(
     inputs="gradient input",
     attributes="window size weight_stride",
 )
-CONV.node_name = CONV_TRANSPOSED.node_name = "ConvolutionBackward0"
 
 
 # --- CPU --------------------------------------------------------------------------------------------------------------

@@ -244,7 +244,6 @@ INDEX = define(
     inputs="input indices*",
     attributes="places",
 )
-INDEX.node_name = "IndexBackward0"
 INDEX_BACKWARD = define(
     "index_backward",
     rule=lambda input, indices, places, shape: input.like(shape=shape),

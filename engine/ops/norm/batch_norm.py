@@ -277,7 +277,6 @@ BATCH_NORM_INFERENCE = define(
     inputs="input weight bias running_mean running_var",
     attributes="eps",
 )
-BATCH_NORM.node_name = BATCH_NORM_INFERENCE.node_name = "NativeBatchNormBackward0"
 
 
 @heard

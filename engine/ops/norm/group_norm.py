@@ -226,7 +226,6 @@ GROUP_NORM = define(
     attributes="groups eps",
     residuals="mean rstd",
 )
-GROUP_NORM.node_name = "NativeGroupNormBackward0"
 
 
 @heard

@@ -136,7 +136,6 @@ LAYER_NORM = define(
     attributes="shape eps",
     residuals="mean rstd",
 )
-LAYER_NORM.node_name = "NativeLayerNormBackward0"
 
 
 @heard
