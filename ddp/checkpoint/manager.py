@@ -65,12 +65,14 @@ class Manager:
             raise ValueError(f"Manager: expected busy 'wait' or 'replace', got {busy!r}")
         self._group = ranks_of(group)
         self._state, self._every, self._memory_every = state, every, memory_every
-        self._disk = Track(places.on_disk(folder, self._group), keep, busy == "replace", overlap, self._group)
+        self._disk = Track(lambda: places.on_disk(folder, self._group), keep, busy == "replace", overlap, self._group)
         self._tracks = [self._disk]
         self._memory: Track | None = None
         if memory_every is not None:
             # The one that is there stays until the next is complete.
-            self._memory = Track(places.in_memory(folder, self._group), 1, busy == "replace", overlap, self._group)
+            self._memory = Track(
+                lambda: places.in_memory(folder, self._group), 1, busy == "replace", overlap, self._group
+            )
             self._tracks.append(self._memory)
         losses.keepers[self] = None
         self._owes = False  # one that a lost rank has kept from being complete

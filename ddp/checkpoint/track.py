@@ -21,13 +21,17 @@ _LOWER = 5
 
 
 class Track:
-    """keep: how many generations stay. replace: whether a save gives up one that is being written. overlap: whether
-    what optimizers change is copied beside what training does until their next step. All ranks take the same course:
-    what moves on is said by all of them together.
+    """locate: finds the place, collectively; asked again when ranks were lost. keep: how many generations stay.
+    replace: whether a save gives up one that is being written. overlap: whether what optimizers change is copied beside
+    what training does until their next step. All ranks take the same course: what moves on is said by all of them
+    together.
     """
 
-    def __init__(self, place: Place, keep: int, replace: bool, overlap: bool, group: ProcessGroup) -> None:
-        self.place = place
+    def __init__(
+        self, locate: Callable[[], Place], keep: int, replace: bool, overlap: bool, group: ProcessGroup
+    ) -> None:
+        self._locate = locate
+        self.place = locate()
         self.broken: set[Path] = set()
         self._keep, self._replace, self._overlap, self._group = keep, replace, overlap, group
         self._save: Save | None = None
@@ -121,6 +125,7 @@ class Track:
         """
         under_way = self._save is not None
         self.give_up()
+        self.place = self._locate()
         self.sweep()
         complete = [step for step, path in places.generations(self.place.folder).items() if places.is_complete(path)]
         everyones = self._group.exchange((under_way, max(complete, default=None)))

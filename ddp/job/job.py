@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -86,7 +86,8 @@ class Job:
         self.shard: int | None = None
         """The one that is being worked on, inside `shards`."""
         self._asked_for = shards is not None
-        self._nets: WeakSet[DistributedDataParallel] = WeakSet()
+        # In the order in which they were wrapped, the same on every rank.
+        self._nets: WeakKeyDictionary[DistributedDataParallel, None] = WeakKeyDictionary()
         self._entering: DistributedDataParallel | None = None
         self._loaders: list[_Position] = []
         self._recovery = None if losses.watching() is None else Recovery(self)
@@ -248,7 +249,7 @@ class Job:
             now = fingerprint(self.threads)
             _warn_of(differences(state_dict["fingerprint"], now), "it goes on where something differs")
         if anew:
-            for net in self._nets:
+            for net in list(self._nets):
                 net.renew_reducer()
         self._loaders.clear()
         seed_stream(self.seed, self.step, None)
@@ -281,13 +282,13 @@ class Job:
     def settle(self, committed: bool) -> None:
         """Whether what this rank has done last counts: a module that was being wrapped is part of the job then."""
         if committed and self._entering is not None:
-            self._nets.add(self._entering)
+            self._nets[self._entering] = None
         self._entering = None
 
     def leave_behind(self) -> None:
         """Collective over the ranks that are left when some were lost: the shards are dealt anew."""
         self._loaders.clear()
-        for net in sorted(self._nets, key=lambda net: net.live_reducer().number):
+        for net in list(self._nets):
             net.renew_reducer()
 
     def _position(self, batches: Iterable[Any]) -> "_Position":

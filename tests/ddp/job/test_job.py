@@ -107,6 +107,23 @@ def test_random_numbers_are_the_shards_and_afterwards_the_same_on_all(group) -> 
 
 
 @pytest.mark.mpi(ranks=[2])
+def test_ranks_go_through_several_modules_in_the_order_in_which_they_were_wrapped(group) -> None:
+    """Buffers of one size each: a rank that took them in an order of its own would send another's."""
+    job = ddp.Job(shards=2, seed=0)
+    engine.manual_seed(0)
+    elsewhere = [bytearray(1000 * (1 + group.rank())) for _ in range(100 * group.rank())]  # other addresses on each
+    nets = [ddp.DistributedDataParallel(nn.BatchNorm1d(1 + place), job=job) for place in range(8)]
+    assert list(job._nets) == nets
+    for _ in job.shards():
+        for net in nets:
+            net(engine.randn(4, net.module.num_features)).square().sum().backward()
+    for net in nets:
+        means = group.exchange(net.module.running_mean.tolist())
+        assert means[0] == means[1]
+    assert len(elsewhere) == 100 * group.rank()
+
+
+@pytest.mark.mpi(ranks=[2])
 def test_a_step_that_one_rank_leaves_is_an_error_on_the_others_and_can_be_run_again(group) -> None:
     runs = [Run("cnn", group=own) for own in (alone(), None)]
     expected = runs[0].train(3)
