@@ -80,8 +80,7 @@ class Save:
         shared, self._same_shared = _distinct(self._packed.shared_tensors)
         own, self._same_own = _distinct(self._packed.own_tensors)
         firsts = {name: shared.pop(name) for name in [*shared] if name in self._packed.firsts}
-        # A job that goes on with fewer ranks (--elastic) is on one host, whose maker stays rank 0.
-        self._makers = makers = place.makers[: group.size()]
+        makers = place.makers
         if group.rank in makers:
             own = firsts | own
         everybody = group.exchange((self._packed.digests(), sum(tensor.nbytes for tensor in own.values())))
@@ -171,7 +170,7 @@ class Save:
             error = None
             if self._group.rank == 0 and all(reports):
                 self._texts, error = self._encode(reports)
-            if comm and len(set(self._makers)) > 1:
+            if comm and len(set(self._place.makers)) > 1:
                 self._texts, error = comm.bcast((self._texts, error))
         self._error = self._error or error
 
@@ -208,20 +207,20 @@ class Save:
             draft.abandon()
 
     def _begin(self) -> None:
-        if self._group.rank in self._makers:
+        if self._group.rank in self._place.makers:
             self._draft = places.Draft(self.generation, self._place.durable)
 
     def _encode(self, reports: list[Any]) -> tuple[dict[int, bytes], ValueError | None]:
         """The manifest of each of those that make one."""
         try:
-            return {maker: self._manifest(reports, maker).encode() for maker in set(self._makers)}, None
+            return {maker: self._manifest(reports, maker).encode() for maker in set(self._place.makers)}, None
         except ValueError as error:
             return {}, error
 
     def _manifest(self, reports: "list[_Report]", maker: int) -> Manifest:
         pieces: dict[str, list[tuple[int, Piece]]] = {}
         tensors: dict[str, Stored] = {}
-        for report, made_by in zip(reports, self._makers, strict=True):
+        for report, made_by in zip(reports, self._place.makers, strict=True):
             for name, found in report.pieces.items():
                 if made_by == maker or name not in self._packed.shared_tensors:
                     pieces.setdefault(name, []).extend(found)
