@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 import engine
 from engine.memory import backend
@@ -16,6 +17,11 @@ from launch.machine import cpu_quota
 from tests import cuda_simulator, tiers
 
 pytest_plugins = ["pytester", "launch.testing"]
+
+# The same examples in every run, like the numbers of `_seeds`, and none refused because a busy machine gave it no
+# processor for a second. `--hypothesis-profile=default` looks for others.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

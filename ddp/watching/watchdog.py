@@ -234,7 +234,10 @@ class Watchdog:
         if not silent or self.rank != min(ended, default=-1):
             return
         seconds = max(now - known[rank].beat for rank in silent)
-        headline = f"rank {self.rank} has ended and waits for {name_ranks(silent)}, not heard of for {seconds:.0f} s"
+        headline = (
+            f"nothing is heard of {name_ranks(silent)} for {seconds:.0f} s (stopped, or in code that holds the GIL), "
+            f"and rank {self.rank} has ended and waits"
+        )
         if seconds > self.timeout:
             self._end_job(f"{headline}; that is longer than the timeout of {self.timeout:g} s", known)
         else:

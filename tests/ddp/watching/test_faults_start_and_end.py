@@ -66,7 +66,8 @@ def test_a_rank_that_is_stopped_at_the_end_ends_the_job() -> None:
     result = run("stopped at the end", 8)
     assert result.returncode != 0
     assert re.search(
-        r"ddp watchdog on \S+: rank 0 has ended and waits for rank 1, not heard of for \d+ s; that is longer than the "
+        r"ddp watchdog on \S+: nothing is heard of rank 1 for \d+ s \(stopped, or in code that holds the GIL\), and "
+        r"rank 0 has ended and waits; that is longer than the "
         r"timeout of 8 s; the job is ended\n",
         result.stderr,
     ), result.stderr

@@ -157,7 +157,8 @@ class Weighted(engine.nn.Module):
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_the_contract_holds_in_buckets() -> None:
-    if not ddp.is_initialized():
+    started = not ddp.is_initialized()
+    if started:
         ddp.init_process_group()
 
     @given(st.lists(strided(), min_size=1, max_size=4))
@@ -178,6 +179,8 @@ def test_the_contract_holds_in_buckets() -> None:
         holds()
     finally:
         engine.set_layout_report("warn")
+        if started:
+            ddp.destroy_process_group()
 
 
 @pytest.mark.parametrize("size", [2**31, 2**33 + 7])
