@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from ddp.watching.last_resort import end_this_host
 from ddp.watching.progress import Channel, begin_wait, channels, end_wait
 from ddp.watching.verdict import format_stack
 from ddp.watching.watchdog import OWN_CODE, SOFT, stack_of_main_thread
@@ -70,6 +71,8 @@ def _watch(over: threading.Event, timeout: float, among: Collection[int] | None)
         )
         sys.stderr.flush()
         if ends and not over.is_set():
+            # Open MPI's launcher may wait for ever for a rank that it wakes from its stop and kills as it connects.
+            end_this_host(_all_processes())
             bootstrap.abort(1)
         due *= 2
 
@@ -92,6 +95,13 @@ def _the_late(among: Collection[int] | None) -> str:
         elif not any(one.is_here for one in processes):
             found.append(f"rank {rank} (process {processes[0].number}), which has not come to init_process_group")
     return " and ".join(found) or "ranks that have not come or do not answer"
+
+
+def _all_processes() -> list[int]:
+    """The processes of this job on this host."""
+    own = _rank_of(os.environ)
+    seen = {} if own is None else _processes_of(own[1])
+    return [one.number for processes in seen.values() for one in processes]
 
 
 class _Process(NamedTuple):

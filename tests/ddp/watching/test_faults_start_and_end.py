@@ -1,6 +1,7 @@
 """A rank that does not come to the start of a job, or to its end, is noticed by the others. Whole programs."""
 
 import re
+import signal
 
 import pytest
 
@@ -18,6 +19,9 @@ def stop(*_):
     os.kill(os.getpid(), signal.SIGSTOP)
 
 if last and site == "stopped before the start":
+    stop()
+if last and site == "stopped with the launcher":
+    os.kill(os.getppid(), signal.SIGSTOP)
     stop()
 if last and site == "sleeps before the start":
     time.sleep(100)
@@ -60,6 +64,12 @@ def test_a_rank_that_does_not_come_to_the_start_ends_the_job(site: str, who: str
         r"rank 0 is at\n(.|\n)*program.py"
     )
     assert re.search(words, result.stderr), result.stderr
+
+
+@pytest.mark.full
+def test_a_launcher_that_does_not_end_is_ended() -> None:
+    """What is said passes through it, and is lost."""
+    assert run("stopped with the launcher", 8).returncode == -signal.SIGKILL
 
 
 def test_a_rank_that_is_stopped_at_the_end_ends_the_job() -> None:
