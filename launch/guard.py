@@ -8,13 +8,16 @@ of the job inherits. PARENT is the agent of mpirun on another host, 0 on ddprun'
 
     signal NUMBER PID...    to those of them that handle the signal; they are named in the answer
     send NUMBER PID...      to all of them
-    end SECONDS             end the job here: ask, and kill after that time; then remove FOLDERs and leave
+    there PID...            how many of them are there is the answer
+    end SECONDS             end the job here: ask, and kill after that time; then remove FOLDERs, say "ended" and leave
     leave                   ddprun has seen to everything itself
 
-The end of the connection without a word is `end`: ddprun was killed, or its host is gone.
+The end of the connection without a word is `end`: ddprun was killed, or its host is gone. By itself it says "orphans"
+when PARENT is gone and processes of the job are left: Hydra's mpirun would wait for them for ever.
 """
 
 # These modules only, which are there at once: the guard starts with every job, on time that is the job's.
+import math
 import os
 import select
 import sys
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
 _MEMORY = "/dev/shm"
+_ORPHANED = 3.0  # seconds in which mpirun ends processes whose agent is gone, or they end by themselves
 ASK = 5.0  # seconds between asking what is left of a job to end and killing it
 
 
@@ -136,13 +140,16 @@ def main() -> None:
         signal(number, SIG_IGN)  # it leaves when the job has
     os.chdir("/")
     began = time.time()
-    born = _birth(int(parent))
+    born = birth(int(parent))
 
     def agent() -> set[int]:
-        return {int(parent)} if born and _birth(int(parent)) == born else set()
+        return {int(parent)} if born and birth(int(parent)) == born else set()
 
-    text = b""
-    while part := _receive():
+    text, told = b"", not born
+    while True:
+        told = told or _tell_of_orphans(mark, agent)
+        if not (part := _receive()):
+            break
         *lines, text = (text + part).split(b"\n")
         for command, *words in (line.decode().split() for line in lines):
             if command == "leave":
@@ -150,13 +157,26 @@ def main() -> None:
             if command == "end":
                 _leave(mark, agent, float(words[0]), folders, began)
                 return
+            if command == "there":
+                _say(f"there {len(set(map(int, words)) & members(mark))}")
+                continue
             which, *pids = map(int, words)
             if command == "signal":
-                answer = " ".join(map(str, deliver(which, set(pids) & members(mark))))
-                os.write(0, f"caught {answer}\n".encode())
+                _say(" ".join(["caught", *map(str, deliver(which, set(pids) & members(mark)))]))
             elif command == "send":
                 send(which, set(pids) & members(mark))
     _leave(mark, agent, ASK, folders, began)
+
+
+def _tell_of_orphans(mark: str, agent: "Callable[[], set[int]]") -> bool:
+    """Returns when ddprun has said something, or, true, when it has been told that the agent left processes."""
+    alone_since = math.inf
+    while not select.select([0], [], [], 0.5)[0]:
+        alone_since = math.inf if agent() or not members(mark) else min(alone_since, time.monotonic())
+        if time.monotonic() > alone_since + _ORPHANED:
+            _say("orphans")
+            return True
+    return False
 
 
 def _leave(
@@ -164,6 +184,14 @@ def _leave(
 ) -> None:
     end(mark, others, seconds, _told_again)
     sweep(folders, began)
+    _say("ended")
+
+
+def _say(words: str) -> None:
+    try:
+        os.write(0, f"{words}\n".encode())
+    except OSError:  # ddprun is gone, which is heard soon enough
+        return
 
 
 def _told_again() -> bool:
@@ -182,7 +210,7 @@ def _receive() -> bytes:
         return b""
 
 
-def _birth(pid: int) -> str:
+def birth(pid: int) -> str:
     """When a process began, which with its number names it for good; empty if there is none, or only its exit code."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[19] if fields and fields[0] != "Z" else ""

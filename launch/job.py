@@ -57,9 +57,12 @@ class _Job:
         self._kept = [lock]  # open for as long as this process or the guard of this host lives
         self._stop = Stop(roll, grace, self._deliver, self._end, say)
         self._guards: dict[str, Peer] = {}
+        self._seen_to: set[str] = set()  # hosts whose guard has ended what was left there
         self._guards_left = 3  # for this host; more would not stay either
         self._lost_at: float | None = None
         self._ended_at: float | None = None  # when mpirun was asked to end
+        self._last_seen = time.monotonic()  # when there was a rank, or none had come yet
+        self._asked_at = 0.0  # when guards were asked for ranks that say nothing any more
         self._feed = Feed(self.events)
         self._door = Door(self.events, places[0] if one_host else None, self._heard, self._lost)
         if one_host:
@@ -143,7 +146,7 @@ class _Job:
 
     def _wait_for_mpirun(self) -> bool:
         """Returns when mpirun has ended; true if it has not and is to be killed, with what there is of the job."""
-        had_children, last_seen = False, time.monotonic()
+        had_children = False
         while self._mpirun.poll() is None:
             self.events.wait(_TICK)
             self._feed.look()
@@ -154,10 +157,26 @@ class _Job:
             if self._lost_at is not None and now > self._lost_at + _LOST:
                 self._end(kill=True)
             # Open MPI 5.0.11 on two hosts locked itself up in its own clean-up in 3 of 25 jobs that a rank aborted.
-            if _has_children(self._mpirun.pid):
-                had_children, last_seen = True, now
-            elif had_children and now > last_seen + (_CLEAN_UP if self._roll.missing() else _ALL_WELL):
+            # Hydra's waits for the programs by which it reaches hosts, and they may wait for anything.
+            children = _has_children(self._mpirun.pid)
+            had_children = had_children or children
+            if not had_children or (children and self._has_ranks(now)):
+                self._last_seen = now
+            elif now > self._last_seen + (_CLEAN_UP if self._roll.missing() else _ALL_WELL):
                 return True
+        return False
+
+    def _has_ranks(self, now: float) -> bool:
+        """Whether a rank is there, or may still come. Guards of other hosts answer later, see `_heard`."""
+        if not self._roll.gone():
+            return True
+        # A rank has closed its connection that has become another program, by exec, too.
+        if self._one_host:
+            return any(guard.birth(rank.pid) for rank in self._roll.ranks.values())
+        if now > self._asked_at + 1.0:
+            self._asked_at = now
+            for host, peer in self._guards.items():
+                peer.say("there", *(rank.pid for rank in self._roll.ranks.values() if rank.host == host))
         return False
 
     def _end(self, kill: bool) -> None:
@@ -207,8 +226,15 @@ class _Job:
             case ["guard", host]:
                 self._guards[host] = peer
             case ["caught", *pids]:
-                host = next(host for host, one in self._guards.items() if one is peer)
-                self._stop.answer(host, [int(pid) for pid in pids])
+                self._stop.answer(self._host_of(peer), [int(pid) for pid in pids])
+            case ["orphans"]:
+                say(f"error: mpirun's agent on host {self._host_of(peer)} is gone, and its ranks are not")
+                self._end(kill=True)
+            case ["ended"]:
+                self._seen_to.add(self._host_of(peer))
+            case ["there", number]:
+                if number != "0":
+                    self._last_seen = time.monotonic()
             case _ if rank := self._roll.of(peer):
                 if words == ["interrupted"]:
                     self._stop.interrupted(rank)
@@ -219,6 +245,10 @@ class _Job:
                     error = "" if words[2:3] == ["-"] else "".join(words[2:3])
                     self._roll.end(rank, FAILED, int(words[1]), error, " ".join(words[3:]))
                     self._stop.failed(rank)
+
+    def _host_of(self, peer: Peer) -> str:
+        """The host of a guard."""
+        return next(host for host, one in self._guards.items() if one is peer)
 
     def _lost(self, peer: Peer) -> None:
         """The connection of a rank or of a guard has ended."""
@@ -231,7 +261,8 @@ class _Job:
             del self._guards[host]
         for host in hosts or ([rank.host] if rank else []):
             # A guard outlives the ranks of its host, whatever ends them.
-            if not (self._one_host or host in self._guards) and self._roll.lose(host) and self._mpirun.poll() is None:
+            seen_to = self._one_host or host in self._guards or host in self._seen_to
+            if not seen_to and self._roll.lose(host) and self._mpirun.poll() is None:
                 self._lost_at = self._lost_at or time.monotonic()
 
     def _deliver(self, number: int) -> tuple[list[int], int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 # Every process of the job inherits it, whatever process group or session it puts itself into.
 JOB_VARIABLE = "DDPRUN_JOB"
 SHARED_MEMORY = "/dev/shm"
+_PR_SET_PDEATHSIG = 1
 
 # Set for each process by Open MPI, and by the Hydra of MPICH and Intel MPI.
 _LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -53,9 +54,16 @@ def _session_folders(environ: MutableMapping[str, str]) -> list[str]:
 
 def start_guard(line: int, job: str, parent: int, folders: Sequence[str], keep: Sequence[int] = ()) -> None:
     """Starts the guard of this host on one end of a connection to ddprun; see guard.py. keep: descriptors."""
+    import ctypes
+    import signal
     import subprocess
 
     guard = os.path.join(os.path.dirname(__file__), "guard.py")
+    libc = ctypes.CDLL(None)
+
+    def in_child() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)  # a guard that is stopped wakes up when it is needed
+
     subprocess.Popen(
         [sys.executable, "-I", "-S", guard, f"{JOB_VARIABLE}={job}", str(parent), *folders],
         stdin=line,
@@ -64,4 +72,5 @@ def start_guard(line: int, job: str, parent: int, folders: Sequence[str], keep: 
         stderr=subprocess.DEVNULL,
         env={name: value for name, value in os.environ.items() if not name.startswith("DDPRUN_")},
         start_new_session=True,
+        preexec_fn=in_child,
     ).returncode = 0  # nobody waits for it

@@ -70,6 +70,11 @@ class Roll:
         """Ranks that were not seen to finish."""
         return [n for n in range(self.nproc) if n not in self.ranks or self.ranks[n].ended != FINISHED]
 
+    def gone(self) -> bool:
+        """Whether no rank is there, as far as is known, and none will come: one that fails ends those on their way."""
+        come = len(self.ranks) == self.nproc or (self.first is not None and not self.least)
+        return come and not any(rank.there for rank in self.ranks.values())
+
     def enough(self) -> bool:
         """Whether the job has come to its end, with the ranks that were left."""
         return 0 < self.least <= self.nproc - len(self.missing()) and not self.running()
@@ -95,8 +100,8 @@ def verdict(roll: Roll, mpirun: int | None, stopped_by: int | None) -> tuple[int
     if stopped_by is not None:
         return roll.code if roll.all_by_themselves() else 128 + stopped_by, words
     if mpirun is None:
-        said = "mpirun did not end when its ranks had and was killed"
-        return roll.code or 1, words or said + ("" if roll.code else "; their exit code is lost")
+        told = f"{_places(roll, missing)} not seen to finish" if missing else "their exit code is lost"
+        return roll.code or 1, words or f"mpirun did not end when its ranks had and was killed; {told}"
     code = 128 - mpirun if mpirun < 0 else mpirun
     if code == 0 and missing:
         code = roll.code or 1

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,9 +136,19 @@ def two_hosts() -> Iterator[Hosts]:
                 for device in ("lo", "e0"):
                     _must(*inside, "link", "set", device, "up")
                 cable = _shape(name)
+            for name in names:
+                _wait_for_cable(name)
             yield Hosts((names[0], names[1]), Path(folder), cable)
         finally:
             remover.communicate()
+
+
+def _wait_for_cable(name: str) -> None:
+    """The kernel says up to a second late that a cable is there, and UCX, below MPICH, uses no device without one."""
+    deadline = time.monotonic() + 5.0
+    show = ["ip", "-netns", name, "link", "show", "e0"]
+    while b"state UP" not in subprocess.run(show, capture_output=True).stdout and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _shape(name: str) -> str:

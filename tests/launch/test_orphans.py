@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.place import SHARED_MEMORY
-from tests.launch.jobs import LIMIT, guard_of, mpirun_of, names, pids, running, wait_until
+from tests.launch.jobs import LIMIT, guard_of, is_running, mpirun_of, names, pids, running, wait_until
 
 # Ranks that wait for each other in memory, hear no polite request, and one has a child in a session of its own.
 SCRIPT = """
@@ -80,6 +80,25 @@ def test_another_guard_takes_the_place_of_a_killed_one(job: Callable, tmp_path: 
     wait_until(replaced)
     os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: not (running(tmp_path) or names(tmp_path / "tmp") or memory.exists()))
+
+
+@pytest.mark.full
+def test_a_guard_that_is_stopped_wakes_up_when_it_is_needed(job: Callable, tmp_path: Path) -> None:
+    process = job("child")
+    memory, guard = memory_of(tmp_path), guard_of(process.pid)
+    os.kill(guard, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: not (running(tmp_path) or names(tmp_path / "tmp") or memory.exists() or is_running(guard)))
+
+
+@pytest.mark.full
+def test_a_guard_that_is_stopped_does_not_outlive_a_job_that_is_ended(job: Callable, tmp_path: Path) -> None:
+    process = job()
+    memory, guard = memory_of(tmp_path), guard_of(process.pid)
+    os.kill(guard, signal.SIGSTOP)
+    process.terminate()
+    assert process.wait(LIMIT) == 128 + signal.SIGTERM
+    wait_until(lambda: not (running(tmp_path) or names(tmp_path / "tmp") or memory.exists() or is_running(guard)))
 
 
 def test_ranks_end_when_all_that_watched_them_are_killed_at_once(job: Callable, tmp_path: Path) -> None:

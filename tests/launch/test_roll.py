@@ -9,6 +9,8 @@ import pytest
 from launch.peers import Peer
 from launch.roll import FAILED, FINISHED, GONE, Roll, verdict
 
+STAYED = "mpirun did not end when its ranks had and was killed"
+
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
@@ -39,8 +41,9 @@ def roll_of(peer: Peer, *ends: str, nproc: int = 4) -> Roll:
         ([FINISHED, FINISHED, GONE, FINISHED], 0, None, 1, "rank 2 on b was not seen to finish, though mpirun"),
         ([FINISHED, FINISHED], 0, None, 1, "ranks 2, 3 on b were not seen to finish, though mpirun returned 0"),
         ([], 0, None, 1, "ranks 0, 1 on a and ranks 2, 3 on b were not seen to finish, though mpirun returned 0"),
-        ([FINISHED, "3", GONE, GONE], None, None, 3, "mpirun did not end when its ranks had and was killed"),
-        ([GONE] * 4, None, None, 1, "mpirun did not end when its ranks had and was killed; their exit code is lost"),
+        ([FINISHED, "3", GONE, GONE], None, None, 3, f"{STAYED}; rank 1 on a and ranks 2, 3 on b were not seen"),
+        ([GONE], None, None, 1, f"{STAYED}; ranks 0, 1 on a and ranks 2, 3 on b were not seen to finish"),
+        ([FINISHED] * 4, None, None, 1, f"{STAYED}; their exit code is lost"),
         # A signal: the code is that of the ranks where each ended in its own way.
         ([FINISHED] * 4, 0, signal.SIGTERM, 0, ""),
         ([FINISHED, "9", "7", FINISHED], 143, signal.SIGTERM, 9, ""),
@@ -78,6 +81,23 @@ def test_a_host_is_not_lost_when_its_ranks_have_finished(peer: Peer) -> None:
     roll = roll_of(peer, "", "", FINISHED, FINISHED)
     roll.ranks[2].there = roll.ranks[3].there = False
     assert not roll.lose("b")
+
+
+def test_when_no_rank_is_there_and_none_will_come(peer: Peer) -> None:
+    def gone(*ends: str, least: int = 0, there: int | None = None) -> bool:
+        roll = roll_of(peer, *ends)
+        roll.least = least
+        for rank in roll.ranks.values():
+            rank.there = rank.number == there
+        return roll.gone()
+
+    assert gone(*[FINISHED] * 4)
+    assert gone(FINISHED, FINISHED, GONE, "3")
+    assert not gone(FINISHED, FINISHED, GONE, "3", there=1)
+    assert not gone(), "they are on their way"
+    assert not gone(FINISHED, FINISHED, FINISHED), "one may still come"
+    assert gone(FINISHED, "3"), "the others will not"
+    assert not gone(FINISHED, "3", least=1), "they go on without it"
 
 
 def test_an_elastic_job_is_over_well_with_the_ranks_that_are_left(peer: Peer) -> None:

@@ -18,14 +18,26 @@ ROOT = Path(__file__).parents[2]
 
 # A remote shell for mpirun: enters the other network namespace, and a process namespace that lasts as long as there is
 # somebody in it, in a session that mpirun cannot end, and without mpirun's environment: as ssh and another host do.
+# It ends when the command has, whoever is left there: Hydra's mpirun waits for it, and guards wait for mpirun's end.
 # With a folder for temporary files of its own: Open MPI's daemon calls its folder by its process id, which is the same
 # in each new process namespace, and one that is killed leaves the folder in the way of the next job's.
 AGENT = """#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 host=$1; shift
 enter=(ip netns exec "$host" unshare --uts --pid --fork --mount-proc setsid)
-exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="${0%/*}/other" "${enter[@]}" bash -c "hostname $host; $*
-while set -- /proc/[0-9]*; [ \\$# -gt 1 ]; do sleep 0.05; done"
+for each in /proc/$$/fd/*; do  # mpirun's pipes, which Hydra lets its children inherit
+    n=${each##*/}; [[ $n -gt 2 && $n -lt 255 ]] && exec {n}>&-
+done
+exec 4<&0 5>&1
+exec 3< <(exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="${0%/*}/other" "${enter[@]}" bash -c "hostname $host; {
+$*
+} <&4 >&5 3<&- 4<&- 5>&-
+echo \\$?
+exec </dev/null >/dev/null 2>&1 3<&- 4<&- 5>&-
+while set -- /proc/[0-9]*; [ \\$# -gt 1 ]; do sleep 0.05; done")
+read -r code <&3
+kill -9 $!  # else it keeps mpirun's pipes open; who is in the namespace stays
+exit "${code:-255}"
 """
 
 SCRIPT = """
