@@ -51,9 +51,8 @@ def run_job(
         started = time.monotonic()
         # Files, not pipes: a process that outlives mpirun would keep a pipe open and this one reading.
         with out.open("wb") as out_file, err.open("wb") as err_file:
-            process = start_process(
-                command, out_file.fileno(), err_file.fileno(), {"PYTHONPATH": python_path(), **(environment or {})}
-            )
+            given = {"PYTHONPATH": python_path(), "PRTE_MCA_prte_local_tmpdir_base": folder, **(environment or {})}
+            process = start_process(command, out_file.fileno(), err_file.fileno(), given)
             try:
                 returncode = process.wait(timeout)
             except subprocess.TimeoutExpired:

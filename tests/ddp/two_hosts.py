@@ -35,10 +35,17 @@ exec ip netns exec "$host" unshare --uts bash -c "hostname $host; $*"
 
 _REMOVE = """
 read -r
+folder=$1; shift
 for name; do
-    ip netns pids "$name" | xargs -r kill -9
+    for _ in {1..100}; do  # until those that were killed are gone, who may still write
+        pids=$(ip netns pids "$name")
+        [ -n "$pids" ] || break
+        kill -9 $pids
+        sleep 0.05
+    done
     ip netns delete "$name"
 done
+rm -rf "$folder"
 """
 
 
@@ -71,6 +78,7 @@ class Hosts:
         agent.chmod(0o755)
         settings = {
             "PYTHONPATH": python_path(),
+            "TMPDIR": str(self.folder),  # an mpirun that is killed leaves its files
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "PRTE_MCA_plm_ssh_agent": str(agent),
@@ -117,30 +125,30 @@ def two_hosts() -> Iterator[Hosts]:
     if missing := [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]:
         raise NotPossibleError(f"there is no {' and no '.join(missing)} (packages iproute2, util-linux)")
     names = tuple(f"allstride{os.getpid()}{letter}" for letter in "ab")
+    folder = tempfile.mkdtemp(prefix="allstride-hosts-")
     # It holds the other end of a pipe of ours, so it also acts when this process is killed.
     remover = subprocess.Popen(
-        ["bash", "-c", _REMOVE, "bash", *names],
+        ["bash", "-c", _REMOVE, "bash", folder, *names],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    with tempfile.TemporaryDirectory(prefix="allstride-hosts-") as folder:
-        try:
-            for name in names:
-                _must("ip", "netns", "add", name)
-            _must(*f"ip link add e0 netns {names[0]} type veth peer name e0 netns {names[1]}".split())
-            for number, name in enumerate(names, 1):
-                inside = ["ip", "-netns", name]
-                _must(*inside, "address", "add", f"10.213.7.{number}/24", "dev", "e0")
-                for device in ("lo", "e0"):
-                    _must(*inside, "link", "set", device, "up")
-                cable = _shape(name)
-            for name in names:
-                _wait_for_cable(name)
-            yield Hosts((names[0], names[1]), Path(folder), cable)
-        finally:
-            remover.communicate()
+    try:
+        for name in names:
+            _must("ip", "netns", "add", name)
+        _must(*f"ip link add e0 netns {names[0]} type veth peer name e0 netns {names[1]}".split())
+        for number, name in enumerate(names, 1):
+            inside = ["ip", "-netns", name]
+            _must(*inside, "address", "add", f"10.213.7.{number}/24", "dev", "e0")
+            for device in ("lo", "e0"):
+                _must(*inside, "link", "set", device, "up")
+            cable = _shape(name)
+        for name in names:
+            _wait_for_cable(name)
+        yield Hosts((names[0], names[1]), Path(folder), cable)
+    finally:
+        remover.communicate()
 
 
 def _wait_for_cable(name: str) -> None:

@@ -1,14 +1,27 @@
 """The plugin that runs tests on MPI ranks: it names the rank that failed, and does not hang when a rank does."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.launch.testing.inner import RunFile, has_ended, wait_until
 from tests.mpi_job import python_path
+
+
+@contextlib.contextmanager
+def killed_ones_folder() -> Iterator[dict[str, str]]:
+    """The environment of a process that is killed, with a folder for its temporary files, which nobody else removes.
+
+    With a short name: paths of sockets have 107 bytes.
+    """
+    with tempfile.TemporaryDirectory(prefix="killed-", ignore_cleanup_errors=True) as folder:
+        yield {**os.environ, "TMPDIR": folder, "PYTHONPATH": python_path()}
 
 
 def test_a_failure_for_which_others_wait_ends_the_job_and_the_next_test_runs(run_file: RunFile) -> None:
@@ -165,16 +178,21 @@ def test_of_ranks():
 """
     run_file(text, "--collect-only")
     command = [sys.executable, "-m", "pytest", *options]
-    with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+    with (
+        killed_ones_folder() as env,
+        subprocess.Popen(
+            command, cwd=pytester.path, env=env, stdout=subprocess.DEVNULL, start_new_session=True
+        ) as process,
+    ):
         try:
             names = [pytester.path / name for name in ("0.pid", "1.pid", "stopped")]
             wait_until(lambda: all(path.is_file() and (path.name == "stopped" or path.read_text()) for path in names))
             workers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         finally:
             process.kill()
-    pids = {int(pid) for rank in range(2) for pid in (pytester.path / f"{rank}.pid").read_text().split()}
-    assert len(pids) == 3
-    assert [pid for pid in (*pids, *workers) if not has_ended(pid)] == []
+        pids = {int(pid) for rank in range(2) for pid in (pytester.path / f"{rank}.pid").read_text().split()}
+        assert len(pids) == 3
+        assert [pid for pid in (*pids, *workers) if not has_ended(pid)] == []
 
 
 def test_a_program_on_ranks_ends_when_the_test_process_is_killed(tmp_path: Path) -> None:
@@ -184,11 +202,11 @@ pathlib.Path({str(tmp_path)!r}, f"{{os.getpid()}}.{{os.getppid()}}").touch()
 time.sleep(1000)
 """
     code = f"from tests.mpi_job import run_job\nrun_job({program!r}, 2)\n"
-    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": python_path()}) as process:
+    with killed_ones_folder() as env, subprocess.Popen([sys.executable, "-c", code], env=env) as process:
         try:
             wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
         finally:
             process.kill()
-    pids = {int(pid) for path in tmp_path.iterdir() for pid in path.name.split(".")}
-    assert len(pids) == 3
-    assert [pid for pid in pids if not has_ended(pid)] == []
+        pids = {int(pid) for path in tmp_path.iterdir() for pid in path.name.split(".")}
+        assert len(pids) == 3
+        assert [pid for pid in pids if not has_ended(pid)] == []
