@@ -139,6 +139,15 @@ def test_a_job_that_goes_well(start: Start, tmp_path: Path) -> None:
     assert names(tmp_path / "tmp") == set()
 
 
+@pytest.mark.full
+def test_a_job_on_the_other_host_alone_has_its_time(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+    """mpirun may have no child then: Open MPI's remote shell ends when its agent is there."""
+    process = start("time.sleep(7)\nprint(os.uname().nodename)\n", ["-n", "2", "-H", f"{hosts.names[1]}:2"])
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert out == f"{hosts.names[1]}\n" * 2
+
+
 def test_a_training_has_the_bits_that_it_has_on_one_host(start: Start, tmp_path: Path) -> None:
     """A small network, and the world that it is trained in."""
     training = """
@@ -278,7 +287,9 @@ def test_ranks_without_a_handler_end(start: Start, hosts: Hosts, tmp_path: Path)
 
 
 # By what mpirun calls it: its own process, and its agent on the other host.
-@pytest.mark.parametrize("victims", [["launch"], ["mpirun", "prterun", "mpiexec"], ["prted", "hydra_pmi_proxy"]])
+@pytest.mark.parametrize(
+    "victims", [["launch"], ["mpirun", "prterun", "mpiexec", "mpiexec.hydra"], ["prted", "hydra_pmi_proxy"]]
+)
 def test_nothing_outlives_who_is_killed(start: Start, hosts: Hosts, tmp_path: Path, victims: list[str]) -> None:
     """Ranks that hear no polite request, one with a child in a session of its own."""
     start(
