@@ -58,6 +58,7 @@ class _Job:
         self._stop = Stop(roll, grace, self._deliver, self._end, say)
         self._guards: dict[str, Peer] = {}
         self._seen_to: set[str] = set()  # hosts whose guard has ended what was left there
+        self._answered: set[str] = set()  # hosts whose guard has spoken since the first rank was lost
         self._guards_left = 3  # for this host; more would not stay either
         self._lost_at: float | None = None
         self._ended_at: float | None = None  # when mpirun was asked to end
@@ -175,9 +176,12 @@ class _Job:
             return any(guard.birth(rank.pid) for rank in self._roll.ranks.values())
         if now > self._asked_at + 1.0:
             self._asked_at = now
-            for host, peer in self._guards.items():
-                peer.say("there", *(rank.pid for rank in self._roll.ranks.values() if rank.host == host))
+            self._ask_who_is_there()
         return False
+
+    def _ask_who_is_there(self) -> None:
+        for host, peer in self._guards.items():
+            peer.say("there", *(rank.pid for rank in self._roll.ranks.values() if rank.host == host))
 
     def _end(self, kill: bool) -> None:
         """Has mpirun end the job. Only once: a second time it would leave everything as it is.
@@ -233,6 +237,7 @@ class _Job:
             case ["ended"]:
                 self._seen_to.add(self._host_of(peer))
             case ["there", number]:
+                self._answered.add(self._host_of(peer))
                 if number != "0":
                     self._last_seen = time.monotonic()
             case _ if rank := self._roll.of(peer):
@@ -256,12 +261,14 @@ class _Job:
             self._roll.end(rank, GONE)
             rank.there = False
             self._stop.ended()
+            if rank is self._roll.first:  # alone, or with its host: the guard there tells by answering
+                self._ask_who_is_there()
         hosts = [host for host, one in self._guards.items() if one is peer]
         for host in hosts:
             del self._guards[host]
         for host in hosts or ([rank.host] if rank else []):
-            # A guard outlives the ranks of its host, whatever ends them.
-            seen_to = self._one_host or host in self._guards or host in self._seen_to
+            # A guard outlives the ranks of its host, whatever ends them. A batch system may kill it after them.
+            seen_to = self._one_host or host in {*self._guards, *self._seen_to, *self._answered}
             if not seen_to and self._roll.lose(host) and self._mpirun.poll() is None:
                 self._lost_at = self._lost_at or time.monotonic()
 

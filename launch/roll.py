@@ -54,10 +54,13 @@ class Roll:
         return [rank for rank in self.ranks.values() if not rank.ended]
 
     def lose(self, host: str) -> bool:
-        """Whether a host is gone, now that its guard is: without a word of its ranks, and before any rank elsewhere."""
+        """Whether a host is gone, now that its guard is, without a word: neither have its ranks said how they ended, nor
+        has a rank elsewhere that it failed. Who was lost first is not asked: mpirun ends the other hosts' ranks at once,
+        and a busy ddprun hears of all at the same time.
+        """
         here = [rank for rank in self.ranks.values() if rank.host == host]
         gone = not any(rank.there for rank in here) and any(rank.ended == GONE for rank in here)
-        if gone and self.code == 0 and not any(r.ended == GONE for r in self.ranks.values() if r.host != host):
+        if gone and self.code == 0:
             self.lost.append(host)
             return True
         return False

@@ -1,7 +1,6 @@
 """Runs the launcher as a user does: a process of its own, in a folder of its own."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,20 +9,13 @@ from typing import Any
 
 import pytest
 
-from launch.testing.process import ask_to_end_with_parent
 from tests.conftest import TORCHRUN_VARIABLES
+from tests.launch.jobs import as_from_a_terminal
 
 LIMIT = 60  # seconds: far more than any of these jobs needs, so that only a hang meets it
 
 Start = Callable[..., subprocess.Popen[str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def _as_from_a_terminal() -> None:
-    """In the background, or under nohup, signals are ignored, and children inherit that. And pytest may be killed."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
-    ask_to_end_with_parent()
 
 
 @pytest.fixture
@@ -42,7 +34,7 @@ def start(environment: None, tmp_path: Path) -> Iterator[Start]:
 
     def start(*arguments: str, python: Path | str = sys.executable, **options: Any) -> subprocess.Popen[str]:
         given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        given["preexec_fn"] = _as_from_a_terminal
+        given["preexec_fn"] = as_from_a_terminal
         # -P as with the installed command: a file called launch.py in the working directory must not matter.
         command = [str(python), "-P", "-m", "launch", *arguments]
         process = subprocess.Popen(command, cwd=tmp_path, **(given | options))

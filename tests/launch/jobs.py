@@ -1,15 +1,25 @@
 """What tests of whole jobs share: processes by number, waiting for what comes about, the text of scripts."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from launch.testing.process import ask_to_end_with_parent
 
 LIMIT = 60  # seconds, met by a hang only
 
 # Every rank writes its process id to a file before anything else, and one that waits waits for the others in MPI.
 PIDS = "import os, pathlib; pathlib.Path(f'pid.{os.getpid()}').touch()\n"
 WAIT = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+
+
+def as_from_a_terminal() -> None:
+    """In the background, or under nohup, signals are ignored, and children inherit that. And pytest may be killed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    ask_to_end_with_parent()
 
 
 def pids(folder: Path) -> list[int]:

@@ -60,8 +60,9 @@ def test_verdict(
     assert bool(said) == bool(words)
 
 
-def test_a_host_is_lost_whose_ranks_are_gone_before_any_other(peer: Peer) -> None:
-    roll = roll_of(peer, "", "", GONE, GONE)
+@pytest.mark.parametrize("others", [["", ""], [GONE, GONE]])  # by mpirun, and heard of at the same time
+def test_a_host_is_lost_whose_ranks_are_gone_without_a_word(peer: Peer, others: list[str]) -> None:
+    roll = roll_of(peer, *others, GONE, GONE)
     assert not roll.lose("b")  # their processes are there
     roll.ranks[2].there = roll.ranks[3].there = False
     assert roll.lose("b")
@@ -70,9 +71,8 @@ def test_a_host_is_lost_whose_ranks_are_gone_before_any_other(peer: Peer) -> Non
     assert words == "host b no longer answered; ranks 0, 1 on a and ranks 2, 3 on b were not seen to finish"
 
 
-@pytest.mark.parametrize("others", [["", GONE], ["", "3"]])
-def test_a_host_is_not_lost_that_ends_with_the_job(peer: Peer, others: list[str]) -> None:
-    roll = roll_of(peer, *others, GONE, GONE)
+def test_a_host_is_not_lost_that_ends_with_a_job_that_failed(peer: Peer) -> None:
+    roll = roll_of(peer, "", "3", GONE, GONE)
     roll.ranks[2].there = roll.ranks[3].there = False
     assert not roll.lose("b")
 

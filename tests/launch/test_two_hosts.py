@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from launch.peers import addresses
 from tests.ddp.two_hosts import Hosts, NotPossibleError, two_hosts
-from tests.launch.jobs import LIMIT, names, wait_until
+from tests.launch.jobs import LIMIT, as_from_a_terminal, names, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,7 +112,7 @@ def start(environment: None, hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
         command = [*enter, sys.executable, "-P", "-m", "launch", "-n", "4", *options, "train.py"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         env = {name: value for name, value in (os.environ | settings | (environ or {})).items() if value is not None}
-        process = subprocess.Popen(command, cwd=tmp_path, env=env, **pipes)
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, preexec_fn=as_from_a_terminal, **pipes)
         started.append(process)
         return process
 
@@ -239,26 +240,38 @@ def test_the_hosts_of_a_batch_systems_job(start: Start, hosts: Hosts, tmp_path: 
     assert (tmp_path / "asked").exists() == (system != "PBS")
 
 
-def test_a_job_is_started_again_on_the_host_that_is_left(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+def end_host(host: str, ddprun: subprocess.Popen[str], busy: bool) -> None:
+    """Kills all processes of a host. busy: ddprun comes to look at it late, when mpirun has killed those of the other."""
+    if busy:
+        ddprun.send_signal(signal.SIGSTOP)
+    for pid in processes(host):
+        with contextlib.suppress(ProcessLookupError):  # some end with the first of them
+            os.kill(pid, signal.SIGKILL)
+    if busy:
+        time.sleep(1.0)
+        ddprun.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_job_is_started_again_on_the_host_that_is_left(
+    start: Start, hosts: Hosts, tmp_path: Path, busy: bool
+) -> None:
     rest = "if MPI.COMM_WORLD.size == 4:\n    ready()\n    time.sleep(3600)\n"
     rest += "print(MPI.COMM_WORLD.size, os.environ['TORCHELASTIC_RESTART_COUNT'], os.uname().nodename)\n"
     process = start(rest, ["--hostfile", str(tmp_path / "hosts"), "--max-restarts", "2"])
     wait_until(lambda: ready(tmp_path))
-    for pid in processes(hosts.names[1]):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    end_host(hosts.names[1], process, busy)
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
     assert out.splitlines().count(f"2 1 {hosts.names[0]}") == 2  # mpirun may say there that it lost a host
     assert f"host {hosts.names[1]} no longer answered; the job is started again (1 of 2)" in err
 
 
-def test_a_host_that_dies_is_no_success_and_is_named(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_host_that_dies_is_no_success_and_is_named(start: Start, hosts: Hosts, tmp_path: Path, busy: bool) -> None:
     process = start("ready()\ntime.sleep(3600)\n")
     wait_until(lambda: ready(tmp_path))
-    for pid in processes(hosts.names[1]):
-        with contextlib.suppress(ProcessLookupError):  # some end with the first of them
-            os.kill(pid, signal.SIGKILL)
+    end_host(hosts.names[1], process, busy)
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode != 0
     assert f"ranks 2, 3 on {hosts.names[1]} were not seen to finish" in err
