@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -30,19 +31,19 @@ def map_segments(comm: MPI.Intracomm, nbytes: int) -> tuple[mmap.mmap, int]:
     if len(set(wanted)) > 1:
         raise RuntimeError(f"transport shared: the ranks ask for buffers of different sizes, {wanted} bytes")
     length = round_up(nbytes, mmap.PAGESIZE)
-    mapping, path, problem = None, "", ""
+    mapping, file, problem = None, None, ""
     with contextlib.ExitStack() as stack:
         if comm.rank == 0:
             try:
-                path = stack.enter_context(_memory_file(length * comm.size))
+                file = stack.enter_context(_memory_file(length * comm.size))
             except OSError as error:
                 problem = f"rank 0 cannot create a memory file: {error}"
-        path = comm.bcast(path)
-        if path:
+        file = comm.bcast(file)
+        if file:
             try:
-                mapping = _map(path, comm.rank, comm.size, length)
+                mapping = _map(file, comm.rank, comm.size, length)
             except OSError as error:
-                problem = f"rank {comm.rank} cannot map {path}: {error}"
+                problem = f"rank {comm.rank} cannot map {file.path}: {error}"
         problems = [text for text in comm.allgather(problem) if text]  # nobody closes before everybody has opened
     if mapping is None or problems:
         total = length * comm.size
@@ -50,9 +51,15 @@ def map_segments(comm: MPI.Intracomm, nbytes: int) -> tuple[mmap.mmap, int]:
     return mapping, length
 
 
+class _MemoryFile(NamedTuple):
+    path: str
+    device: int
+    inode: int
+
+
 @contextlib.contextmanager
-def _memory_file(nbytes: int) -> Iterator[str]:
-    """The path of a file in memory; the user's other processes on this machine can open it within the context."""
+def _memory_file(nbytes: int) -> Iterator[_MemoryFile]:
+    """A file in memory; the user's other processes on this machine can open its path within the context."""
     if sys.platform == "linux":
         descriptor = os.memfd_create("allstride")
         path = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -60,16 +67,22 @@ def _memory_file(nbytes: int) -> Iterator[str]:
         descriptor, path = tempfile.mkstemp(prefix="allstride-")
     try:
         os.truncate(descriptor, nbytes)
-        yield path
+        status = os.fstat(descriptor)
+        yield _MemoryFile(path, status.st_dev, status.st_ino)
     finally:
         os.close(descriptor)
         if sys.platform != "linux":
             os.unlink(path)
 
 
-def _map(path: str, rank: int, size: int, length: int) -> mmap.mmap:
-    descriptor = os.open(path, os.O_RDWR)
+def _map(file: _MemoryFile, rank: int, size: int, length: int) -> mmap.mmap:
+    descriptor = os.open(file.path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
     try:
+        # Where rank 0 has raised meanwhile, the number of its descriptor is that of whatever it opened next: the source
+        # that its traceback quotes, a data set. That must not be written to.
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != (file.device, file.inode):
+            raise OSError("rank 0 has closed it")
         if sys.platform == "linux":
             # Allocates the pages now: "no space" is an error here instead of a bus error in the middle of backward.
             os.posix_fallocate(descriptor, rank * length, length)

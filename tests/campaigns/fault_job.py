@@ -6,7 +6,8 @@ one rank does to itself what the environment says.
 
     FAULT_FOLDER      where checkpoints and records go
     FAULT_TRANSPORT   shared, mpi or hierarchical (then two ranks are a host)
-    FAULT_VICTIM, FAULT_POINT, FAULT_KIND    who, at which of its points (counted from 0), what; without: nobody
+    FAULT_VICTIM, FAULT_POINT, FAULT_KIND    who (one rank, or several: 0,2), at which of its points (counted from 0),
+                                             what; without: nobody
     FAULT_TIMEOUT     seconds, of the process group
 """
 
@@ -49,8 +50,13 @@ class Points:
         self.names: list[str] = []
         self._folder = folder
         self._rank = rank
-        self._strike = int(os.environ["FAULT_POINT"]) if os.environ.get("FAULT_VICTIM") == str(rank) else None
+        victims = os.environ.get("FAULT_VICTIM", "").split(",")
+        self._strike = int(os.environ["FAULT_POINT"]) if str(rank) in victims else None
         self._lock = threading.Lock()
+
+    def strike_at(self, place: int) -> None:
+        """This rank is a victim, too, at this place of those that are to come."""
+        self._strike = len(self.names) + place
 
     def __call__(self, name: str) -> None:
         with self._lock:
@@ -58,7 +64,8 @@ class Points:
             self.names.append(name)
         if number == self._strike:
             (self._folder / "job").write_text(os.environ["DDPRUN_JOB"])
-            (self._folder / "struck").write_text(name)
+            with (self._folder / "struck").open("a") as record:
+                record.write(f"{name}\n")
             _FAULTS[os.environ["FAULT_KIND"]]()
 
     def before(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:

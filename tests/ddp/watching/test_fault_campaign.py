@@ -36,3 +36,8 @@ def test_the_judgement_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(1, f"CampaignError: struck\n{nobody}") == ["culprit"]
     assert judged(1, "rank 1 of 2 ended") == ["cause"]
     assert judged(None, "") == ["time", "code", "culprit", "cause"]
+
+    monkeypatch.setattr(faults, "run_job", lambda *_: (1, 1.0, "SyntaxError"))
+    assert faults.strike(faults.Case("raise", "shared", 2, 1, 0), {}).problems == ["ended by something else"]
+    monkeypatch.setattr(faults, "run_job", lambda *_: (0, 1.0, ""))
+    assert faults.strike(faults.Case("raise", "shared", 2, 1, 0), {}).problems == []
