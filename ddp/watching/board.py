@@ -28,13 +28,15 @@ PAGE_TEXT = _PAGE - _HEADER
 _PERIOD = 0.5  # seconds: MPI makes progress, on this side, too, only while somebody calls it
 _POLL = 2e-3  # while an answer is awaited
 _POLLS = 500  # so often; then as seldom as without
+_AGAIN = 1.0  # seconds without an answer until a rank is asked again
 _CLOSING = 5.0  # seconds, of which a board that closes needs a hundredth unless a rank is in trouble
 _ASK, _ANSWER = 1, 2  # tags
 
 
 class _Question(NamedTuple):
-    """What was sent to a rank of another node, and what receives its page."""
+    """What was sent to a rank of another node, when, and what receives its page."""
 
+    at: float
     sent: "MPI.Request"
     answer: "MPI.Request"
     page: np.ndarray
@@ -58,7 +60,7 @@ class Board:
         node.Free()
         self._comm = comm
         self._wanted: set[int] = set()
-        self._questions: dict[int, _Question] = {}
+        self._questions: dict[int, list[_Question]] = {}  # not answered yet, in the order of their answers
         self._answers: list[tuple[MPI.Request, bytes]] = []  # under way, with what must not move meanwhile
         self._asked: dict[int, float] = {}  # since when a rank owes a new text
         self._answered: dict[int, float] = {}
@@ -121,7 +123,7 @@ class Board:
             while self._wanted:
                 self._question(self._wanted.pop())
                 polls = _POLLS
-            for rank in [rank for rank, question in self._questions.items() if question.answer.Test()]:
+            for rank in [rank for rank, questions in self._questions.items() if questions[0].answer.Test()]:
                 self._hear(rank)
             if self._closing and everybody is None and not self._questions and not self._wanted:
                 everybody = self._comm.Ibarrier()  # until then others may ask
@@ -132,13 +134,20 @@ class Board:
             self._answers.pop()[0].Wait()
 
     def _question(self, rank: int) -> None:
-        if rank not in self._questions:
-            page = np.zeros(_PAGE, np.uint8)
-            answer = self._comm.Irecv(page, rank, _ANSWER)
-            self._questions[rank] = _Question(self._comm.Isend(b"", rank, _ASK), answer, page)
+        """Asks again, ever more seldom, while there is no answer: a host that had acknowledged the question before it
+        was cut off has nothing else to acknowledge, and would be taken for one that is alive.
+        """
+        now, open_ones = time.monotonic(), self._questions.setdefault(rank, [])
+        if open_ones and now - open_ones[-1].at < max(_AGAIN, (now - open_ones[0].at) / 2):
+            return
+        page = np.zeros(_PAGE, np.uint8)
+        answer = self._comm.Irecv(page, rank, _ANSWER)
+        open_ones.append(_Question(now, self._comm.Isend(b"", rank, _ASK), answer, page))
 
     def _hear(self, rank: int) -> None:
-        question = self._questions.pop(rank)
+        question = self._questions[rank].pop(0)
+        if not self._questions[rank]:
+            del self._questions[rank]
         question.sent.Wait()  # it has arrived
         before = self._texts.get(rank)
         self._take(rank, memoryview(question.page.data))

@@ -393,6 +393,11 @@ def start_anew(comm: "MPI.Intracomm") -> None:
         _watchdog.timeout, _watchdog.lost = before.timeout, before.lost
 
 
+def host_timeout() -> float:
+    """Seconds without an answer after which a rank is not waited for any more; inf where nobody else is left."""
+    return math.inf if _watchdog is None else _watchdog.lost.after
+
+
 def come_back() -> None:
     """Before the world is entered again: this rank counts from now on."""
     if _watchdog is not None:

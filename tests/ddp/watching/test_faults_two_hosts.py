@@ -36,6 +36,7 @@ CUT = """
 import datetime, sys, time
 from pathlib import Path
 import ddp, engine
+from ddp.watching.board import Board
 from engine import nn
 
 folder, what = Path(sys.argv[1]), sys.argv[2]
@@ -44,6 +45,10 @@ net = ddp.DistributedDataParallel(nn.Linear(4, 4))
 for _ in range(3):
     net(engine.ones(2, 4)).sum().backward()
 (folder / f"trains {ddp.get_rank()}").touch()
+if what == "report" and ddp.get_rank() >= 2:  # the first host asks after it, the kernel acknowledges, nobody answers
+    answer, Board._answer_all = Board._answer_all, lambda board: None
+    time.sleep(6)
+    Board._answer_all = answer
 healed = engine.zeros(1)
 while not healed.item():
     net(engine.ones(2, 4)).sum().backward()
@@ -55,16 +60,20 @@ print("the end")
 
 @pytest.mark.parametrize("what", ["end", "report"])
 def test_a_cable_that_is_cut_is_told_with_the_names_of_the_hosts(tmp_path: Path, what: str) -> None:
-    """The job ends, though the launcher's daemons cannot reach each other; or it goes on when the cable is back."""
+    """The job ends, though the launcher's daemons cannot reach each other; or it goes on when the cable is back, also
+    where the other host had been asked before, and has acknowledged that.
+    """
     program = tmp_path / "program.py"
     program.write_text(CUT)
 
     def cut() -> None:
         while len(list(tmp_path.glob("trains *"))) < 4:
             time.sleep(0.1)
+        if what == "report":
+            time.sleep(2.5)  # a wait is looked into after a second
         hosts.set_cable("down")
         if what == "report":
-            time.sleep(10)  # the fault itself: for so long it is cut
+            time.sleep(8)  # the fault itself: for so long it is cut
             hosts.set_cable("up")
             (tmp_path / "healed").touch()
 
