@@ -14,6 +14,7 @@ import os
 import pickle
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import llvmlite
 import numba
 import numpy
 from numba.core import caching, compiler, serialize
+from numba.core.runtime.nrt import rtsys
 
 from engine.kernels import files, store
 from engine.kernels.jit import vector_bytes
@@ -73,10 +75,12 @@ class DiskCache(caching._Cache):
 
     Attributes:
         path: the file; None if there is no place for it, which is told.
+        missed: called when there is no function to be read, before it is compiled.
     """
 
     def __init__(self, name: str, argument_types: Any):
         self.path: Path | None = None
+        self.missed: Callable[[], None] = lambda: None
         types_digest = hashlib.sha256(repr(argument_types).encode()).hexdigest()[:16]
         entry = f"{name}.{types_digest}"
         self._about = f"{entry}\n{build()}\n".encode()
@@ -104,7 +108,15 @@ class DiskCache(caching._Cache):
 
     def load_overload(self, argument_types: Any, target_context: Any) -> Any:
         """The stored compile result, or None."""
-        target_context.refresh()
+        found = self._load(target_context)
+        if found is None:
+            self.missed()
+        return found
+
+    def _load(self, target_context: Any) -> Any:
+        # All that machine code of kernels calls. What Numba itself does here, `refresh`, loads all that it could
+        # compile, and SciPy if that is installed: 0.4 s of each process's start.
+        rtsys.initialize(target_context)
         if self.path is None:
             return None
         try:

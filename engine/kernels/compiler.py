@@ -26,6 +26,7 @@ def compile_kernel(
     name: str,
     cache: DiskCache,
     function: Callable[..., Any],
+    complete: Callable[[], None],
     argument_types: tuple[Any, ...],
     interleave: int,
     missing: Callable[[Path | None], None],
@@ -33,12 +34,13 @@ def compile_kernel(
 ) -> Any:
     """The machine function of ``function`` for exactly these argument types, from the disk cache where it is there.
 
-    Where it is not, ``missing`` is told, and while another process compiles it ``meanwhile`` does something else.
+    Where it is not, ``missing`` is told, and while another process compiles it ``meanwhile`` does something else;
+    ``complete`` puts into the function what only compiling needs.
     """
     if vars(numba.config)["DISABLE_JIT"]:
         raise RuntimeError(f"kernel {name} needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it")
     dispatcher = numba.njit(nogil=True, **_OPTIONS)(function)
-    dispatcher._cache = cache
+    dispatcher._cache, cache.missed = cache, complete
     with contextlib.ExitStack() as stack:
         if not cache.is_there():
             missing(cache.path)

@@ -168,7 +168,9 @@ class Helper:
         if char not in self._compiled:
             from engine.kernels import compiler
 
-            self._compiled[char] = compiler.compile_helper(_specialised(self.functions[char], char), self.reassociate)
+            body = _copy_of(self.functions[char])
+            _specialise(body, char)
+            self._compiled[char] = compiler.compile_helper(body, self.reassociate)
         return self._compiled[char]
 
 
@@ -220,9 +222,10 @@ class Kernel(dict[str, Any]):
 
         _under_way.add(self.name)
         try:
-            body, types = _specialised(self.function, char), self._argument_types(char)
+            body, types = _copy_of(self.function), self._argument_types(char)
+            complete = functools.partial(_specialise, body, char)  # takes 0.1 s the first time
             return compiler.compile_kernel(
-                self.name, self.disk_cache(char), body, types, self.interleave, missing, compile_another
+                self.name, self.disk_cache(char), body, complete, types, self.interleave, missing, compile_another
             )
         finally:
             _under_way.discard(self.name)
@@ -305,13 +308,22 @@ def registered() -> list[Kernel]:
     return list(_kernels)
 
 
-def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
-    """A copy of ``function`` whose globals hold this dtype's ``real``, the intrinsics and the compiled helpers."""
-    from engine.kernels import intrinsics, tile
-
+def _copy_of(function: Callable[..., Any]) -> types.FunctionType:
+    """The same function with globals of its own."""
     assert isinstance(function, types.FunctionType)
     namespace = dict(function.__globals__)
-    for name in {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}:
+    copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    copy.__qualname__ = function.__qualname__
+    copy.__module__ = function.__module__
+    return copy
+
+
+def _specialise(copy: types.FunctionType, char: str) -> None:
+    """Puts this dtype's ``real``, the intrinsics and the compiled helpers into a copy's globals."""
+    from engine.kernels import intrinsics, tile
+
+    namespace = copy.__globals__
+    for name in {step.argval for step in dis.get_instructions(copy) if step.opname == "LOAD_GLOBAL"}:
         value = namespace.get(name)
         if isinstance(value, Helper):
             namespace[name] = value.compiled(char)
@@ -323,10 +335,6 @@ def _specialised(function: Callable[..., Any], char: str) -> Callable[..., Any]:
             namespace[name] = getattr(intrinsics, value.__name__)
         elif value in (multiply_tile, transpose_tile):
             namespace[name] = getattr(tile, value.__name__)
-    copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
-    copy.__qualname__ = function.__qualname__
-    copy.__module__ = function.__module__
-    return copy
 
 
 def _numba_type(hint: Any, dtype: str) -> Any:

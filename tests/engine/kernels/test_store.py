@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,23 @@ def test_folders_and_files_are_for_their_user_alone_whatever_the_umask(tmp_path:
     path = entry(tmp_path)
     modes = [stat.S_IMODE(one.stat().st_mode) for one in (tmp_path / "made", path.parent.parent, path.parent, path)]
     assert modes == [0o700, 0o700, 0o700, 0o600]
+
+
+def test_who_reads_a_kernel_loads_no_compiler_and_may_compile_afterwards(tmp_path: Path) -> None:
+    run(tmp_path)
+    rest = """
+    import sys
+    print("numba.np.linalg" in sys.modules, "engine.kernels.intrinsics" in sys.modules)
+    import engine
+    print(engine.softmax(engine.zeros(1, 4), 1).tolist(), compiler.compiled)
+    import numba
+    @numba.njit
+    def product(a, b):
+        return a * b + np.linalg.inv(a)
+    print(product(np.eye(2), np.full((2, 2), 3.0)).tolist())
+    """
+    out, _ = run(tmp_path, SUM + textwrap.dedent(rest))
+    assert out.splitlines() == ["30.0 0", "False False", "[[0.25, 0.25, 0.25, 0.25]] 1", "[[4.0, 0.0], [0.0, 4.0]]"]
 
 
 def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:
