@@ -15,6 +15,7 @@ place in the data.
 
 import random
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -24,6 +25,9 @@ import engine
 from ddp import losses
 from ddp.groups.group import leave_behind
 from ddp.watching.progress import forbid
+from ddp.watching.standstill import none_stands_still
+from ddp.watching.watchdog import host_timeout
+from ddp.world.bootstrap import abort
 from ddp.world.ranks import name_ranks
 from engine.optim import Optimizer, register_optimizer_step_pre_hook
 
@@ -36,6 +40,9 @@ _OVER = (
     "ddprun --elastic: this talks to other ranks after optimizer.step() in the function of Job.run, which could not be "
     "run again if one of them were lost now; do it before the step, or in Job.between"
 )
+
+
+_UNTOLD = 10.0  # seconds after which MPI will not be told any more that a process has ended
 
 
 class _Again(RuntimeError):
@@ -115,14 +122,16 @@ class Recovery:
 
     def recover(self) -> bool:
         """Collective over those that are left. Returns whether the transaction of this rank is committed elsewhere."""
-        while True:
-            try:
-                return self._recover()
-            except Exception as error:
-                if not losses.is_behind(error):
-                    raise
+        with none_stands_still(host_timeout()):
+            while True:
+                try:
+                    return self._recover()
+                except Exception as error:
+                    if not losses.is_behind(error):
+                        raise
 
     def _recover(self) -> bool:
+        _wait_until_told()
         comm, lost = losses.shrink()
         places = comm.allgather((self._done, self._meets, self._job.step))
         furthest = max(done for done, _, _ in places)
@@ -151,6 +160,20 @@ class Recovery:
             _say(f"error: {why}: the job ends after step {self._job.step}; {where}")
         losses.end_together()
         raise SystemExit(1)
+
+
+def _wait_until_told() -> None:
+    """Ends the job where the MPI library does not come to know that a rank has ended."""
+    deadline = time.monotonic() + _UNTOLD
+    while untold := losses.untold():
+        if time.monotonic() > deadline:
+            _say(
+                f"error: {name_ranks([member.number for member in untold])} ended in a way of which the MPI library is "
+                "not told, as by exit(3) in native code, so the others cannot go on without it; the job is ended. "
+                "Start it again from its newest checkpoint, as ddprun --max-restarts does"
+            )
+            abort(1)
+        time.sleep(0.002)
 
 
 def _in_words(lost: list[losses.Member], step: int) -> str:

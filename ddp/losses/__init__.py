@@ -5,8 +5,8 @@ rank ends alone; keepers, who is told. What follows from it is `ddp.job.recovery
 from ddp.losses.ending import at_step, current_step, dies_alone, end_together
 from ddp.losses.keepers import Keeper, keepers
 from ddp.losses.transactions import attempt_by, between
-from ddp.losses.watch import MINIMUM, begin, happened, is_behind, minimum, refuse, shrink, watching
-from ddp.losses.words import Member, reason
+from ddp.losses.watch import MINIMUM, begin, happened, is_behind, minimum, refuse, shrink, untold, watching
+from ddp.losses.words import Member, excuse, reason
 
 __all__ = [
     "MINIMUM",
@@ -19,6 +19,7 @@ __all__ = [
     "current_step",
     "dies_alone",
     "end_together",
+    "excuse",
     "happened",
     "is_behind",
     "keepers",
@@ -26,5 +27,6 @@ __all__ = [
     "reason",
     "refuse",
     "shrink",
+    "untold",
     "watching",
 ]

@@ -104,6 +104,21 @@ class Watch:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
+    def untold(self) -> list[Member]:
+        """Ranks whose processes have ended, of which MPI does not know: to shrink it would wait for them for ever."""
+        ready = select.poll()
+        for descriptor in self._files:
+            ready.register(descriptor, select.POLLIN)
+        alive = set(self._files.values()).difference(self._files[descriptor] for descriptor, _ in ready.poll(0))
+        ended = set(range(len(self.members))) - alive - {self.home.rank}
+        with contextlib.suppress(sys.modules["mpi4py.MPI"].Exception):  # what it says of them is asked below
+            self.home.Iprobe()  # MPI hears only while it is called
+        failed, all_ = self.home.Get_failed(), self.home.Get_group()
+        known = failed.Translate_ranks(None, all_)
+        failed.Free()
+        all_.Free()
+        return [self.members[place] for place in sorted(ended.difference(known))]
+
     def end(self) -> None:
         """Nobody is watched any more."""
         if self._wake is None:
@@ -177,6 +192,13 @@ def is_behind(error: Exception) -> bool:
     if isinstance(error, mpi.Exception) and error.Get_error_class() in of_ulfm:
         _watch.noticed.wait(_PATIENCE)
     return _watch.noticed.is_set()
+
+
+def untold() -> list[Member]:
+    """After a loss: who has ended without MPI knowing it, which it does after 20 ms, or never."""
+    assert _watch is not None
+    _watch.noticed.wait(_PATIENCE)
+    return _watch.untold()
 
 
 def shrink() -> "tuple[MPI.Intracomm, list[Member]]":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 _GRACE = 8.0  # seconds for the launcher's own end
 _DAEMONS = ("prterun", "mpirun", "prted", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy")
-_PARENT, _STARTED = 1, 19  # fields of /proc/PID/stat, from the state on
+_PARENT, STARTED = 1, 19  # fields of /proc/PID/stat, from the state on
 
 _PROGRAM = """
 import os, signal, sys, time
@@ -42,8 +42,8 @@ def end_this_host(ranks: Iterable[int]) -> None:
     """
     if sys.platform != "linux":
         return
-    found = [(pid, _stat(pid)) for pid in (*_daemons(), *ranks)]
-    words = [f"{pid}:{fields[_STARTED]}" for pid, fields in found if fields]
+    found = [(pid, status_of(pid)) for pid in (*_daemons(), *ranks)]
+    words = [f"{pid}:{fields[STARTED]}" for pid, fields in found if fields]
     subprocess.Popen(
         [sys.executable, "-S", "-E", "-c", _PROGRAM, str(_GRACE), *words],
         stdin=subprocess.DEVNULL,
@@ -56,14 +56,14 @@ def end_this_host(ranks: Iterable[int]) -> None:
 def _daemons() -> list[int]:
     """Of the processes above this one."""
     found, pid = [], os.getppid()
-    while pid > 1 and (fields := _stat(pid)):
+    while pid > 1 and (fields := status_of(pid)):
         if Path(f"/proc/{pid}/comm").read_text().strip() in _DAEMONS:
             found.append(pid)
         pid = int(fields[_PARENT])
     return found
 
 
-def _stat(pid: int) -> list[str]:
+def status_of(pid: int) -> list[str]:
     """What /proc says of a process, from its state on; empty where there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -2,19 +2,22 @@
 
 It counts from outside where its ranks talk or could die: calls of MPI, gradients that become ready, samples that are
 fetched, optimizer steps and what follows them, syncs and renames of files. At one of these points a rank does to
-itself what the environment says (see tests/campaigns/fault_job.py). The last line of rank 0 is its digest; it notes
-when a step has come after the fault.
+itself what the environment says (see tests/campaigns/fault_job.py), and so does another one, where FAULT_RECOVERY is
+RANK:POINT, at one of its points since the first recovery began. The last line of rank 0 is its digest; it notes when a
+step has come after the fault.
 """
 
 import datetime
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ddp
 import engine
-from ddp import checkpoint
+from ddp import checkpoint, losses
 from ddp.losses.communicator import Communicator
 from engine import nn
 from engine.data import DataLoader
@@ -38,6 +41,25 @@ class Samples:
         return engine.arange(12.0) * (index + 1) / 100
 
 
+def count_recovery(point: Points, rank: int) -> None:
+    """Puts points into the recovery: before ranks find together, and when they have."""
+    victim, _, place = os.environ.get("FAULT_RECOVERY", "").partition(":")
+    shrink: Callable[[], Any] = losses.shrink
+    recoveries = 0
+
+    def counted() -> Any:
+        nonlocal recoveries
+        if recoveries == 0 and victim == str(rank):
+            point.strike_at(int(place))
+        recoveries += 1
+        point("shrink")
+        return shrink()
+
+    losses.shrink = counted
+    os.eventfd = point.before("eventfd", os.eventfd)
+    os.pidfd_open = point.before("pidfd_open", os.pidfd_open)
+
+
 def main() -> None:
     folder = Path(os.environ["FAULT_FOLDER"])
     limit = datetime.timedelta(seconds=float(os.environ["FAULT_TIMEOUT"]))
@@ -48,6 +70,7 @@ def main() -> None:
     os.fsync = point.before("fsync", os.fsync)  # type: ignore[assignment]
     os.replace = point.before("replace", os.replace)  # type: ignore[assignment]
 
+    count_recovery(point, ddp.get_rank())
     job = ddp.Job(12, seed=1)
     data = Samples(point)
     loader = DataLoader(data, batch_sampler=ddp.ShardSampler(data, 24, job))
@@ -58,12 +81,12 @@ def main() -> None:
         parameter.register_hook(lambda gradient, name=name: point(f"gradient of {name}"))
 
     def train_step() -> float:
-        losses = []
+        found = []
         for inputs in job.shards(loader):
             loss = net(inputs).square().mean()
             loss.backward()
-            losses.append(loss.detach())
-        mean = job.mean(losses)
+            found.append(loss.detach())
+        mean = job.mean(found)
         point("before optimizer.step")
         optimizer.step()
         point("after optimizer.step")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full
 
 # What is told by arguments happens to one rank; "all" raises on each.
 JOB = """
-import json, os, signal, sys, datetime, time
+import ctypes, json, os, signal, sys, datetime, time
 import ddp, engine, engine.nn.functional as F
 from ddp import checkpoint
 from engine import nn
@@ -50,6 +50,8 @@ def train_step():
         kill(5, 1)
         if (kind == "one" and (job.step, me) == (5, 1)) or (kind == "all" and job.step == 5):
             raise ArithmeticError("a bad sample")
+        if kind == "native" and (job.step, me) == (5, 1):
+            ctypes.CDLL(None)._exit(3)
     kill(7, 2)
     optimizer.step()
     if kind == "talk":
@@ -126,6 +128,12 @@ def test_an_exception_of_one_rank_is_a_loss_and_of_all_a_bug(tmp_path: Path) -> 
     assert "ArithmeticError: a bad sample" in done.stderr
 
 
+def test_an_end_of_which_mpi_is_not_told_ends_the_job_in_time(tmp_path: Path) -> None:
+    done = run(tmp_path, "native", "-n", "3", "--elastic", "1")
+    assert done.returncode != 0
+    assert "ddp: error: rank 1 ended in a way of which the MPI library is not told" in done.stderr
+
+
 def test_a_rank_that_is_lost_when_all_is_done_changes_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "late", "-n", "3", "--elastic", "2")
     assert done.returncode == 0, done.stderr
@@ -141,11 +149,23 @@ def test_who_talks_after_the_step_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", ["SIGSTOP", "os._exit", "segfault"])
 def test_a_fault_in_the_midst_of_a_backward(fault: str) -> None:
     places, expected = elastic.undisturbed("shared", 3)
-    ending = elastic.strike(fault, "shared", 3, 2, places[2] // 2, expected)
-    assert ending.place
+    ending = elastic.judge(elastic.Strike(fault, (2,), places[2] // 2), "shared", 3, expected)
+    assert ending.places
     assert not ending.problem, ending.output
 
 
 def test_a_sample_of_the_campaign(capfd: pytest.CaptureFixture[str]) -> None:
     wrong = elastic.main(["--every", "400", "--begin", "20", "--ranks", "2", "--transports", "mpi"])
-    assert not wrong, capfd.readouterr().out
+    table = capfd.readouterr().out
+    assert not wrong, table
+    rows = [line.split("|") for line in table.splitlines()[2:]]
+    assert sum(int(row[3]) for row in rows) >= 4, f"ranks were struck:\n{table}"
+
+
+def test_a_job_that_ends_badly_before_its_fault_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(elastic, "undisturbed", lambda *_: ([1, 1], "digest"))
+    monkeypatch.setattr(elastic, "run", lambda *_: subprocess.CompletedProcess([], 1, "", "SyntaxError"))
+    assert elastic.main(["--ranks", "2", "--faults", "SIGKILL"]) == 1
+    assert "| SIGKILL | 2 | 0 | 0 |" in capsys.readouterr().out
