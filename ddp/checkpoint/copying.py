@@ -9,8 +9,8 @@ import numpy as np
 import engine
 from ddp.checkpoint import shard
 from engine.autograd.graph import version_of
-from engine.memory.flat import flat_view
 from engine.optim import Optimizer
+from engine.tensor.flat import flat_view
 
 _WORTH = 1 << 20  # bytes; what is smaller is copied at once
 

@@ -19,9 +19,9 @@ from ddp.checkpoint.agreeing import ranks_of, together
 from ddp.checkpoint.manifest import Manifest, Piece
 from ddp.checkpoint.progress import Progress
 from ddp.groups.process_group import ProcessGroup
-from engine.memory.flat import flat_view
 from engine.rules import layout
 from engine.serialization import structure
+from engine.tensor.flat import flat_view
 
 _MESSAGE = 16 << 20  # bytes
 _LARGEST_MANIFEST = 1 << 30  # bytes

@@ -117,9 +117,13 @@ class Draft:
         for path in _ours(generation):
             path.unlink()
         self._stack = contextlib.ExitStack()
-        self._file = self._stack.enter_context(files.replacing(generation / manifest.NAME, durable))
-        if durable:
-            files.sync_folder(generation.parent)
+        try:
+            self._file = self._stack.enter_context(files.replacing(generation / manifest.NAME, durable))
+            if durable:
+                files.sync_folder(generation.parent)
+        except OSError:
+            self.abandon()  # else it stays locked as long as this process lives
+            raise
 
     def commit(self, text: bytes) -> None:
         """The generation is complete. Raises: OSError, and it is not."""

@@ -100,10 +100,10 @@ class Save:
             *(shard.blob_of(names[c.place], shared[names[c.place]], c.begin, c.end, taken) for c in cuts),
         ]
         self._plan = shard.lay_out(blobs)
-        together(group, self._begin)
         try:
+            together(group, self._begin)
             places.check_seen(generation, group, socket.gethostname())
-        except RuntimeError:
+        except FAILURES:
             self.abandon()
             raise
 

@@ -14,8 +14,8 @@ from ddp.checkpoint.agreeing import ranks_of
 from ddp.checkpoint.checksum import PIECE, checksum_of
 from ddp.checkpoint.manifest import Manifest
 from ddp.checkpoint.progress import Progress
-from engine.memory.flat import flat_view
 from engine.serialization import container, structure
+from engine.tensor.flat import flat_view
 
 
 def consolidate(path: str | os.PathLike[str], file: str | os.PathLike[str]) -> None:

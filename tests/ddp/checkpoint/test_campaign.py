@@ -9,11 +9,11 @@ import pytest
 from tests.mpi_job import ROOT, python_path
 
 
-def strike(*arguments: str) -> str:
+def strike(*arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tests.campaigns.checkpoints", *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": python_path()},
+        env={**os.environ, "PYTHONPATH": python_path(), **environment},
         capture_output=True,
         text=True,
         timeout=280,
@@ -28,6 +28,7 @@ def test_a_sample() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("fault", ["SIGKILL", "disk full", "quota", "read-only", "bad disk"])
+@pytest.mark.parametrize("fault", ["SIGKILL", "disk full", "quota", "read-only", "bad disk", "cut"])
 def test_at_every_operation(fault) -> None:
-    strike("--every", "1", "--faults", fault)
+    """In memory, where syncs do not wait; the sample is on a disk."""
+    strike("--every", "1", "--faults", fault, TMPDIR="/dev/shm")

@@ -178,6 +178,27 @@ def test_a_host_that_comes_anew_takes_the_others(tmp_path, caplog, hosts, zero, 
     assert not any(folder.exists() for folder in hosts)
 
 
+def test_a_host_without_room_leaves_the_others_as_they_were(tmp_path, hosts) -> None:
+    """All raise, and what the other one has begun is gone: when there is room, the same step is kept."""
+    obstacle = hosts[1] / "step-00000001"
+    hosts[1].mkdir()
+    obstacle.write_text("in the way")
+
+    def body() -> None:
+        manager = checkpoint.Manager(tmp_path / "disk", {"weight": engine.ones(3)}, every=4, memory_every=1)
+        with pytest.raises(OSError, match="step-00000001"):
+            manager.step(1)
+        ddp.barrier()
+        assert not list(hosts[0].iterdir())
+        if ddp.get_rank() == 2:
+            obstacle.unlink()
+        ddp.barrier()
+        manager.step(1)
+        manager.close()
+
+    run_ranks(3, body)
+
+
 def test_the_hosts_that_are_left_go_on(tmp_path, hosts) -> None:
     """One of two does not come back: the other one's ranks have all."""
     run_ranks(3, lambda: train(tmp_path / "disk", False))

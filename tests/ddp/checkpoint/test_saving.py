@@ -1,5 +1,6 @@
 """What is saved by any number of ranks is loaded by any number of ranks, with the same bits and strides."""
 
+import errno
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import engine.nn as nn
 from ddp import checkpoint
 from ddp.testing import run_ranks
 from engine.optim import AdamW
+from engine.serialization import files
 from tests.ddp.models import bits
 
 SIZES = (1, 2, 3, 5, 8)
@@ -219,3 +221,17 @@ def test_random_streams_go_on(tmp_path) -> None:
     more = run_ranks(5, read)
     assert [each[0] for each in more[:2]] == [each[0] for each in written]
     assert len({each[0] for each in more}) == 5
+
+
+def test_a_folder_that_cannot_be_synced_is_gone_and_can_be_written_to_later(tmp_path, monkeypatch) -> None:
+    """By the process that goes on: nothing of the first save is locked."""
+
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "sync_folder", full)
+        with pytest.raises(OSError, match="no space left"):
+            checkpoint.save({"weight": engine.ones(3)}, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    checkpoint.save({"weight": engine.ones(3)}, tmp_path / "a")
