@@ -1,0 +1,154 @@
+"""Trains the public models of `what_runs/programs.json` here and by PyTorch, and writes the table of docs/what_runs.md.
+
+    python tests/data/what_runs.py --sources DIR --torch-python PYTHON [-k WORDS]
+    python tests/data/what_runs.py                                       (only the page, of the results there are)
+
+DIR has a clone of each repository, in a folder of its name, at the commit of the list. PYTHON is that of an environment
+with PyTorch, and with einops where models take it, as the environment of this script. `what_runs/driver.py` trains, on
+either side with one thread a rank, PyTorch first: it writes the weights from which both begin. Results are kept in
+`what_runs/results.json`.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).with_suffix("")
+LIST, RESULTS = FOLDER / "programs.json", FOLDER / "results.json"
+PAGE = ROOT / "docs/what_runs.md"
+
+HEAD = """# What runs
+
+Models of public repositories, trained for 20 steps by PyTorch and, without a changed line, by `ddprun --torch`.
+`python tests/data/what_runs.py --sources DIR --torch-python PYTHON` makes this page from the list in
+`tests/data/what_runs/programs.json`; DIR has clones of the repositories.
+
+A model is imported from its repository, begins with the same weights (PyTorch writes them with `torch.save`, and
+`torch.load` reads them here), and is trained by a loop of this project, `tests/data/what_runs/driver.py`: SGD with
+momentum, on noise. On 2 ranks it is wrapped in `DistributedDataParallel`, PyTorch's over gloo. Dropout is off, as its
+masks are not PyTorch's. *Loss* is the largest relative difference of a step's loss to PyTorch's on any rank. *CPU time*
+is that of the 20 steps over PyTorch's, summed over the ranks, one thread each, kernels compiled: one run, and so rough.
+VGG11 with 8 pictures a step is sensitive: PyTorch's own losses change by up to 4e-2 in these 20 steps where its weights
+begin with a relative change of 1e-7. The list has what runs in seconds; the heavier networks of its repositories were
+not tried.
+"""
+
+
+def check(sources: Path, repository: str, commit: str) -> None:
+    """Ends the program unless the clone of a repository is at the commit and no file that is there has been changed."""
+    folder = sources / repository.partition("/")[2]
+    for words, expected in ((["rev-parse", "HEAD"], commit), (["diff", "--name-only", "--diff-filter=M", "HEAD"], "")):
+        ended = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True)
+        if ended.stdout.strip() != expected:
+            sys.exit(f"{folder}: expected commit {commit} unchanged, got {ended.stdout.strip()!r}")
+
+
+def train(command: list[str], sources: Path, rows: list[dict[str, Any]], work: Path, side: str) -> list[dict[str, Any]]:
+    """Runs the driver; returns the results of each rank, by the rows' names."""
+    ranks = rows[0]["ranks"]
+    (work / "rows.json").write_text(json.dumps(rows))
+    words = [FOLDER / "driver.py", sources.resolve(), work / "rows.json", work, side]
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    subprocess.run([*command, *map(str, words)], cwd=work, env=environ, check=True)
+    return [json.loads((work / f"{side}.{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def compare(sources: Path, rows: list[dict[str, Any]], torch_python: str) -> dict[str, Any]:
+    """What came of each row: loss difference and CPU time, or what was raised here. All are for one number of ranks."""
+    ranks = str(rows[0]["ranks"])
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks != "1" else []
+    with tempfile.TemporaryDirectory() as work:
+        theirs = train([torch_python, *launcher], sources, rows, Path(work), "torch")
+        here = [sys.executable, "-m", "launch", "--torch", "-n", ranks]
+        ours = train(here, sources, rows, Path(work), "here")
+    return {row["name"]: outcome(*([rank[row["name"]] for rank in side] for side in (ours, theirs))) for row in rows}
+
+
+def outcome(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the two sides' ranks made of one row."""
+    for rank in theirs:
+        assert "raises" not in rank, f"PyTorch does not run it either: {rank['raises']}"
+    about = {"made": datetime.now(UTC).date().isoformat(), "load": round(os.getloadavg()[0])}
+    if raised := [rank["raises"] for rank in ours if "raises" in rank]:
+        return about | {"raises": raised[0]}
+    both = [
+        pair
+        for one, other in zip(ours, theirs, strict=True)
+        for pair in zip(one["losses"], other["losses"], strict=True)
+    ]
+    seconds = [sum(rank["seconds"] for rank in side) for side in (ours, theirs)]
+    loss = max(abs(mine - other) / abs(other) for mine, other in both)
+    return about | {"loss": float(f"{loss:.1e}"), "cpu": round(seconds[0] / seconds[1], 2)}
+
+
+def machine(torch_python: str) -> dict[str, str]:
+    """The CPU and the versions of what was run on it."""
+    cpu = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+    version = [torch_python, "-c", "import torch; print(torch.__version__)"]
+    torch = subprocess.run(version, capture_output=True, text=True, check=True).stdout.strip()
+    cores = f"{cpu.partition(': ')[2]}, {os.cpu_count()} cores"
+    return {"CPU": cores, "Python": platform.python_version(), "PyTorch": torch}
+
+
+def page() -> str:
+    """The page, of the list and the results."""
+    listed, results = json.loads(LIST.read_text()), json.loads(RESULTS.read_text())
+    done = [(row, results["rows"][row["name"]]) for row in listed["programs"]]
+    good = [(row, result) for row, result in done if "raises" not in result]
+    failed = [(row, result) for row, result in done if "raises" in result]
+    on_two = sum(row["ranks"] > 1 for row, _ in good)
+    days = " and ".join(sorted({result["made"] for _, result in done}))
+    loads = [result["load"] for _, result in done]
+    about = ", ".join(version if name == "CPU" else f"{name} {version}" for name, version in results["machine"].items())
+    lines = [
+        HEAD,
+        f"{len(good)} rows, {on_two} of them on 2 ranks, made on {days}: {about}.",
+        f"Others worked on the machine, too: its load average was {min(loads)} to {max(loads)}.",
+        "",
+        "| model | repository | ranks | lines changed | loss | CPU time |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {row['name']} | {row['repository']} | {row['ranks']} | 0 | {result['loss']:.1e} | {result['cpu']:.2f} |"
+            for row, result in good
+        ),
+    ]
+    if failed:
+        lines += ["", "What does not run, and what it raises:", "", "| model | repository | raises |", "|---|---|---|"]
+        lines += [f"| {row['name']} | {row['repository']} | `{result['raises']}` |" for row, result in failed]
+    lines += ["", "| repository | commit |", "|---|---|"]
+    lines += [f"| {repository} | `{commit}` |" for repository, commit in listed["repositories"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sources", type=Path, help="folder of clones; without it nothing is run")
+    parser.add_argument("--torch-python", help="the Python of an environment with PyTorch")
+    parser.add_argument("-k", default="", help="only models whose name has this in it")
+    words = parser.parse_args()
+    if words.sources is not None:
+        if words.torch_python is None:
+            parser.error("--sources needs --torch-python")
+        listed = json.loads(LIST.read_text())
+        for repository, commit in listed["repositories"].items():
+            check(words.sources, repository, commit)
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": {}}
+        results["machine"] = machine(words.torch_python)
+        for ranks in sorted({row["ranks"] for row in listed["programs"]}):
+            rows = [row for row in listed["programs"] if words.k in row["name"] and row["ranks"] == ranks]
+            if rows:
+                results["rows"] |= compare(words.sources, rows, words.torch_python)
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The page of public models that run is the one that its script makes, and the script's driver trains on ranks."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.data import what_runs
+
+
+def test_the_page_has_every_row_of_the_list_and_no_other() -> None:
+    names = [row["name"] for row in json.loads(what_runs.LIST.read_text())["programs"]]
+    assert len(names) == len(set(names))
+    assert set(names) == json.loads(what_runs.RESULTS.read_text())["rows"].keys()
+    rows = re.findall(r"^\| ([^|]+) \| [\w-]+/[\w-]+ \| [^|]+ \|", what_runs.PAGE.read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(names)
+    assert what_runs.PAGE.read_text() == what_runs.page(), "python tests/data/what_runs.py writes it anew"
+
+
+def test_outcome_compares_every_step_of_every_rank() -> None:
+    theirs = [{"losses": [2.0, 4.0], "seconds": 1.0}, {"losses": [1.0, 1.0], "seconds": 3.0}]
+    ours = [{"losses": [2.0, 4.0], "seconds": 1.0}, {"losses": [1.0, 1.5], "seconds": 1.0}]
+    result = what_runs.outcome(ours, theirs)
+    assert (result["loss"], result["cpu"]) == (0.5, 0.5)
+    assert what_runs.outcome([{"raises": "KeyError: 'x'"}, ours[1]], theirs)["raises"] == "KeyError: 'x'"
+
+
+@pytest.mark.full
+def test_the_driver_trains_from_the_same_weights_on_two_ranks(tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    (sources / "tiny").mkdir(parents=True)
+    (sources / "tiny" / "net.py").write_text("import torch\n\n\ndef made():\n    return torch.nn.Linear(4, 3)\n")
+    row = {"name": "tiny", "repository": "own/tiny", "import": "from net import made", "build": "made()"}
+    rows = [row | {"input": [5, 4], "ranks": 2}, row | {"name": "none", "build": "absent()", "ranks": 2}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    words = [str(what_runs.FOLDER / "driver.py"), str(sources), str(tmp_path / "rows.json"), str(tmp_path)]
+    environ = os.environ | {"PYTHONPATH": str(what_runs.ROOT), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    environ |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    for side in ("first", "second"):
+        command = [sys.executable, "-P", "-m", "launch", "--torch", "-n", "2", *words, side]
+        ended = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, ended.stderr
+    first, second = (
+        [json.loads((tmp_path / f"{side}.{rank}.json").read_text()) for rank in range(2)]
+        for side in ("first", "second")
+    )
+    assert [rank["tiny"]["losses"] for rank in first] == [rank["tiny"]["losses"] for rank in second]
+    assert all(len(rank["tiny"]["losses"]) == 20 and all(map(math.isfinite, rank["tiny"]["losses"])) for rank in first)
+    assert first[0]["tiny"]["losses"] != first[1]["tiny"]["losses"]  # each rank has batches of its own
+    assert first[0]["none"] == {"raises": "NameError: name 'absent' is not defined"}
