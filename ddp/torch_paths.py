@@ -10,7 +10,8 @@ from typing import Any
 from ddp import hooks
 from ddp.execution.futures import Future
 from ddp.training import hook_types, local_sgd, sampler
-from ddp.training.parallel import DistributedDataParallel, _BufferCommHookLocation
+from ddp.training.buffers import _BufferCommHookLocation
+from ddp.training.parallel import DistributedDataParallel
 from ddp.training.sampler import DistributedSampler
 from ddp.training.sync_batch_norm import SyncBatchNorm
 from ddp.training.zero import ZeroRedundancyOptimizer

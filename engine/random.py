@@ -99,7 +99,8 @@ class DeviceGenerator(Generator):
     the seed and the offset.
 
     A CUDA graph replays its kernels with the arguments they were captured with. Between `begin_capture` and
-    `end_capture` launches therefore read seed and offset from an array, which `set_captured` writes before a replay.
+    `end_capture` launches therefore read seed and offset from an array, which is written before a replay
+    (`engine.ops.random.cuda.fills.set_captured`).
     """
 
     def __init__(self, device: Any = "cuda") -> None:
@@ -186,17 +187,9 @@ class DeviceGenerator(Generator):
         self._inside = 0
 
     def end_capture(self) -> tuple[Any, int]:
-        """What `set_captured` needs: the array (which the graph's owner keeps) and how many offsets a replay takes."""
+        """What a replay needs: the array (which the graph's owner keeps) and how many offsets a replay takes."""
         captured, self._captured = self._captured, None
         return captured, self._inside
-
-    def set_captured(self, captured: Any, calls: int) -> None:
-        """Before a replay, on its stream: writes where its launches draw from, and takes their offsets."""
-        from engine.memory.guard import on_gpu_of
-        from engine.ops.random.cuda.fills import set_state
-
-        with on_gpu_of(captured):
-            set_state(captured, *self.draw(calls)[1:])
 
     def _refuse_capture(self, call: str) -> None:
         if self._captured is not None:

@@ -19,7 +19,7 @@ from ddp.execution.work import Work
 from ddp.groups.group import resolve
 from ddp.groups.process_group import ProcessGroup
 from ddp.watching.progress import Channel, channels
-from engine.capture.effects import unreplayable
+from engine.calls.effects import unreplayable
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -15,7 +15,7 @@ from ddp.execution.collective import run
 from ddp.execution.messages import Messages
 from ddp.execution.work import Work
 from ddp.groups.process_group import ProcessGroup
-from engine.capture.effects import effect
+from engine.calls.effects import effect
 
 
 @effect

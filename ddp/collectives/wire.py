@@ -14,9 +14,9 @@ import engine
 from ddp.execution.layouts import TensorLayout
 from engine.autograd import graph
 from engine.memory.backend import require_cupy, spec_of_array
-from engine.memory.flat import flat_view
 from engine.rules import layout
 from engine.tensor import array_of
+from engine.tensor.flat import flat_view
 
 
 def check_tensor(name: str, value: Any, written: bool = False) -> None:

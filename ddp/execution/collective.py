@@ -23,7 +23,7 @@ from ddp.execution.messages import Messages
 from ddp.execution.work import Work
 from ddp.transport.under_way import under_way
 from ddp.world.ranks import name_ranks
-from engine.capture.effects import unreplayable
+from engine.calls.effects import unreplayable
 
 if TYPE_CHECKING:
     from ddp.groups.process_group import ProcessGroup

@@ -20,9 +20,9 @@ import numpy as np
 
 import engine
 from ddp.transport.headers import Header
-from engine.memory.flat import flat_view
 from engine.optim import Optimizer
 from engine.tensor import array_of
+from engine.tensor.flat import flat_view
 
 # Bytes of a part, and tensors. The checksum of 64 KiB takes 6 µs, that of a small tensor 2.
 _PART_BYTES = 1 << 16

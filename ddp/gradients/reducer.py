@@ -17,7 +17,6 @@ the first backward that is synchronised shows the true order, in which they are 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 from warnings import warn
@@ -26,11 +25,11 @@ import engine
 from ddp.execution.futures import Future
 from ddp.gradients import listening
 from ddp.gradients.bucket import SILENCE, Bucket
+from ddp.gradients.building import BucketBuilder, watch
 from ddp.gradients.drift import Drift, in_words, is_in
 from ddp.gradients.grad_bucket import GradBucket
 from ddp.gradients.observer import Observer
 from ddp.gradients.order import GradientOrder
-from ddp.gradients.plan import BucketLayout, plan_buckets
 from ddp.gradients.stage import Stage
 from ddp.transport import Transport
 from ddp.watching.progress import Channel
@@ -65,9 +64,9 @@ class Reducer:
         leave_unused: bool = False,
     ) -> None:
         self.parameters = [parameter for _, parameter in parameters]
-        self._transports = transport if isinstance(transport, Mapping) else {parameters[0][1].device: transport}
-        self.transport = next(iter(self._transports.values()))
-        self.poll = self.transport.poll if len(self._transports) == 1 else _poll_all([*self._transports.values()])
+        transports = transport if isinstance(transport, Mapping) else {parameters[0][1].device: transport}
+        self.transport = next(iter(transports.values()))
+        self.poll = self.transport.poll if len(transports) == 1 else _poll_all([*transports.values()])
         self.synchronize = True  # False inside no_sync: gradients only accumulate
         self.taken_over = False  # by a later Reducer of the same parameters
         self.failed = False  # an exception ended the last backward
@@ -78,7 +77,6 @@ class Reducer:
         self.weight = 1.0  # of this rank's gradients in the mean
         self.last_shard = True  # the one that backward is of
         self._shards = shards
-        self._leave_unused = leave_unused
         self._owed = 0  # backward passes until the step's gradients are summed
         self._may_begin = shards is None  # `begin_shard` was called
         self._first_shard = True
@@ -94,12 +92,10 @@ class Reducer:
         self._learning = static
         self._hook: Callable[[Bucket, float], Future[engine.Tensor]] | None = None
         self._registered: tuple[Any, Callable[[Any, GradBucket], Future[engine.Tensor]]] | None = None
-        self._names = [name for name, _ in parameters]
-        self._limits = limits
-        self._delayed = {id(parameter) for parameter in delayed}
-        self._layouts = self._plan(list(reversed(range(len(self.parameters)))))
         self._channel: Channel | None = None  # of the watchdog
-        self._buckets = self._make_buckets()
+        self._builder = BucketBuilder(parameters, transports, limits, as_view, delayed, shards, leave_unused)
+        self._layouts = self._builder.plan(list(reversed(range(len(parameters)))))
+        self._buckets = self._builder.make(self._layouts, self._channel)
         self._order = None if exchange is None or self._find_unused else GradientOrder(exchange)
         self.rebuilt = False  # buckets follow the order of a backward
         self.same_use = True  # every backward so far led to the same parameters; watched with find_unused only
@@ -112,29 +108,6 @@ class Reducer:
         self.flying: list[Bucket] = []  # those that are, in the order of their start
         self._attach()
 
-    def _plan(self, order: Sequence[int]) -> list[BucketLayout]:
-        """Buckets of the parameters in this order; those that are delayed come last, among themselves."""
-        keys = [(parameter.dtype, parameter.device, id(parameter) in self._delayed) for parameter in self.parameters]
-        layouts = plan_buckets(self.parameters, keys, self._limits, order)
-        return sorted(layouts, key=lambda layout: keys[layout.slots[0].index][2])
-
-    def _make_buckets(self) -> list[Bucket]:
-        """Collective: allocates what is planned."""
-        devices = [self.parameters[layout.slots[0].index].device for layout in self._layouts]
-        with self._channel.beside("the making of gradient buckets") if self._channel is not None else nullcontext():
-            return [
-                Bucket(
-                    self._transports[device],
-                    layout,
-                    self.parameters,
-                    self._names,
-                    self._as_view,
-                    self._shards,
-                    self._leave_unused,
-                )
-                for device, layout in zip(devices, self._layouts, strict=True)
-            ]
-
     def _attach(self) -> None:
         """Has the engine tell this Reducer of every gradient, and write it into its bucket."""
         self._release = listening.listen(self, self._buckets, self._order, self._as_view)
@@ -142,11 +115,7 @@ class Reducer:
     def watch(self, channel: Channel) -> None:
         """Let the watchdog know from now on which bucket is waited for."""
         self._channel = channel
-        for number, bucket in enumerate(self._buckets, 1):
-            bucket.channel = channel
-            bucket.number = number
-            whose = bucket.names[0] if len(bucket.names) == 1 else f"{bucket.names[0]} to {bucket.names[-1]}"
-            bucket.label = f"gradient bucket {number} of {len(self._buckets)} ({whose})"
+        watch(self._buckets, channel)
 
     def detach(self) -> None:
         """Takes everything off the parameters; gradients that lie in the buckets stay there."""
@@ -427,24 +396,14 @@ class Reducer:
         if order is None:
             return
         self.detach()
-        layouts = self._plan(order)
+        layouts = self._builder.plan(order)
         if layouts != self._layouts:
-            self._move(layouts)
+            self._layouts = layouts
+            self._buckets = self._builder.exchange(self._buckets, layouts, self._channel)
+            self.rebuilt = True
+            if self._channel is not None:
+                watch(self._buckets, self._channel)
         self._attach()
-
-    def _move(self, layouts: list[BucketLayout]) -> None:
-        """Collective: into buckets of these layouts, with the gradients that lie in the old ones."""
-        before = self._buckets
-        places = {index: bucket.leave(slot) for bucket in before for slot, index in enumerate(bucket.indices)}
-        self._layouts = layouts
-        self._buckets = self._make_buckets()
-        for bucket in self._buckets:
-            for slot, index in enumerate(bucket.indices):
-                bucket.take_over(slot, places[index])
-        self._buckets[0].take_over_end_of_data(before[0])
-        self.rebuilt = True
-        if self._channel is not None:
-            self.watch(self._channel)
 
     # --- shards -------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ from enum import Enum, auto
 class Stage(Enum):
     """What a bucket is at, and so what it is owed."""
 
+    __hash__ = object.__hash__  # that of Enum is a Python function, and every way is looked up
+
     IDLE = auto()
     """No backward that is synchronised is going on."""
     FILLING = auto()

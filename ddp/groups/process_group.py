@@ -9,7 +9,7 @@ from ddp.execution.lines import Lines
 from ddp.groups.methods import Methods
 from ddp.transport import CUDA_ONLY, Transport, choose_transport
 from ddp.watching.progress import DEFAULT_TIMEOUT, Channel, Meeting, channels
-from engine.capture.effects import unreplayable
+from engine.calls.effects import unreplayable
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -77,7 +77,8 @@ class Contents:
                     f"DistributedDataParallel: parameter {path} was exchanged for another one since the module was "
                     "wrapped; wrap it again"
                 )
-            unfrozen = unfrozen or (not trainable and parameter.requires_grad)
+            if not trainable and parameter.requires_grad:
+                unfrozen = True
         return unfrozen
 
     def _refuse_new_modules(self, modules: dict[str, Any], children: tuple[Any, ...], where: str) -> None:

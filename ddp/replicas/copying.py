@@ -8,7 +8,7 @@ import numpy as np
 import engine
 from ddp.groups.process_group import ProcessGroup
 from ddp.replicas import device_copying as device_replicas
-from engine.memory.flat import flat_view
+from engine.tensor.flat import flat_view
 
 if TYPE_CHECKING:
     from mpi4py import MPI

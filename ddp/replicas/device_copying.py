@@ -11,8 +11,8 @@ import numpy as np
 import engine
 from ddp.groups.process_group import ProcessGroup
 from engine.memory.backend import require_cupy
-from engine.memory.flat import flat_view
 from engine.tensor import array_of
+from engine.tensor.flat import flat_view
 
 _MESSAGE_BYTES = 16 << 20  # of one sum
 

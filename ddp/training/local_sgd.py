@@ -20,10 +20,10 @@ from ddp.groups.subgroups import new_subgroups
 from ddp.training.overflow import sum_found_inf
 from engine.autograd.graph import increment_version
 from engine.memory.backend import array_module, spec_of_array
-from engine.memory.flat import flat_view
 from engine.optim import Optimizer
 from engine.optim.optimizer import Closure, Group, StateDict
 from engine.tensor import array_of
+from engine.tensor.flat import flat_view
 
 
 def average_parameters(params: Iterable[Any], process_group: ProcessGroup | None = None) -> None:

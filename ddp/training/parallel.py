@@ -4,13 +4,11 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from enum import Enum
 from typing import Any
 
 import engine
 import engine.nn as nn
 from ddp import losses, replicas
-from ddp.execution import Call, run
 from ddp.gradients.drift import Drift
 from ddp.gradients.plan import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
 from ddp.gradients.reducer import Reducer
@@ -21,6 +19,7 @@ from ddp.hooks.post_local_sgd import PostLocalSGDState
 from ddp.replicas import placement
 from ddp.replicas.agreement import Replica, check_replicas
 from ddp.replicas.contents import Contents, layouts
+from ddp.training.buffers import BufferHook, Buffers, _BufferCommHookLocation
 from ddp.training.hook_types import BuiltinCommHookType
 from ddp.training.job_type import JobOfShards
 from ddp.training.join import Join
@@ -28,25 +27,14 @@ from ddp.training.logging_data import logging_data
 from ddp.training.overlapped_optimizer import StepInBackward
 from ddp.training.step_check import note_optimizer, refuse_local_gradients
 from ddp.training.uneven_batches import uneven
-from engine.capture.effects import effect
+from engine.calls.effects import effect
 from engine.optim import Optimizer, register_optimizer_step_pre_hook
 from engine.reports.layout_report import name_parameters
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"  # PyTorch's name of the attribute
 _MIB = 1024 * 1024
-# Compared between the ranks: one that evaluates alone would else take part in something else of the others.
-_EVALUATION = Call("taking over buffers to evaluate")
-
-
 register_optimizer_step_pre_hook(refuse_local_gradients)
 register_optimizer_step_pre_hook(note_optimizer)
-
-
-class _BufferCommHookLocation(Enum):
-    """When a hook of buffers runs; PyTorch's name."""
-
-    PRE_FORWARD = "before forward"
-    POST_FORWARD = "after forward"
 
 
 class DistributedDataParallel(nn.Module):
@@ -148,13 +136,11 @@ class DistributedDataParallel(nn.Module):
         self.forwards = 0  # that recorded, so far
         self.on_drift = on_drift
         self.around_forward: Callable[[], AbstractContextManager[object]] | None = None  # of whoever watches
-        self._buffers_differ = False  # since a forward that recorded
         self._joining: Join | None = None
-        self._batches: uneven[Any] | None = None
         self._standing_in = False  # for want of data: this rank's gradients do not count
-        self._buffer_hook: tuple[Any, Callable[..., Any], _BufferCommHookLocation] | None = None
         self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
         self._contents = Contents(module, self.parameters_to_ignore)
+        self._shared_buffers = Buffers(self._contents, self.process_group)
         self._delayed = [name for name, _ in delay_all_reduce_named_params or ()]
         self.device_ids, problem = placement.read(module, device_ids, output_device)
         only_defaults = {
@@ -302,14 +288,11 @@ class DistributedDataParallel(nn.Module):
                 "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
                 "when you have called init_process_group and have not passed process_group argument to DDP constructor"
             )
-        local = ("reducer", "process_group", "_contents")
+        local = ("reducer", "process_group", "_contents", "_shared_buffers")
         state = {name: value for name, value in self.__dict__.items() if name not in local}
         return state | {
             "_joining": None,
-            "_batches": None,
             "_standing_in": False,
-            "_buffer_hook": None,
-            "_buffers_differ": False,
             "around_forward": None,
             "job": None,
         }
@@ -319,6 +302,7 @@ class DistributedDataParallel(nn.Module):
         self.__dict__.update(state)
         self.process_group = resolve(None)
         self._contents = Contents(self.module, self.parameters_to_ignore)
+        self._shared_buffers = Buffers(self._contents, self.process_group)
         self.reducer = None
 
     # --- using it -----------------------------------------------------------------------------------------------------
@@ -341,9 +325,9 @@ class DistributedDataParallel(nn.Module):
         module = self.module
         if engine.is_grad_enabled():
             self._prepare()
-        elif self._buffers_differ:
+        elif self._shared_buffers.differ:
             self._make_buffers_equal()
-        if self._buffer_hook is None:
+        if self._shared_buffers.hook is None:
             return module(*inputs, **keywords)
         self._run_buffer_hook(_BufferCommHookLocation.PRE_FORWARD)
         outputs = module(*inputs, **keywords)
@@ -365,32 +349,23 @@ class DistributedDataParallel(nn.Module):
             check_replicas(self._describe(None, False), self.process_group.exchange)
             self.renew_reducer()
         synchronize = self.require_backward_grad_sync
-        self._buffers_differ = synchronize and self._shares_buffers()
-        buffers = self._buffers_differ
-        root = 0
-        if self._joining is not None:
-            root = self._joining.before_step(synchronize, buffers).active - 1
-        elif self._batches is not None and buffers:
-            root = self._batches.root()
+        buffers = self._shared_buffers.differ = synchronize and self._shares_buffers()
+        vote = None if self._joining is None else self._joining.before_step(synchronize, buffers)
         if buffers:
-            if not self.module.training:
-                run(self.process_group, _EVALUATION)
-            replicas.copy_from(root, self._contents.current_buffers(), self.process_group)
+            root = self._shared_buffers.root() if vote is None else vote.active - 1
+            self._shared_buffers.take_over(root, evaluating=not self.module.training)
 
     def _shares_buffers(self) -> bool:
         """Whether forward makes buffers equal. A job does so after its shards."""
-        return (
-            self.broadcast_buffers and self._contents.has_buffers() and self._buffer_hook is None and self.job is None
-        )
+        shared = self.broadcast_buffers and self._contents.has_buffers()
+        return shared and self._shared_buffers.hook is None and self.job is None
 
     @effect
     def _make_buffers_equal(self) -> None:
         """Collective: before a forward without gradients, what forwards that recorded have done to them."""
-        self._buffers_differ = False
+        self._shared_buffers.differ = False
         if self._joining is None and self._shares_buffers():
-            run(self.process_group, _EVALUATION)
-            root = 0 if self._batches is None else self._batches.root()
-            replicas.copy_from(root, self._contents.current_buffers(), self.process_group)
+            self._shared_buffers.take_over(self._shared_buffers.root(), evaluating=True)
 
     def live_reducer(self) -> Reducer:
         """The Reducer; collective where this wrapper was unpickled or copied and has none yet."""
@@ -487,7 +462,7 @@ class DistributedDataParallel(nn.Module):
         weight = reducer.weight if divide_by_initial_world_size else 0.0
         while (vote := joining.before_shadow_step()) is not None:
             if vote.buffers:
-                replicas.copy_from(vote.active - 1, self._contents.current_buffers(), self.process_group)
+                self._shared_buffers.take_over(vote.active - 1)
             if vote.synchronize:
                 reducer.shadow(weight)
         if joining.root is not None:
@@ -504,7 +479,7 @@ class DistributedDataParallel(nn.Module):
 
     def follow_batches(self, batches: "uneven[Any] | None") -> None:
         """Take buffers over from the rank that `batches` says, not from rank 0."""
-        self._batches = batches
+        self._shared_buffers.batches = batches
 
     def stand_in(self, stands_in: bool) -> None:
         """Whether this rank has no data: then its gradients weigh nothing, but for what was accumulated before."""
@@ -526,7 +501,7 @@ class DistributedDataParallel(nn.Module):
     def take_over_buffers(self, root: int) -> None:
         """Collective: the buffers of one rank become those of all, if they are to be alike."""
         if self.broadcast_buffers:
-            replicas.copy_from(root, self._contents.current_buffers(), self.process_group)
+            self._shared_buffers.take_over(root)
 
     # --- PyTorch's names for advanced use -----------------------------------------------------------------------------
 
@@ -538,29 +513,21 @@ class DistributedDataParallel(nn.Module):
     def _register_buffer_comm_hook(
         self,
         state: Any,
-        hook: Callable[[Any, dict[str, engine.Tensor]], Any],
+        hook: BufferHook,
         comm_hook_location: _BufferCommHookLocation = _BufferCommHookLocation.POST_FORWARD,
     ) -> None:
         """`hook(state, {name: buffer})` takes the place of the broadcast, before or after each synchronised forward.
 
         It may return a Future or a list of them, which are waited for at once.
         """
-        if not callable(hook):
-            raise TypeError("DistributedDataParallel: the hook of buffers must be callable")
         if self.job is not None:
             raise ValueError("DistributedDataParallel: in a job buffers are those of shard 0, so they have no hook")
-        self._buffer_hook = state, hook, comm_hook_location
+        self._shared_buffers.register_hook(state, hook, comm_hook_location)
 
     @effect
     def _run_buffer_hook(self, location: _BufferCommHookLocation) -> None:
-        assert self._buffer_hook is not None
-        state, hook, wanted = self._buffer_hook
-        if location is not wanted or not engine.is_grad_enabled() or not self.require_backward_grad_sync:
-            return
-        found = hook(state, dict(self._contents.buffers()))
-        for future in found if isinstance(found, list | tuple) else [found]:
-            if future is not None:
-                future.wait()
+        if engine.is_grad_enabled() and self.require_backward_grad_sync:
+            self._shared_buffers.run_hook(location)
 
     def _register_builtin_comm_hook(self, comm_hook_type: BuiltinCommHookType) -> None:
         """Collective: `register_comm_hook` of one of the hooks that PyTorch has in C++."""
@@ -579,6 +546,7 @@ class DistributedDataParallel(nn.Module):
             raise ValueError("_update_process_group: the ranks of a job are those of its process group")
         self.live_reducer()
         self.process_group = new_process_group
+        self._shared_buffers.move_to(new_process_group)
         self.renew_reducer()
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:

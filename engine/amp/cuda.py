@@ -6,9 +6,9 @@ import numpy as np
 
 from engine.kernels.cuda.launch import Source
 from engine.memory import backend
-from engine.memory.flat import flat_array
 from engine.ops.buckets import cuda as buckets
 from engine.rules.spec import Spec
+from engine.tensor.flat import flat_array
 
 Array = Any
 

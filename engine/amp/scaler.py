@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from engine.amp import gradients as kernels
-from engine.capture.effects import effect
+from engine.calls.effects import effect
 from engine.memory import backend
 from engine.ops.creation.factories import full
 from engine.optim.optimizer import Optimizer

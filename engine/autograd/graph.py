@@ -16,6 +16,7 @@ from engine.autograd.modes import state
 from engine.autograd.node import Edge as Edge
 from engine.autograd.node import Node as Node
 from engine.autograd.node import RemovableHandle as RemovableHandle
+from engine.autograd.places import current_place, event_after
 from engine.autograd.saved import Pack, Unpack
 from engine.autograd.task import current_task
 from engine.autograd.task import current_task_id as current_task_id
@@ -104,16 +105,14 @@ class save_on_cpu(saved_tensors_hooks):
             where = tensor.device
             if where.type != "cuda" or not pin_memory:
                 return where, tensor if where is CPU else tensor.cpu(), None
-            from engine.cuda.streams import current_stream
-
-            return where, tensor.to(CPU, non_blocking=True), current_stream(where).record_event()
+            assert where.index is not None
+            return where, tensor.to(CPU, non_blocking=True), event_after(current_place(where.index))
 
         def unpack(packed: tuple[device, Tensor, Any]) -> Tensor:
             where, saved, copied = packed
             if copied is not None:
-                from engine.cuda.streams import current_stream
-
-                current_stream(where).wait_event(copied)
+                assert where.index is not None
+                current_place(where.index).raw.wait_event(copied)
             return saved.to(where, non_blocking=copied is not None)
 
         super().__init__(pack, unpack)

@@ -79,19 +79,23 @@ def raw_namespace(xp: ModuleType) -> RawNamespace:
 
 
 class TensorNamespace:
-    """The same functions on Tensors, for create_graph: the public functions of engine.ops."""
+    """The same functions on Tensors, for create_graph: the public functions of `engine.ops`."""
 
     records = True
+    public: ModuleType  # set by `publish`
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        from engine import ops
-
-        function: Callable[..., Any] = _ON_TENSORS.get(name) or getattr(ops, name)
+        function: Callable[..., Any] = _ON_TENSORS.get(name) or getattr(type(self).public, name)
         setattr(self, name, function)
         return function
 
 
 tensor_namespace = TensorNamespace()
+
+
+def publish(functions: ModuleType) -> None:
+    """`engine.ops` says that its functions are those on Tensors: what is below it does not import it."""
+    TensorNamespace.public = functions
 
 
 def conjugate(x: Any, nd: Any) -> Any:

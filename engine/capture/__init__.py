@@ -1,5 +1,3 @@
 """Capture: `engine.compile` records a training step and replays it. Read `compiled` first (when a step is recorded and
 replayed), then recorder, intercepts and backward (what is recorded), program and code (what is replayed), guards.
-
-Nothing is imported here: `engine.capture.effects` is used by modules that are loaded early.
 """

@@ -9,8 +9,8 @@ from typing import Any
 
 from engine.amp.modes import modes, own_casts
 from engine.autograd.modes import set_multithreading_enabled, state
+from engine.calls.arguments import alias_of, exchanged, signature, tensors_in, with_tensors
 from engine.calls.listening import listening
-from engine.capture.arguments import alias_of, exchanged, signature, tensors_in, with_tensors
 from engine.capture.device import DeviceProgram, NotCapturedError
 from engine.capture.intercepts import listener
 from engine.capture.program import Program, Recording, check_leaks, disagreement, program, without_history

@@ -17,8 +17,8 @@ from typing import Any
 
 from engine.amp.modes import own_casts
 from engine.autograd.modes import set_multithreading_enabled, state
+from engine.calls.arguments import tensors_in, with_tensors
 from engine.calls.listening import listening
-from engine.capture.arguments import tensors_in, with_tensors
 from engine.capture.program import Recording
 from engine.capture.runtime import CapturedStep, fail_backward, returned
 from engine.capture.segments import Capture

@@ -13,11 +13,11 @@ import numpy as np
 
 from engine.autograd import accumulate, api, executor, gradients, task
 from engine.autograd.modes import state
+from engine.calls.effects import EFFECTS, UNREPLAYABLE
 from engine.calls.listening import BACKWARD, FUNCTION, KERNEL, Handler, Listener
 from engine.calls.plan import Plan
 from engine.calls.recording import OperatorNode
 from engine.capture import backward
-from engine.capture.effects import EFFECTS, UNREPLAYABLE
 from engine.capture.recorder import Constant, Group, Known, Recorder, Shell
 from engine.memory import backend
 from engine.nn import hooks as module_hooks

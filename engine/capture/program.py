@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from engine.capture.arguments import signature, tensors_in, with_tensors
+from engine.calls.arguments import signature, tensors_in, with_tensors
 from engine.capture.code import Returned, ReturnedRequiringGrad, Writer
 from engine.capture.comparison import atoms_differ, difference, settled
 from engine.capture.guards import Guard, external_arrays, owners_of

@@ -6,8 +6,8 @@ from typing import Any
 
 from engine.autograd import accumulate, executor, task
 from engine.autograd.modes import state
+from engine.calls.effects import EFFECTS
 from engine.calls.listening import BACKWARD, FUNCTION, Handler, Listener
-from engine.capture.effects import EFFECTS
 from engine.capture.runtime import begin_backward, end_backward
 from engine.optim.lr_scheduler import LRScheduler
 from engine.optim.optimizer import Optimizer

@@ -10,7 +10,7 @@ from typing import Any
 from engine.autograd import grad
 from engine.autograd.function import Function
 from engine.autograd.modes import state
-from engine.capture.arguments import tensors_in, with_tensors
+from engine.calls.arguments import tensors_in, with_tensors
 from engine.cuda import streams
 from engine.cuda.devices import synchronize
 from engine.cuda.graphs import CUDAGraph, capture_stream, graph, graph_pool_handle

@@ -15,6 +15,7 @@ from engine.cuda.devices import current_device, synchronize
 from engine.cuda.memory import PrivatePool
 from engine.cuda.statistics import empty_cache
 from engine.memory import backend
+from engine.ops.random.cuda.fills import set_captured
 from engine.random import DeviceGenerator, device_generator
 
 living_pools: "weakref.WeakSet[PrivatePool]" = weakref.WeakSet()
@@ -144,7 +145,7 @@ class CUDAGraph:
         for generator, captured, calls in self._draws:
             if calls:
                 backend.require_cupy().cuda.get_current_stream().wait_event(self._drawn_from)
-                generator.set_captured(captured, calls)
+                set_captured(generator, captured, calls)
         self._graph.launch()
 
     def reset(self) -> None:

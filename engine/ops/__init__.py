@@ -5,8 +5,10 @@ Read in this order: row, pointwise, reduce, views, parts, copy, matmul; then the
 
 # ruff: noqa: I001 - one group a family
 
+import sys as _sys
 from typing import TYPE_CHECKING, Any
 
+from engine.calls import namespaces as _namespaces
 from engine.ops.pointwise import rows as _pointwise
 from engine.ops.activation.operator import (
     celu as celu,
@@ -450,3 +452,5 @@ if TYPE_CHECKING:
 
 # One public function a row of the pointwise table; the wrappers above (add, sub, div, where, clamp) take precedence.
 globals().update({name: function for name, function in _pointwise.FUNCTIONS.items() if name not in globals()})
+
+_namespaces.publish(_sys.modules[__name__])

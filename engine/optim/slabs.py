@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.memory import backend, threads
-from engine.memory.flat import flat_array, unflattened
 from engine.memory.guard import GuardedPlan, on_gpu_of
 from engine.ops.copy import cuda as strided
 from engine.reports import layout_report as report
@@ -23,6 +22,7 @@ from engine.rules import layout
 from engine.rules.dtypes import float32, float64, get_default_dtype
 from engine.rules.spec import Spec, spec_of
 from engine.tensor import Tensor
+from engine.tensor.flat import flat_array, unflattened
 
 if TYPE_CHECKING:
     from engine.optim.optimizer import Group, Optimizer

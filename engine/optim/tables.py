@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.memory import backend
-from engine.memory.flat import flat_array, unflattened
 from engine.optim.cuda import Members, places
 from engine.rules.dtypes import float32
 from engine.rules.spec import Spec, spec_of
 from engine.tensor import Tensor
+from engine.tensor.flat import flat_array, unflattened
 
 if TYPE_CHECKING:
     from engine.optim.optimizer import Group, Optimizer

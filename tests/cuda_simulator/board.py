@@ -33,6 +33,9 @@ class Board:
             os.ftruncate(self.descriptor, _SIZE)
         else:
             self.descriptor = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+            if not os.readlink(f"/proc/self/fd/{self.descriptor}").startswith("/memfd:simulated-device-clocks"):
+                # It opened something else under that number, which must not be written to.
+                raise OSError(f"process {process} has closed its clocks")
         self.map = mmap.mmap(self.descriptor, _SIZE, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000))
         self.used = 0
 

@@ -10,10 +10,10 @@ import numpy as np
 import engine
 from engine.autograd.modes import no_grad
 from engine.calls.listening import heard
-from engine.memory.flat import flat_view
 from engine.memory.guard import on_gpu_of
 from engine.rules.spec import spec_of
 from engine.tensor import Tensor
+from engine.tensor.flat import flat_view
 
 _KERNEL_FROM = 65536  # elements; below, a NumPy pass costs less than the import of the compiled kernels
 

@@ -488,7 +488,7 @@ def test_replays_go_on_from_where_the_generator_is(cuda) -> None:
     memory = engine.empty(2, 5, device=cuda)
     found = []
     for _ in range(2):
-        generator.set_captured(captured, calls)
+        kernels.set_captured(generator, captured, calls)
         for arguments in draws:
             kernels.uniform(memory._array, lambda calls, arguments=arguments: arguments, 0.0, 1.0)
             found.append(memory.tolist())

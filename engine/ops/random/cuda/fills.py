@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.cuda.launch import Source, cuda_type
+from engine.memory.guard import on_gpu_of
+from engine.random import DeviceGenerator
 
 Array = Any
 Draws = tuple[np.uint64, np.uint64, np.uint64]
@@ -67,6 +69,15 @@ def bernoulli_of(target: Array, draw: Draw, probabilities: Array) -> None:
 def set_state(state: Array, seed: np.uint64, offset: np.uint64) -> None:
     """Writes {seed, offset} into a uint64 array of two, on the current stream."""
     SOURCE.get("set_state", ELEMENT="float")((1,), (1,), (state, seed, offset))
+
+
+def set_captured(generator: DeviceGenerator, captured: Array, calls: int) -> None:
+    """Before a CUDA graph's replay, on its stream: writes where its launches draw from, and takes their offsets.
+
+    captured, calls: what `Generator.end_capture` gave.
+    """
+    with on_gpu_of(captured):
+        set_state(captured, *generator.draw(calls)[1:])
 
 
 def _calls(target: Array) -> int:
