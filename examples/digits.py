@@ -24,7 +24,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from tqdm import tqdm
@@ -82,6 +81,8 @@ def evaluate(model: nn.Module, dataset: TensorDataset) -> float:
 
 def plot(history: list[dict[str, float]], path: Path) -> None:
     """Loss and test accuracy over the epochs, side by side. The file itself says what the last epoch gave."""
+    from matplotlib.figure import Figure  # one rank needs it, at its end: the others would load it in vain
+
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -100,8 +100,11 @@ def standard_library() -> tuple[np.ndarray, np.ndarray]:
     """Training and validation text as uint8 arrays: every tenth file is held out, tests are left out."""
     root = Path(sysconfig.get_path("stdlib"))
     skipped = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-    files = (path.relative_to(root) for path in root.rglob("*.py"))
-    names = sorted(name.as_posix() for name in files if skipped.isdisjoint(name.parts))
+    names = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = set(folders) - skipped  # not even looked into: packages are installed there
+        names += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".py")]
+    names.sort()
     texts: tuple[list[bytes], list[bytes]] = ([], [])
     room = TEXT_BYTES
     for number, name in enumerate(names):

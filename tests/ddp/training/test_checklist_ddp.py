@@ -21,7 +21,7 @@ from ddp import DistributedDataParallel, Future, SyncBatchNorm
 from ddp.gradients.plan import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
 from ddp.gradients.reducer import Reducer
 from ddp.hooks import allreduce_hook
-from ddp.training.parallel import _BufferCommHookLocation
+from ddp.training.buffers import _BufferCommHookLocation
 from ddp.transport.loopback import LoopbackTransport
 from engine.optim import SGD
 from tests.ddp.models import TASKS, Weights, batch, build, gradients, loss_of, mean
