@@ -56,8 +56,9 @@ def default_context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     with _starting_server, _server_environment():
-        # the server imports this once, its children start at once
-        context.set_forkserver_preload(["engine.data.worker"])
+        # The server imports these once, its children start at once: they import the script, and it may import torch.
+        hook = ["engine.torch"] if "engine.torch" in sys.modules else []
+        context.set_forkserver_preload(["engine.data.worker", *hook])
         multiprocessing.forkserver.ensure_running()
     return context
 

@@ -25,6 +25,23 @@ dist.destroy_process_group()
 """
 
 
+WORKERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, row):
+        return torch.full((2,), float(row))
+
+if __name__ == "__main__":
+    torch.distributed.init_process_group(backend="gloo")
+    print(sum(float(batch.sum()) for batch in DataLoader(Rows(), batch_size=2, num_workers=1)))
+    torch.distributed.destroy_process_group()
+"""
+
+
 def run(code: str, *more: Path) -> str:
     path = os.pathsep.join([*map(str, (ROOT, *more)), *filter(None, [os.environ.get("PYTHONPATH")])])
     ended = subprocess.run(
@@ -117,13 +134,17 @@ def test_an_unchanged_script_trains(name: str) -> None:
 
 
 @pytest.mark.full
-def test_under_ddprun(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "expected"), [(SCRIPT, ["0:1.0", "1:1.0"]), (WORKERS, ["12.0", "12.0"])], ids=["ddp", "workers"]
+)
+def test_under_ddprun(code: str, expected: list[str], tmp_path: Path) -> None:
+    """Workers of a DataLoader, which a fork server starts there, import the script, and so torch, too."""
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(code)
     command = [sys.executable, "-m", "launch", "--torch", "-n", "2", str(script)]
     ended = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert sorted(ended.stdout.split()) == ["0:1.0", "1:1.0"]
+    assert sorted(ended.stdout.split()) == expected
 
 
 @pytest.mark.full
