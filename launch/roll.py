@@ -54,9 +54,9 @@ class Roll:
         return [rank for rank in self.ranks.values() if not rank.ended]
 
     def lose(self, host: str) -> bool:
-        """Whether a host is gone, now that its guard is, without a word: neither have its ranks said how they ended, nor
-        has a rank elsewhere that it failed. Who was lost first is not asked: mpirun ends the other hosts' ranks at once,
-        and a busy ddprun hears of all at the same time.
+        """Whether a host is gone, now that its guard is: no rank there has said how it ended, none elsewhere that it
+        failed. Who was lost first is not asked: mpirun ends the other hosts' ranks at once, and a busy ddprun hears of
+        all at the same time.
         """
         here = [rank for rank in self.ranks.values() if rank.host == host]
         gone = not any(rank.there for rank in here) and any(rank.ended == GONE for rank in here)

@@ -241,7 +241,7 @@ def test_the_hosts_of_a_batch_systems_job(start: Start, hosts: Hosts, tmp_path: 
 
 
 def end_host(host: str, ddprun: subprocess.Popen[str], busy: bool) -> None:
-    """Kills all processes of a host. busy: ddprun comes to look at it late, when mpirun has killed those of the other."""
+    """Kills all processes of a host. busy: ddprun comes to look late, when mpirun has killed those of the other."""
     if busy:
         ddprun.send_signal(signal.SIGSTOP)
     for pid in processes(host):
