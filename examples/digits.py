@@ -8,6 +8,7 @@
     ddprun -n 3 examples/digits.py --shards 12 --steps 20  # the same bits on any number of ranks
 
     ddprun -n 3 --elastic 1 examples/digits.py --shards 12  # kill a rank: the others go on, with the same result
+    ddprun -n 3 --elastic 1:3 examples/digits.py --shards 12 --checkpoint states --resume auto  # and it is replaced
     ddprun -n 2 examples/digits.py --checkpoint out/states --resume auto  # stop it, and start it again
 
 The batch size is the global one, so every world size sees the same batches and learns the same thing; with the same
@@ -22,6 +23,7 @@ import statistics
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -144,23 +146,24 @@ def main() -> None:
     speeds = []
     started = time.perf_counter()
     steps = args.epochs * len(loader) if args.steps is None else args.steps
-    states = {"job": job, "model": model, "optimizer": optimizer, "scheduler": scheduler, "history": history}
+    states: dict[str, Any] = {"job": job, "model": model, "optimizer": optimizer, "scheduler": scheduler}
+    states |= {"history": history, "losses": []}  # of the present epoch
     saving = checkpoint.Manager(args.checkpoint, states, every=args.checkpoint_every) if args.checkpoint else None
     with saving or nullcontext():
         if saving and args.resume:
             saving.restore()
             history = states["history"]
         for epoch in range(len(history) + 1, math.ceil(steps / len(loader)) + 1):
-            losses: list[float] = []
             epoch_started = time.perf_counter()
             left = range(job.step, min(epoch * len(loader), steps))  # of an epoch in which it was stopped, the rest
             for _ in tqdm(left, desc=f"epoch {epoch}", leave=False, disable=ddp.get_rank() != 0):
-                losses.append(job.run(train_step))
+                states["losses"].append(job.run(train_step))
                 if saving:
                     saving.step(job.step)
-            speeds.append(len(losses) * args.batch_size / (time.perf_counter() - epoch_started))
+            speeds.append(len(left) * args.batch_size / (time.perf_counter() - epoch_started))
 
-            loss_mean = statistics.fmean(losses) if losses else math.nan
+            loss_mean = statistics.fmean(states["losses"]) if states["losses"] else math.nan
+            states["losses"].clear()
             accuracy = job.between(evaluate, model, test_set)
             history.append({"epoch": epoch, "loss": loss_mean, "accuracy": accuracy})
             if ddp.get_rank() == 0:

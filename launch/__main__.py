@@ -24,7 +24,7 @@ from launch.machine import this_machine
 from launch.options import answer, build_parser, split_command
 from launch.output import output_variables
 from launch.plan import Plan, describe, expected_hosts, make_plan
-from launch.rank import ELASTIC, TORCH
+from launch.rank import ELASTIC, RESERVE, TORCH
 from launch.roll import Roll
 from launch.sizes import check_started_once, settle
 
@@ -83,9 +83,12 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
             given=own_variables,
         )
         variables = job_variables(mpi, plan, base) | output_variables(given.log_dir, given.tag)
-        least = _check_elastic(given.elastic, mpi, plan)
+        least, reserve = _check_elastic(given.elastic, mpi, plan)
         if least:
             variables[ELASTIC] = str(least)
+        if reserve:
+            plan = plan._replace(reserve=reserve)
+            variables[RESERVE] = str(reserve)
         if given.torch:
             variables[TORCH] = "1"
         if given.max_restarts:
@@ -108,10 +111,12 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
     return restart.run(start, given.max_restarts, job.say)
 
 
-def _check_elastic(asked: tuple[int, int | None] | None, mpi: Mpi, plan: Plan) -> int:
-    """How few ranks the job may go on with; 0 where it is not to. Raises LaunchError where it cannot."""
+def _check_elastic(asked: tuple[int, int | None] | None, mpi: Mpi, plan: Plan) -> tuple[int, int]:
+    """How few ranks the job may go on with, 0 where it is not to, and how many processes wait in reserve: as many as
+    there are ranks, where those that are lost are replaced. Raises LaunchError where it cannot.
+    """
     if asked is None:
-        return 0
+        return 0, 0
     least, most = asked
     if not mpi.elastic:
         raise LaunchError(f"--elastic: {mpi.name} ends the job when a rank is lost; --max-restarts N starts it again")
@@ -121,10 +126,14 @@ def _check_elastic(asked: tuple[int, int | None] | None, mpi: Mpi, plan: Plan) -
         raise LaunchError(f"--elastic {least}: the job has {plan.nproc} ranks; start it with -n {least} or more")
     if most not in (None, plan.nproc):
         raise LaunchError(
-            f"--elastic {least}:{most}: the job has {plan.nproc} ranks, and none is started in the place of one that "
-            f"was lost; say --elastic {least}, or -n {most}"
+            f"--elastic {least}:{most}: the job has {plan.nproc} ranks; those that are lost are replaced, but it does "
+            f"not grow: say --elastic {least}:{plan.nproc}, or -n {most}"
         )
-    return least
+    if most == 1:
+        raise LaunchError(
+            "--elastic 1:1: when the only rank is lost, so is its state; --max-restarts N starts it again"
+        )
+    return least, most or 0
 
 
 def _check_not_python(own: Sequence[str], script: str, *arguments: str) -> None:

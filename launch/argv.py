@@ -120,7 +120,7 @@ def build_argv(
     machine may read a command line.
     """
     named = plan.hosts if plan.hosts[0].name else ()
-    if plan.oversubscribed:
+    if plan.oversubscribed or plan.reserve:
         placement = mpi.oversubscribed
     else:
         placement = mpi.bound(plan.cores_per_rank) if plan.bound else mpi.unbound
@@ -130,7 +130,7 @@ def build_argv(
         *(mpi.live if plan.live else ()),
         *(mpi.elastic if elastic else ()),
         "-n",
-        str(plan.nproc),
+        str(plan.nproc + plan.reserve),
         *(mpi.hosts(named) if named else ()),
         *placement,
         *(word for name in sorted(variables) for word in mpi.variable(name)),

@@ -56,6 +56,7 @@ class _Job:
         self._mark = f"{place.JOB_VARIABLE}={name}"
         self._kept = [lock]  # open for as long as this process or the guard of this host lives
         self._stop = Stop(roll, grace, self._deliver, self._end, say)
+        self._reserve: dict[Peer, int] = {}  # processes that wait until a rank is lost
         self._guards: dict[str, Peer] = {}
         self._seen_to: set[str] = set()  # hosts whose guard has ended what was left there
         self._answered: set[str] = set()  # hosts whose guard has spoken since the first rank was lost
@@ -218,11 +219,15 @@ class _Job:
     def _heard(self, peer: Peer, words: list[str]) -> None:
         """One line of a rank or of a guard: see report.py and guard.py."""
         match words:
+            case ["reserve", pid]:
+                self._reserve[peer] = int(pid)
+                self._dismiss()
             case ["rank", number, pid, host]:
+                replaces = self._reserve.pop(peer, None) is not None
                 if self._one_host and not self._roll.ranks:
                     ports.keep_here(self._mpirun.pid)
                 self._roll.arrive(int(number), int(pid), host, peer)
-                if number == "0" and self._one_host:
+                if number == "0" and self._one_host and not replaces:  # which has no standard input
                     self._feed.start(self._pipe, lambda: os.close(self._pipe))
             case ["stdin"]:
                 line = self._door.give_away(peer)
@@ -246,10 +251,16 @@ class _Job:
                 elif words == ["finished"]:
                     self._roll.end(rank, FINISHED)
                     self._stop.ended()
+                    self._dismiss()
                 elif words[0] == "ends":
                     error = "" if words[2:3] == ["-"] else "".join(words[2:3])
                     self._roll.end(rank, FAILED, int(words[1]), error, " ".join(words[3:]))
                     self._stop.failed(rank)
+
+    def _dismiss(self) -> None:
+        """Ends processes that wait in reserve, when no rank is there any more that could need one."""
+        if self._roll.all_ended():
+            guard.send(signal.SIGKILL, [*self._reserve.values()])
 
     def _host_of(self, peer: Peer) -> str:
         """The host of a guard."""
@@ -257,10 +268,12 @@ class _Job:
 
     def _lost(self, peer: Peer) -> None:
         """The connection of a rank or of a guard has ended."""
+        self._reserve.pop(peer, None)
         if rank := self._roll.of(peer):
             self._roll.end(rank, GONE)
             rank.there = False
             self._stop.ended()
+            self._dismiss()
             if rank is self._roll.first:  # alone, or with its host: the guard there tells by answering
                 self._ask_who_is_there()
         hosts = [host for host, one in self._guards.items() if one is peer]

@@ -28,6 +28,7 @@ class Plan(NamedTuple):
     live: bool  # somebody watches a terminal: output is shown as it comes, not line by line
     variables: Mapping[str, str]  # set on every rank
     gpus: str = ""  # what each rank gets of them, in words; empty where there are none
+    reserve: int = 0  # processes more, which wait until a rank is lost, and so need no cores
 
 
 def make_plan(
@@ -124,7 +125,9 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> str:
         f"{_count(plan.cores_per_rank, 'thread')} each (cores / ranks)"
         + (f" except {' '.join(own)} as set" if own else ""),
     ]
-    if plan.bound:
+    if plan.reserve:
+        parts.append(f"not bound, {plan.reserve} more in reserve")
+    elif plan.bound:
         parts.append(f"each bound to {_count(plan.cores_per_rank, 'core')}")
     elif plan.oversubscribed:
         parts.append("oversubscribed and therefore not bound")

@@ -26,7 +26,13 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 ELASTIC = "ALLSTRIDE_ELASTIC"  # with how few ranks the job may go on; unset: with none less
 
+RESERVE = "ALLSTRIDE_RESERVE"  # how many processes more wait until a rank is lost
+
 LOSSES = "ddp.losses"  # the module, where the script has imported it, that knows whether ranks may be lost
+
+STAND_BY = "ddp.world.reserve"  # the module by which a process in reserve waits
+
+NPROC = "ALLSTRIDE_NPROC"  # how many ranks there are
 
 TORCH = "ALLSTRIDE_TORCH"  # set: `import torch` is answered by engine and ddp
 
@@ -46,7 +52,7 @@ _RENDEZVOUS = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 
 def main(
-    connect: "Callable[[MutableMapping[str, str], str], Report | None]",
+    connect: "Callable[[MutableMapping[str, str], str | None], Report | None]",
     join: Callable[[], None],
     open_output: "Callable[[MutableMapping[str, str], str], Output]",
 ) -> None:
@@ -72,10 +78,12 @@ def main(
         known = [os.environ[source] for source in sources if source in os.environ]
         if known:
             os.environ[name] = known[0]
+    waits = _is_in_reserve(os.environ)
     try:
-        _output = open_output(os.environ, rank_number() or "0")
+        if not waits:
+            _output = open_output(os.environ, rank_number() or "0")
         join()
-        report = connect(os.environ, rank_number() or "0")
+        report = connect(os.environ, None if waits else rank_number() or "0")
     except OSError as error:
         _write(f"{_prefix()}{error}\n")
         _end(1, None)
@@ -91,6 +99,9 @@ def main(
     try:
         if os.environ.get(TORCH):
             importlib.import_module("engine.torch")
+        if waits:
+            _stand_by(report)
+            _output = open_output(os.environ, rank_number() or "0")
         if module:
             runpy.run_module(target, run_name="__main__", alter_sys=True)
         else:
@@ -112,13 +123,35 @@ def main(
 
 def _finish(report: "Report", leave: Callable[[int], NoReturn]) -> None:
     """The script has ended well. Where others were lost on the way, MPI would wait for them at its end."""
-    report.say("finished")
     losses = sys.modules.get(LOSSES)
+    if losses is not None and losses.outside() is not None:
+        os.kill(os.getpid(), 9)  # was to replace a rank, and never came to its first step
+    report.say("finished")
     if losses is not None and losses.happened():
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
         leave(0)
+
+
+def _is_in_reserve(environ: MutableMapping[str, str]) -> bool:
+    """Whether this process is none of the ranks, but is to replace one that is lost. What a script reads of the number
+    of processes is the number of ranks then.
+    """
+    if RESERVE not in environ:
+        return False
+    environ["WORLD_SIZE"] = environ["LOCAL_WORLD_SIZE"] = environ[NPROC]
+    return int(rank_number() or 0) >= int(environ[NPROC])
+
+
+def _stand_by(report: "Report | None") -> None:
+    """Returns when this process is to replace a rank; from then on it goes by its number."""
+
+    def arrive() -> None:
+        if report is not None:
+            report.arrive(rank_number() or "0")
+
+    importlib.import_module(STAND_BY).stand_by(os.environ, arrive)
 
 
 def _tell_of_exits(report: "Report") -> None:

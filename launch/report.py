@@ -4,6 +4,7 @@ On one host a socket in a folder that only the user can enter. From other hosts 
 knows the job's token without sending it. Sent are lines of words:
 
     rank NUMBER PID HOST    first of all
+    reserve PID             the same of a process that waits until a rank is lost, which is one when it has said so
     finished                the script has ended well, its threads and exit handlers too
     interrupted             KeyboardInterrupt went through the script; answered when a traceback is wanted
     ends CODE ERROR [WORDS] it has failed, by the error that these digits stand for ("-": by none), in words; answered
@@ -37,6 +38,10 @@ class Report:
             with contextlib.suppress(OSError):
                 self._line.sendall((" ".join(map(str, words)) + "\n").encode())
 
+    def arrive(self, rank: str) -> None:
+        """Says which rank this process is."""
+        self.say("rank", rank, self._pid, os.uname().nodename)
+
     def ask(self, *words: object) -> None:
         """Sends one line and waits for the answer, which the end of ddprun is too."""
         self.say(*words)
@@ -44,9 +49,10 @@ class Report:
             self._line.recv(1)
 
 
-def connect(environ: MutableMapping[str, str], rank: str) -> Report | None:
+def connect(environ: MutableMapping[str, str], rank: str | None) -> Report | None:
     """The line to the ddprun that started this rank, and on rank 0 its standard input; None if there is none.
 
+    rank: None of a process in reserve.
     There is none where a command that `ddprun --dry-run` printed was started by hand. Raises OSError, with the words
     for the user, if ddprun does not answer.
     """
@@ -59,7 +65,10 @@ def connect(environ: MutableMapping[str, str], rank: str) -> Report | None:
     if not token:
         _die_with(where)
     report = Report(_reach(where, token) if token else _enter(where))
-    report.say("rank", rank, os.getpid(), os.uname().nodename)
+    if rank is None:
+        report.say("reserve", os.getpid())
+    else:
+        report.arrive(rank)
     return report
 
 

@@ -78,6 +78,10 @@ class Roll:
         come = len(self.ranks) == self.nproc or (self.first is not None and not self.least)
         return come and not any(rank.there for rank in self.ranks.values())
 
+    def all_ended(self) -> bool:
+        """Whether all ranks have come, and have ended in one way or the other."""
+        return len(self.ranks) == self.nproc and not self.running()
+
     def enough(self) -> bool:
         """Whether the job has come to its end, with the ranks that were left."""
         return 0 < self.least <= self.nproc - len(self.missing()) and not self.running()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ddp import losses
-from ddp.checkpoint import loading, manifest, places
+from ddp.checkpoint import loading, manifest, places, states
 from ddp.checkpoint.agreeing import ranks_of, together
 from ddp.checkpoint.places import logger
 from ddp.checkpoint.track import Track
@@ -97,6 +97,8 @@ class Manager:
         taken; it is removed when another one is complete.
         Raises: RuntimeError where there are checkpoints, and none that can be read; ValueError as `load`.
         """
+        if (step := losses.come()) is not None:  # it takes the place of a lost rank, and has got the state from others
+            return step
         return losses.between(self._restore)
 
     def _restore(self) -> int:
@@ -144,7 +146,8 @@ class Manager:
 
         Raises, on every rank: what went wrong in writing; SystemExit after a signal and a last checkpoint.
         """
-        losses.between(self._after_step, step)
+        if losses.outside() is None:
+            losses.between(self._after_step, step)
 
     def _after_step(self, step: int) -> None:
         number = self._look()
@@ -160,11 +163,13 @@ class Manager:
 
     def save(self, step: int) -> None:
         """Begins a checkpoint of this step on disk, due or not; nothing to do where it has been written."""
-        losses.between(self._disk.save, self._state, step)
+        if losses.outside() is None:
+            losses.between(self._disk.save, self._state, step)
 
     def wait(self) -> None:
         """Until what is being written is complete. Raises what went wrong, on every rank."""
-        losses.between(self._wait)
+        if losses.outside() is None:
+            losses.between(self._wait)
 
     def _wait(self) -> None:
         for track in self._tracks:
@@ -185,6 +190,22 @@ class Manager:
         """
         for track in self._tracks:
             self._owes |= track.begin_anew()
+        self._owes = any(self._group.exchange(self._owes))  # a rank that has just come does not know
+
+    def holds(self, thing: object) -> bool:
+        """Whether this is an entry of the state."""
+        return any(each is thing for each in self._state.values())
+
+    def give(self) -> dict[str, Any]:
+        """What a rank gets that takes the place of one that was lost."""
+        return {
+            key: value.state_dict() if isinstance(value, states.Stateful) else value
+            for key, value in self._state.items()
+        }
+
+    def take(self, given: dict[str, Any]) -> None:
+        """Takes over what another rank has given."""
+        states.apply(self._state, given)
 
     def save_last(self, step: int) -> str:
         """Collective: writes a checkpoint of this step now, and waits for it. Returns the folder."""

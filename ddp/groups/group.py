@@ -82,8 +82,7 @@ def init_process_group(
                 watchdog.leave()
                 raise ValueError(f"init_process_group: {what}={given} was given, but MPI says {actual}; leave it out")
         torchrun_variables.set_from_world(os.environ, world)
-        if world.comm is not None and world.size > 1:
-            watchdog.start(world.comm, seconds, lost)
+        watchdog.start(world.comm if world.size > 1 else None, seconds, lost)
     _default = ProcessGroup(
         world.rank, tuple(range(world.size)), world.comm, transport, timeout=seconds, name="the default group"
     )
@@ -97,11 +96,11 @@ def _tell_of_rank(group: ProcessGroup) -> None:
 
 
 def leave_behind(comm: "MPI.Intracomm") -> None:
-    """Collective over `comm`, the ranks that are left: the default group is theirs, and nothing of the lost ones is in
-    it. The object stays, for those that hold it.
+    """Collective over `comm`, the ranks that go on: the default group is theirs, and nothing of the lost ones is in it.
+    The object stays, for those that hold it.
     """
     assert _default is not None
-    world = bootstrap.enter_smaller(comm)
+    world = bootstrap.enter_anew(comm)
     torchrun_variables.set_from_world(os.environ, world)
     channels.clear()  # what was contributed counts no more: ranks were at different places
     watchdog.start_anew(comm)

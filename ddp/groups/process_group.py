@@ -78,7 +78,8 @@ class ProcessGroup(Methods):
         """How gradients are summed. The first access is collective: the transport is chosen and checked then."""
         if self._transport is None:
             with self.meeting("the choice of a transport"):
-                name = None if self.transport_name in CUDA_ONLY else self.transport_name
+                alone = self.comm is None and self.size() > 1  # until it has come to the others
+                name = None if alone or self.transport_name in CUDA_ONLY else self.transport_name
                 self._transport = choose_transport(self.comm, name)
         return self._transport
 

@@ -183,7 +183,7 @@ class Job:
         """
         losses.at_step(self.step + 1)
         if self._recovery is not None:
-            result = self._recovery.attempt(lambda: body(*args, **kwargs))
+            result = self._recovery.attempt(lambda: body(*args, **kwargs), runs=True)
         else:
             put_back = self.copy_state()
             try:
@@ -278,6 +278,10 @@ class Job:
         self._entering = net
         if self._recovery is None:
             self.settle(True)
+
+    def wrapped(self) -> list["DistributedDataParallel"]:
+        """The models, in the order in which they were."""
+        return list(self._nets)
 
     def settle(self, committed: bool) -> None:
         """Whether what this rank has done last counts: a module that was being wrapped is part of the job then."""

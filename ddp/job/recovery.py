@@ -11,22 +11,28 @@ all others have come to it. So when a rank is lost, those that are left tell eac
 What a rank does after the commit needs no other rank. Parameters and the optimizer's state change then only, gradients
 are dropped where a shard begins, and the rest that a step may change is put back here: buffers, random numbers, the
 place in the data.
+
+A process that takes the place of a lost rank (`ddp.losses.reserve`) joins in the same way: all are called together as
+if somebody were lost, at the beginning of a step, and before that step is run it gets what the others have.
 """
 
+import pickle
 import random
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
 import engine
 from ddp import losses
 from ddp.groups.group import leave_behind
+from ddp.job.handing_over import give, refuse_unknown, take
+from ddp.job.telling import say, tell
 from ddp.watching.progress import forbid
 from ddp.watching.standstill import none_stands_still
-from ddp.watching.watchdog import host_timeout
+from ddp.watching.watchdog import group_timeout, host_timeout
 from ddp.world.bootstrap import abort
 from ddp.world.ranks import name_ranks
 from engine.optim import Optimizer, register_optimizer_step_pre_hook
@@ -42,6 +48,11 @@ _OVER = (
 )
 
 
+_STEP_FIRST = (
+    "ddprun --elastic MIN:N: this process takes the place of a lost rank, and has got the job's state in "
+    "checkpoint.Manager.restore; the other ranks are in a step, so no Job.between can come before Job.run"
+)
+_LOOK = 0.01  # seconds between looks for a process that is ready to work
 _UNTOLD = 10.0  # seconds after which MPI will not be told any more that a process has ended
 
 
@@ -53,30 +64,48 @@ class Recovery:
     """Of the one job of a process. Raises ValueError where there is one already."""
 
     def __init__(self, job: "Job") -> None:
-        losses.attempt_by(self.attempt)
+        losses.attempt_by(self.attempt, self.come)
         self._job = job
         self._done = 0  # transactions that are committed
-        self._inside = self._meets = self._committed = False
+        self._inside = self._runs = self._meets = self._committed = False
+        self._outside = losses.outside() is not None  # does alone what the others do together
+        self._came = False  # and its first step has not begun
+        self._current = not self._outside  # has the state of the job
+        self._lacking: list[int] = []  # ranks that have not, the same on every rank
+        self._lost: list[losses.Member] = []  # of whom nobody has told yet
+        self._lost_of_reserve: list[losses.Member] = []
+        self._known: WeakSet[Optimizer] = WeakSet()  # those that a replacement gets
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
-    def attempt(self, body: Callable[[], T]) -> T:
+    def attempt(self, body: Callable[[], T], runs: bool = False) -> T:
         """Runs `body`, and again where a rank is lost meanwhile, until it is committed. Returns what it returns.
 
-        Within a transaction it is a part of that.
+        Within a transaction it is a part of that. runs: whether it is a step, and not something between two.
         """
         if self._inside:
             return body()
+        if self._outside and not runs:
+            result = body()
+            self._job.settle(True)
+            return result
+        if self._outside:
+            self.come()
+        if self._came and not runs:
+            raise RuntimeError(_STEP_FIRST)
+        self._came, self._runs = False, runs
         while True:
-            self._check_size()
-            put_back = self._job.copy_state()
-            streams = engine.get_rng_state(), random.getstate(), np.random.get_state()
+            self._await_others()
+            before = self._copy()
             self._inside, self._committed = True, False
             recovered = False
             try:
+                if self._lacking:
+                    self._hand_over()
+                    before = self._copy()
                 result = body()
                 self._commit()
             except Exception as error:
-                put_back()
+                before[0]()
                 recovered = isinstance(error, _Again)
                 if self._committed or not (recovered or losses.is_behind(error)):
                     raise
@@ -87,13 +116,25 @@ class Recovery:
                 forbid("")
             if not recovered:
                 self.recover()
+            before[1]()
+
+    def _copy(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What puts back that which a step changes before its commit, and what does so with random numbers."""
+        streams = engine.get_rng_state(), random.getstate(), np.random.get_state()
+
+        def put_back_streams() -> None:
             engine.set_rng_state(streams[0])
             random.setstate(streams[1])
             np.random.set_state(streams[2])
 
+        return self._job.copy_state(), put_back_streams
+
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Hook of every optimizer."""
         if self._inside:
+            if losses.in_reserve() and optimizer not in self._known:
+                refuse_unknown(optimizer)
+                self._known.add(optimizer)
             self._commit()
 
     def _commit(self) -> None:
@@ -132,32 +173,137 @@ class Recovery:
 
     def _recover(self) -> bool:
         _wait_until_told()
-        comm, lost = losses.shrink()
-        places = comm.allgather((self._done, self._meets, self._job.step))
-        furthest = max(done for done, _, _ in places)
-        assert all(done == furthest or (meets and done == furthest - 1) for done, meets, _ in places)
-        self._job.settle(self._done < furthest)
+        of_ranks, others = losses.shrink()
+        self._lost += of_ranks
+        self._lost_of_reserve += others
+        return self._go_on(losses.meet(self._standing()))
+
+    def _standing(self) -> losses.Standing:
+        job = self._job
+        return losses.Standing(
+            losses.WORKING,
+            losses.own_number(),
+            done=self._done,
+            meets=self._meets,
+            runs=self._runs,
+            step=job.step,
+            current=self._current,
+            shards=job.num_shards,
+            made=(len(job.wrapped()), len(losses.keepers)),
+            reducers=job.process_group.models,
+        )
+
+    def _go_on(self, meeting: losses.Meeting) -> bool:
+        """Collective over those that work from now on. Returns whether the transaction of this rank is committed
+        elsewhere.
+        """
+        comm, working, joined = meeting.comm, meeting.deal.working, meeting.deal.joined
+        before = [meeting.standings[at] for at in working if at not in joined]
+        current = [each for each in before if each.current]
+        if not current:
+            say("error: nobody is left who has the state of the job; it is ended")
+            abort(1)
+        furthest = losses.furthest(meeting.standings)
+        assert all(each.done == furthest or (each.meets and each.done == furthest - 1) for each in before)
+        elsewhere = not self._outside and self._done < furthest
+        if self._outside:
+            self._outside, self._done = False, furthest
+            self._job.num_shards = current[0].shards
+            self._job.process_group.models = current[0].reducers
+        self._lacking = [rank for rank, at in enumerate(working) if at in joined or not meeting.standings[at].current]
+        self._job.settle(elsewhere)
         leave_behind(comm)
         self._job.leave_behind()
         for keeper in [*losses.keepers]:
             keeper.leave_behind()
-        if comm.rank == 0 and lost:
-            left = f"{comm.size} rank{'' if comm.size == 1 else 's'}"
-            step = max(step for _, _, step in places) + 1
-            _say(f"{_in_words(lost, step)}; the job goes on with {left}")
-        return self._done < furthest
+        if losses.in_reserve():
+            comm.Barrier()  # as in a meeting, before rank 0 may call the next one
+        if comm.rank == 0:
+            step = max(each.step for each in before) + 1
+            tell(meeting, step, self._lost, self._lost_of_reserve)
+        self._lost.clear()
+        self._lost_of_reserve.clear()
+        return elsewhere
 
-    def _check_size(self) -> None:
+    # --- replacing those that were lost -------------------------------------------------------------------------------
+
+    def come(self) -> int | None:
+        """A process that is to replace a lost rank takes part from the others' present step on, with what they have.
+
+        Returns how many steps are done; None in another process.
+        """
+        if not self._outside:
+            return self._job.step if self._came else None
+        self._came = True
+        self._runs = True
+        meeting: losses.Meeting | None = losses.join(self._standing())
+        while not self._current:
+            try:
+                if meeting is None:
+                    self.recover()
+                else:
+                    self._go_on(meeting)
+                self._hand_over()
+            except Exception as error:
+                if not losses.is_behind(error):
+                    raise
+                meeting = None
+        return self._job.step
+
+    def _hand_over(self) -> None:
+        """Collective: those that have just come get what the others have."""
+        group = self._job.process_group
+        source = next(rank for rank in range(group.size()) if rank not in self._lacking)
+        with group.meeting("the handing over of the job's state"):
+            if group.rank == source:
+                given = self._give()
+                for rank in self._lacking:
+                    group.objects().send(given, rank)
+            elif group.rank in self._lacking:
+                given = group.objects().recv(source=source)
+                if isinstance(given, str):
+                    raise RuntimeError(f"rank {source} cannot hand the job's state over: {given}")
+                take(self._job, pickle.loads(given))
+                losses.at_step(self._job.step + 1)
+        self._current, self._lacking = True, []
+
+    def _give(self) -> bytes | str:
+        """What a replacement gets; in words, why it gets nothing. That is its end, not that of this rank."""
+        try:
+            return pickle.dumps(give(self._job), protocol=5)
+        except Exception as error:  # noqa: BLE001
+            return f"{type(error).__name__}: {error}"
+
+    def _await_others(self) -> None:
+        """Before a transaction: lets those in that are ready, and ends the job where too few are left."""
         group, least = self._job.process_group, losses.minimum()
+        if self._runs and group.rank == 0 and losses.call():
+            self.recover()
+        too_few = f"of at least {least} ranks are left (--elastic)"
+        if group.size() < least and self._runs and losses.coming():
+            self._await_replacements()
+            too_few += f", and others have not come within {group_timeout():g} s" if losses.coming() else ""
+        elif group.size() < least and losses.coming():
+            return  # they come at a step
         if group.size() < least:
-            self._end(f"{group.size()} of at least {least} ranks are left (--elastic)")
+            self._end(f"{group.size()} {too_few}")
+
+    def _await_replacements(self) -> None:
+        """Until there are enough ranks, or none is on its way, or that takes too long."""
+        deadline = time.monotonic() + group_timeout()
+        with none_stands_still(host_timeout()):
+            while self._job.process_group.size() < losses.minimum() and losses.coming():
+                if time.monotonic() > deadline:
+                    break
+                if (self._job.process_group.rank == 0 and losses.call()) or losses.called(_LOOK):
+                    self.recover()
 
     def _end(self, why: str) -> NoReturn:
         """Collective: the job ends with what it has, by a checkpoint where it writes some."""
         saved = [where for keeper in [*losses.keepers] if (where := keeper.save_last(self._job.step))]
         if self._job.process_group.rank == 0:
             where = f"step {self._job.step} is saved in {', '.join(saved)}" if saved else "nothing saves its state"
-            _say(f"error: {why}: the job ends after step {self._job.step}; {where}")
+            say(f"error: {why}: the job ends after step {self._job.step}; {where}")
         losses.end_together()
         raise SystemExit(1)
 
@@ -167,23 +313,10 @@ def _wait_until_told() -> None:
     deadline = time.monotonic() + _UNTOLD
     while untold := losses.untold():
         if time.monotonic() > deadline:
-            _say(
+            say(
                 f"error: {name_ranks([member.number for member in untold])} ended in a way of which the MPI library is "
                 "not told, as by exit(3) in native code, so the others cannot go on without it; the job is ended. "
                 "Start it again from its newest checkpoint, as ddprun --max-restarts does"
             )
             abort(1)
         time.sleep(0.002)
-
-
-def _in_words(lost: list[losses.Member], step: int) -> str:
-    which = name_ranks([member.number for member in lost])
-    why = [losses.reason(member) or "killed, or crashed" for member in lost]
-    if len(lost) > 1:
-        why = [f"rank {member.number}: {words}" for member, words in zip(lost, why, strict=True)]
-    return f"{which} {'was' if len(lost) == 1 else 'were'} lost at step {step} ({'; '.join(why)})"
-
-
-def _say(words: str) -> None:
-    sys.stderr.write(f"ddp: {words}\n")
-    sys.stderr.flush()

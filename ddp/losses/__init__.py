@@ -1,29 +1,58 @@
 """Ranks that are lost while the others go on (`ddprun --elastic`): watch, how it is noticed; words, why; ending, how a
-rank ends alone; keepers, who is told. What follows from it is `ddp.job.recovery`.
+rank ends alone; keepers, who is told; roles, meeting and reserve, who
+replaces it. What follows from it is `ddp.job.recovery`.
 """
 
 from ddp.losses.ending import at_step, current_step, dies_alone, end_together
 from ddp.losses.keepers import Keeper, keepers
-from ddp.losses.transactions import attempt_by, between
-from ddp.losses.watch import MINIMUM, begin, happened, is_behind, minimum, refuse, shrink, untold, watching
+from ddp.losses.meeting import Meeting, call, called, coming, meet
+from ddp.losses.reserve import join, outside
+from ddp.losses.roles import WORKING, Standing, furthest
+from ddp.losses.transactions import attempt_by, between, come
+from ddp.losses.watch import (
+    MINIMUM,
+    begin,
+    happened,
+    in_reserve,
+    is_behind,
+    minimum,
+    own_number,
+    refuse,
+    shrink,
+    untold,
+    watching,
+)
 from ddp.losses.words import Member, excuse, reason
 
 __all__ = [
     "MINIMUM",
+    "WORKING",
     "Keeper",
+    "Meeting",
     "Member",
+    "Standing",
     "at_step",
     "attempt_by",
     "begin",
     "between",
+    "call",
+    "called",
+    "come",
+    "coming",
     "current_step",
     "dies_alone",
     "end_together",
     "excuse",
+    "furthest",
     "happened",
+    "in_reserve",
     "is_behind",
+    "join",
     "keepers",
+    "meet",
     "minimum",
+    "outside",
+    "own_number",
     "reason",
     "refuse",
     "shrink",

@@ -2,7 +2,7 @@
 
 import sys
 
-from ddp.losses import words
+from ddp.losses import reserve, words
 from ddp.losses.watch import watching
 
 _step = 0  # of the job that is being trained
@@ -35,10 +35,13 @@ def dies_alone(why: str, error: str) -> bool:
     watch = watching()
     if watch is None:
         return False
+    if reserve.outside() is not None:
+        words.leave(_step, "", why)
+        return True
     if watch.noticed.is_set():
         sys.stderr.write(
             "ddp: error: a rank was lost where the others cannot go on without it: what ranks do together belongs into "
             "Job.run or Job.between (docs/howto/elastic.md)\n"
         )
         return False
-    return _agreed or (len(watch.members) > 1 and words.leave(_step, error, why))
+    return _agreed or (len(watch.working) > 1 and words.leave(_step, error, why))

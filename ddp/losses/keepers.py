@@ -1,6 +1,6 @@
-"""What writes checkpoints, and is told of lost ranks."""
+"""What writes checkpoints, is told of lost ranks, and knows what a process gets that replaces one."""
 
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 
@@ -13,6 +13,18 @@ class Keeper(Protocol):
 
     def save_last(self, step: int) -> str:
         """Collective: writes one of this step now. Returns where, in words."""
+        ...
+
+    def holds(self, thing: object) -> bool:
+        """Whether this is among what checkpoints hold."""
+        ...
+
+    def give(self) -> Any:
+        """What checkpoints would hold now, to be pickled."""
+        ...
+
+    def take(self, given: Any) -> None:
+        """Takes over what another rank's has given."""
         ...
 
 

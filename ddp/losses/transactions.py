@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar
 
+from ddp.losses.reserve import outside
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -16,14 +18,25 @@ class Attempt(Protocol):
 
 
 _attempt: Attempt | None = None
+_come: Callable[[], int | None] | None = None
 
 
-def attempt_by(attempt: Attempt) -> None:
-    """From now on this mends what a loss interrupts."""
-    global _attempt
+def attempt_by(attempt: Attempt, come: Callable[[], int | None]) -> None:
+    """From now on the first mends what a loss interrupts; see `come` for the second."""
+    global _attempt, _come
     if _attempt is not None:
         raise ValueError("Job: one that outlives the loss of a rank is the only one of its process (--elastic)")
-    _attempt = attempt
+    _attempt, _come = attempt, come
+
+
+def come() -> int | None:
+    """A process that is to replace a lost rank joins the others now, if its job is made, and gets what they have.
+
+    Returns how many steps are done, as far as it knows; None in other processes.
+    """
+    if _come is not None:
+        return _come()
+    return None if outside() is None else 0
 
 
 def between(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakSet
 
+from ddp.losses import calls
 from ddp.losses.noise import filter_libnbc
 from ddp.losses.words import Member, excuse
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 MINIMUM = "ALLSTRIDE_ELASTIC"
 """Environment variable in which `ddprun --elastic` says how few ranks may be left."""
+
+RESERVE = "ALLSTRIDE_RESERVE"
+"""Environment variable in which `ddprun --elastic MIN:N` says how many processes more wait in reserve."""
 
 _PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has told
 
@@ -44,6 +48,17 @@ def minimum() -> int:
     return int(os.environ.get(MINIMUM) or 0)
 
 
+def in_reserve() -> int:
+    """How many processes were started beside the ranks, to replace those that are lost; 0 where nobody is replaced."""
+    return int(os.environ.get(RESERVE) or 0)
+
+
+def ranks() -> int:
+    """How many ranks there are to be, where those that are lost are replaced."""
+    assert _ranks
+    return _ranks
+
+
 def refuse(what: str, instead: str) -> None:
     """Raises ValueError where the job is to outlive the loss of ranks, which `what` does not."""
     if minimum():
@@ -53,12 +68,13 @@ def refuse(what: str, instead: str) -> None:
 
 
 class Watch:
-    """Over the ranks of one world, until one of them is lost. Making one is collective.
+    """Over the processes of one world, until one of them is lost, or somebody calls. Making one is collective.
 
-    home: their communicator, which stays usable: it is only shrunk, and duplicated.
+    home: their communicator, which stays usable: it is only shrunk, and duplicated. working: the processes that were
+    ranks so far.
     """
 
-    def __init__(self, home: "MPI.Intracomm", number: int) -> None:
+    def __init__(self, home: "MPI.Intracomm", number: int, working: "frozenset[int] | None" = None) -> None:
         from ddp.losses.communicator import Communicator
 
         self.home = home
@@ -66,6 +82,7 @@ class Watch:
         self.interrupted: WeakSet[Interrupted] = WeakSet()
         self._lock = threading.Lock()
         self._comms: list[MPI.Intracomm] = []
+        calls.forget()
         try:
             self.members = [Member(*each) for each in home.allgather((number, os.getpid()))]
             self.comm = Communicator(home.Dup())
@@ -74,14 +91,34 @@ class Watch:
             raise
         self.comm.watch = self
         self.register(self.comm)
+        places = enumerate(self.members)
+        self.working = [place for place, member in places if working is None or member.pid in working]
+        """The places of those that are ranks, by rank."""
+        self._meeting = in_reserve() > 0  # until it is known who works, all are needed
+        self._gone: set[int] = set()  # places of those that have ended
+        self._ends = False
         self._wake: int | None = os.eventfd(0)
         self._files: dict[int, int] = {}  # by descriptor: place in `members`
         for place, member in enumerate(self.members):
             if place != home.rank:
-                with contextlib.suppress(ProcessLookupError):
+                try:
                     self._files[os.pidfd_open(member.pid)] = place
+                except ProcessLookupError:
+                    self._gone.add(place)
         self._thread = threading.Thread(target=self._run, name="ddp losses", daemon=True)
         self._thread.start()
+
+    def work_by(self, working: list[int]) -> None:
+        """From now on only these are needed: whoever else ends interrupts nobody. By their places."""
+        with self._lock:
+            self.working, self._meeting = working, False
+        if self._wake is not None:
+            os.eventfd_write(self._wake, 1)
+
+    def has_ended(self, pid: int) -> bool:
+        """Whether a process has, as far as was seen."""
+        with self._lock:
+            return any(self.members[place].pid == pid for place in self._gone)
 
     def register(self, comm: "MPI.Intracomm") -> None:
         """This communicator is the world's, or comes from one that is."""
@@ -97,9 +134,10 @@ class Watch:
             free()
 
     def kill(self, ranks: list[int], why: str) -> None:
-        """Ends ranks that do not come, by their places in this world: one that came later would be of another time."""
+        """Ends ranks that do not come, by their numbers in this world: one that came later would be of another time."""
+        places = [self.working[rank] for rank in ranks]
         for descriptor, place in self._files.items():
-            if place in ranks:
+            if place in places:
                 excuse(self.members[place], why)
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -123,6 +161,7 @@ class Watch:
         """Nobody is watched any more."""
         if self._wake is None:
             return
+        self._ends = True
         os.eventfd_write(self._wake, 1)
         self._thread.join()
         files, self._files = self._files, {}
@@ -131,32 +170,54 @@ class Watch:
         self._wake = None
 
     def _run(self) -> None:
-        assert self._wake is not None
-        if len(self._files) == len(self.members) - 1:  # else one has ended before it could be watched
-            ready = select.poll()
-            for descriptor in (*self._files, self._wake):
-                ready.register(descriptor, select.POLLIN)
-            if self._wake in [descriptor for descriptor, _ in ready.poll()]:
-                return
+        if not self._waits():
+            return
         with self._lock:
             self.noticed.set()
             for comm in self._comms:
                 comm.Revoke()
         for each in [*self.interrupted]:
             each.interrupt("the loss of a rank")
+        if in_reserve():  # for some of them it may be no loss
+            calls.call([member.pid for member in self.members])
+
+    def _waits(self) -> bool:
+        """Returns when one that is needed has ended, or somebody calls; false where this was ended."""
+        assert self._wake is not None
+        ready = select.poll()
+        called = calls.descriptor()
+        for descriptor in (*self._files, self._wake, *(() if called is None else (called,))):
+            ready.register(descriptor, select.POLLIN)
+        while True:
+            with self._lock:
+                if self._gone and (self._meeting or not self._gone.isdisjoint(self.working)):
+                    return True
+            for descriptor, _ in ready.poll():
+                if self._ends:
+                    return False
+                if descriptor == called:
+                    return True
+                if descriptor == self._wake:
+                    os.eventfd_read(self._wake)
+                else:
+                    ready.unregister(descriptor)
+                    with self._lock:
+                        self._gone.add(self._files[descriptor])
 
 
 _watch: Watch | None = None
 _happened = False
 _number = 0
+_ranks = 0
 
 
 def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
-    """Collective: watches over these ranks from now on; returns the communicator by which they talk.
+    """Collective: watches over these processes from now on; returns the communicator by which the ranks talk, the first
+    of them, MPI.COMM_NULL in one in reserve.
 
     Raises RuntimeError, on every rank, where the loss of one would not be noticed or survived.
     """
-    global _watch, _number
+    global _watch, _number, _ranks
     from mpi4py import MPI
 
     problem = ""
@@ -173,9 +234,27 @@ def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
     if problem:
         raise RuntimeError(f"init_process_group: the job was started with --elastic, but {problem}")
     filter_libnbc()
+    if in_reserve():
+        calls.listen()
     _number = home.rank
+    _ranks = home.size - in_reserve()
     _watch = Watch(home, _number)
-    return _watch.comm
+    if not in_reserve():
+        return _watch.comm
+    comm = _watch.comm.Split(0 if home.rank < _ranks else MPI.UNDEFINED, home.rank)
+    _watch.work_by([*range(_ranks)])
+    return comm
+
+
+def own_number() -> int:
+    """Of the rank that this process was started as, or replaces."""
+    return _number
+
+
+def rename(number: int) -> None:
+    """This process is to replace the rank of this number."""
+    global _number
+    _number = number
 
 
 def watching() -> Watch | None:
@@ -201,21 +280,25 @@ def untold() -> list[Member]:
     return _watch.untold()
 
 
-def shrink() -> "tuple[MPI.Intracomm, list[Member]]":
-    """Collective over those who live, after a loss: their communicator from now on, and who is lost."""
+def shrink() -> "tuple[list[Member], list[Member]]":
+    """Collective over those who live, after a loss, or a call: ranks that are lost, and processes that were none."""
     global _watch, _happened
     assert _watch is not None
     _happened = True
     before = _watch
     before.noticed.wait(_PATIENCE)
     before.end()
-    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number)
-    return _watch.comm, [member for member in before.members if member not in _watch.members]
+    working = frozenset(before.members[place].pid for place in before.working)
+    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number, working)
+    left = {member.pid for member in _watch.members}
+    lost = [place for place, member in enumerate(before.members) if member.pid not in left]
+    of_ranks = [before.members[place] for place in lost if place in before.working]
+    return of_ranks, [before.members[place] for place in lost if place not in before.working]
 
 
 def happened() -> bool:
-    """Whether a rank was lost so far: MPI would wait for it at its end."""
-    return _happened
+    """Whether MPI would wait at its end for a rank that was lost so far, or for processes in reserve."""
+    return _happened or (_watch is not None and in_reserve() > 0)
 
 
 def _stop() -> None:

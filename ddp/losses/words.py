@@ -40,8 +40,13 @@ def leave(step: int, error: str, why: str) -> bool:
     return not any(error and other.get("error") == error and other["step"] == step for other in others)
 
 
+def job_folder() -> Path:
+    """The job's own folder on this host."""
+    return Path(os.environ.get(_JOB_FOLDER, ""))
+
+
 def _folder() -> Path:
-    return Path(os.environ.get(_JOB_FOLDER, ""), "lost")
+    return job_folder() / "lost"
 
 
 def _tell(member: Member, what: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from ddp import losses
 from ddp.watching.last_resort import end_this_host
 from ddp.watching.progress import Channel, begin_wait, channels, end_wait
 from ddp.watching.verdict import format_stack
@@ -82,7 +83,8 @@ def _the_late(among: Collection[int] | None) -> str:
     own = _rank_of(os.environ)
     seen = {} if own is None else _processes_of(own[1])
     launch = read_launch(os.environ)
-    here = range(launch.size) if launch is not None and _on_one_host(launch.size) else sorted(seen)
+    alone = launch is not None and _on_one_host(launch.size + losses.in_reserve())
+    here = range(launch.size) if launch is not None and alone else sorted(seen)
     found = []
     for rank in here:
         if own is None or rank == int(own[0]) or (among is not None and rank not in among):

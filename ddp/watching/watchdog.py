@@ -368,12 +368,20 @@ def stack_of_main_thread() -> tuple[Place, ...]:
 
 
 _watchdog: Watchdog | None = None
+_limits: tuple[float, Lost] | None = None
+"""The timeout of the group, and what is to happen when a host is lost, as they were last said."""
 _retired: "list[MPI.Request]" = []  # kept to the end of MPI
 
 
-def start(comm: "MPI.Intracomm", timeout: float, lost: Lost) -> None:
-    """Watch over this process; collective where nobody has done so yet among these ranks. timeout: of the group."""
-    global _watchdog
+def start(comm: "MPI.Intracomm | None", timeout: float, lost: Lost) -> None:
+    """Watch over this process; collective where nobody has done so yet among these ranks. timeout: of the group.
+
+    comm: None where there is nobody else so far.
+    """
+    global _watchdog, _limits
+    _limits = timeout, lost
+    if comm is None:
+        return
     if _watchdog is not None and not _watchdog.watches(comm):
         _watchdog.retire()
         _watchdog = None
@@ -383,19 +391,26 @@ def start(comm: "MPI.Intracomm", timeout: float, lost: Lost) -> None:
 
 
 def start_anew(comm: "MPI.Intracomm") -> None:
-    """Collective: watch over the ranks that are left, when some were lost."""
+    """Collective: watch over the ranks that go on, when some were lost or have come."""
     global _watchdog
-    assert _watchdog is not None
-    before = _watchdog
-    before.stop()
+    assert _limits is not None
+    if _watchdog is not None:
+        _watchdog.stop()
     _watchdog = Watchdog(comm) if comm.size > 1 else None
     if _watchdog is not None:
-        _watchdog.timeout, _watchdog.lost = before.timeout, before.lost
+        _watchdog.timeout, _watchdog.lost = _limits
 
 
 def host_timeout() -> float:
-    """Seconds without an answer after which a rank is not waited for any more; inf where nobody else is left."""
-    return math.inf if _watchdog is None else _watchdog.lost.after
+    """Seconds without an answer after which a rank is not waited for any more."""
+    assert _limits is not None
+    return _limits[1].after
+
+
+def group_timeout() -> float:
+    """Seconds that a rank waits for others before the job is ended."""
+    assert _limits is not None
+    return _limits[0]
 
 
 def come_back() -> None:

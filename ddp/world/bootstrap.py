@@ -99,6 +99,11 @@ def start_world(comm: "MPI.Intracomm | None" = None) -> World:
         if not isinstance(comm, MPI.Intracomm):
             raise TypeError(f"init_process_group: expected comm as an MPI.Intracomm, got {type(comm).__name__}")
         return _enter(MPI, comm)
+    if (place := losses.outside()) is not None:
+        # It takes the place of a rank that was lost, and comes to the others at its first step.
+        size = max(int(os.environ[ASKED_SIZE]), place + 1)
+        _world = World(place, size, place, size, None, 0)
+        return _world
     launch = read_launch(os.environ)
     if launch is None and not any(name in os.environ for name in _OF_OTHER_LAUNCHERS) and not mpi_is_loaded():
         # Nothing is to be had of MPI, and with it processes could not be forked any more (a DataLoader's workers).
@@ -121,8 +126,17 @@ def start_world(comm: "MPI.Intracomm | None" = None) -> World:
         raise RuntimeError("MPI was already finalized in this process; init_process_group must come before")
     if not MPI.Is_initialized():
         _start_mpi(MPI)
-    check_size(launch, os.environ, MPI.COMM_WORLD.size)
+    check_size(launch, os.environ, MPI.COMM_WORLD.size - losses.in_reserve())
     return _enter(MPI, MPI.COMM_WORLD)
+
+
+def load_started_mpi(environment: MutableMapping[str, str]) -> Any:
+    """Collective: the module mpi4py.MPI in a process in reserve, with MPI started."""
+    prepare_environment(environment)
+    MPI = _load_mpi()
+    _start_mpi(MPI)
+    _silence_ucx(MPI)
+    return MPI
 
 
 def _enter(MPI: Any, given: "MPI.Intracomm") -> World:
@@ -140,10 +154,12 @@ def _enter(MPI: Any, given: "MPI.Intracomm") -> World:
     return _world
 
 
-def enter_smaller(comm: "MPI.Intracomm") -> World:
-    """The world of the ranks that are left, all of them on this host, when some were lost."""
+def enter_anew(comm: "MPI.Intracomm") -> World:
+    """The world of the ranks that go on, all of them on this host, when some were lost or have come."""
     global _world
-    _world = World(comm.rank, comm.size, comm.rank, comm.size, comm, default_world().thread_level)
+    from mpi4py import MPI
+
+    _world = World(comm.rank, comm.size, comm.rank, comm.size, comm, MPI.Query_thread())
     return _world
 
 
@@ -250,7 +266,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch | None:
     """Which launcher started a process with this environment, or None."""
     for variable, launcher in _LAUNCHERS.items():
         if environment.get(variable, "").isdecimal():
-            return Launch(launcher, int(environment[variable]))
+            return Launch(launcher, int(environment[variable]) - losses.in_reserve())
     return None
 
 

@@ -4,6 +4,7 @@
     python -m tests.campaigns.elastic --every 1 --ranks 2           # each place, each kind
     python -m tests.campaigns.elastic --victims together --ranks 3  # the first and the last rank, both at their place
     python -m tests.campaigns.elastic --victims recovery --ranks 3  # rank 1 as well, while the others recover
+    python -m tests.campaigns.elastic --victims replacement  # who is lost is replaced; that one is struck, too
 
 tests/campaigns/elastic_job.py is the job. An undisturbed run counts its places; then, for each transport, number of
 ranks, and victim (the first and the last rank), every k-th of them is struck. Of each case it is asked: did the job end
@@ -31,19 +32,24 @@ WITHOUT_ERROR = ("SIGKILL", "SIGSTOP", "os._exit", "segfault")
 TRANSPORTS = ("shared", "mpi", "hierarchical")
 _STOPPED = 4.0  # seconds, the time-out of a stopped rank
 _LIMIT = 60.0
+_REPLACEMENT = 120  # places of a replacement: its start, the meeting in which it joins, its first steps
 _RECOVERY = 16  # places of a recovery: as far as the first call of the step that is run again
 
 
 class Strike(NamedTuple):
-    """What is done to whom, at which of its places. recovery: RANK:PLACE of one more victim, in the recovery."""
+    """What is done to whom, at which of its places. recovery: RANK:PLACE of one more victim, in the recovery.
+    replacement: place at which the same is done to who takes a victim's place; empty: nobody does.
+    """
 
     fault: str
     victims: tuple[int, ...]
     place: int
     recovery: str = ""
+    replacement: str = ""
 
     def __str__(self) -> str:
         also = f" and {self.recovery} of the recovery" if self.recovery else ""
+        also += f" and place {self.replacement} of the replacement" if self.replacement else ""
         return f"{self.fault} of {','.join(map(str, self.victims))} at place {self.place}{also}"
 
 
@@ -63,9 +69,12 @@ def run(folder: Path, transport: str, ranks: int, strike: Strike | None) -> subp
     if strike is not None:
         victims = ",".join(map(str, strike.victims))
         settings |= {"FAULT_KIND": strike.fault, "FAULT_VICTIM": victims, "FAULT_POINT": str(strike.place)}
-        settings["FAULT_RECOVERY"] = strike.recovery
+        settings |= {"FAULT_RECOVERY": strike.recovery, "FAULT_REPLACEMENT": strike.replacement}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "launch", "-n", str(ranks), "--elastic", "1", "-m", "tests.campaigns.elastic_job"]
+    # All ranks are waited for where they are replaced: so each strike comes to its replacement.
+    elastic = f"{ranks}:{ranks}" if strike is not None and strike.replacement else "1"
+    command = [sys.executable, "-m", "launch", "-n", str(ranks), "--elastic", elastic]
+    command += ["-m", "tests.campaigns.elastic_job"]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -128,11 +137,14 @@ def strikes(
 ) -> Iterator[Strike]:
     """What to do to a job of so many ranks, each of which has so many places."""
     who = [(0, ranks - 1)] if victims == "together" else [(0,), (ranks - 1,)]
+    if victims == "replacement":
+        places = [count * 9 // 10 for count in places]  # afterwards there is no step any more in which one could join
     for each in who:
         for at, place in enumerate(range(begin, min(places[victim] for victim in each), every)):
             for fault in faults if every == 1 else [faults[(at + each[0] + ranks) % len(faults)]]:
                 later = (5 * at + each[0]) % _RECOVERY  # a sample of few places has some from all over the recovery
-                yield Strike(fault, each, place, f"1:{later}" if victims == "recovery" else "")
+                after = str((7 * at + each[0]) % _REPLACEMENT) if victims == "replacement" else ""
+                yield Strike(fault, each, place, f"1:{later}" if victims == "recovery" else "", after)
 
 
 def campaign(
@@ -179,13 +191,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=25, help="strike at every k-th place (default 25)")
     parser.add_argument("--begin", type=int, default=0, help="the first place (default 0)")
-    parser.add_argument("--victims", choices=("one", "together", "recovery"), default="one")
+    parser.add_argument("--victims", choices=("one", "together", "recovery", "replacement"), default="one")
     parser.add_argument("--faults", nargs="+", choices=FAULTS)
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=["shared"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 3, 4])
     parser.add_argument("--keep", type=Path, help="a folder for the output of cases that went wrong")
     options = parser.parse_args(arguments)
-    if options.victims != "one" and min(options.ranks) < 3:
+    if options.victims in ("together", "recovery") and min(options.ranks) < 3:
         parser.error(f"--victims {options.victims}: somebody has to be left; add --ranks 3")
     faults = options.faults or (FAULTS if options.victims == "one" else WITHOUT_ERROR)
     right = campaign(

@@ -3,8 +3,9 @@
 It counts from outside where its ranks talk or could die: calls of MPI, gradients that become ready, samples that are
 fetched, optimizer steps and what follows them, syncs and renames of files. At one of these points a rank does to
 itself what the environment says (see tests/campaigns/fault_job.py), and so does another one, where FAULT_RECOVERY is
-RANK:POINT, at one of its points since the first recovery began. The last line of rank 0 is its digest; it notes when a
-step has come after the fault.
+RANK:POINT, at one of its points since the first recovery began, and where FAULT_REPLACEMENT is a point, at that the
+first process that takes the place of a lost rank. The last line of rank 0 is its digest; it notes when a step has come
+after the fault.
 """
 
 import datetime
@@ -60,11 +61,24 @@ def count_recovery(point: Points, rank: int) -> None:
     os.pidfd_open = point.before("pidfd_open", os.pidfd_open)
 
 
+def points_of(folder: Path) -> Points:
+    """Of this process."""
+    rank = ddp.get_rank()
+    if losses.outside() is None:
+        return Points(folder, rank)
+    point = Points(folder, -1)
+    first = folder / "replacement"
+    if os.environ.get("FAULT_REPLACEMENT") and not first.exists():
+        first.touch()
+        point.strike_at(int(os.environ["FAULT_REPLACEMENT"]))
+    return point
+
+
 def main() -> None:
     folder = Path(os.environ["FAULT_FOLDER"])
     limit = datetime.timedelta(seconds=float(os.environ["FAULT_TIMEOUT"]))
     ddp.init_process_group(host_timeout=limit, transport=os.environ["FAULT_TRANSPORT"])
-    point = Points(folder, ddp.get_rank())
+    point = points_of(folder)
     for name in CALLS:
         setattr(Communicator, name, point.before(name, getattr(Communicator, name)))
     os.fsync = point.before("fsync", os.fsync)  # type: ignore[assignment]

@@ -112,6 +112,12 @@ def test_ranks_may_be_lost_where_the_mpi_can_go_on() -> None:
     assert [mpi.name for mpi in KNOWN if mpi.elastic] == ["Open MPI"]
 
 
+def test_processes_in_reserve_need_no_cores() -> None:
+    command = build_argv(OPEN_MPI, MPIRUN, plan_of()._replace(reserve=2), [], ["python"], elastic=True)
+    words = "/opt/mpi/bin/mpirun --with-ft ulfm -n 4 --map-by slot:OVERSUBSCRIBE --bind-to none"
+    assert " ".join(command).startswith(words)
+
+
 def test_every_mpi_has_a_case() -> None:
     assert {id(mpi) for mpi, _, _ in CASES} == {id(mpi) for mpi in KNOWN}
 

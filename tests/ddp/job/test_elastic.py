@@ -1,5 +1,7 @@
 """Jobs that lose ranks (`ddprun --elastic`), with real processes: the others go on, and end with the same digest."""
 
+import contextlib
+import json
 import os
 import re
 import subprocess
@@ -16,12 +18,40 @@ pytestmark = pytest.mark.full
 # What is told by arguments happens to one rank; "all" raises on each.
 JOB = """
 import ctypes, json, os, signal, sys, datetime, time
+from pathlib import Path
 import ddp, engine, engine.nn.functional as F
 from ddp import checkpoint
+from ddp.losses import calls
 from engine import nn
 from engine.data import DataLoader, TensorDataset
 
 kind, folder = sys.argv[1], sys.argv[2]
+replaces = int(os.environ["PMIX_RANK"]) >= int(os.environ["ALLSTRIDE_NPROC"])
+
+
+def die(*_):
+    if replaces and not Path(f"{folder}-died").exists():
+        Path(f"{folder}-died").touch()
+        os.kill(os.getpid(), signal.SIGSTOP if kind == "stops" else signal.SIGKILL)
+
+
+def die_before(function):
+    def call(*arguments):
+        die()
+        return function(*arguments)
+    return call
+
+
+if kind == "starting":
+    die()
+if kind == "ready":
+    calls.say_ready = die_before(calls.say_ready)
+if kind in ("joining", "stops"):
+    ddp.Job.leave_behind = die_before(ddp.Job.leave_behind)
+if kind == "taking":
+    ddp.Job.load_state_dict = die_before(ddp.Job.load_state_dict)
+if kind == "raises" and replaces:
+    raise OSError("no such data")
 ddp.init_process_group(host_timeout=datetime.timedelta(seconds=3))
 me = ddp.get_rank()
 job = ddp.Job(6, seed=0)
@@ -31,11 +61,14 @@ loader = DataLoader(data, batch_sampler=ddp.ShardSampler(data, 24, job))
 module = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 1))
 net = ddp.DistributedDataParallel(module, job=job)
 optimizer = engine.optim.AdamW(net.parameters(), lr=1e-2)
-state = {"job": job, "net": net, "optimizer": optimizer}
+schedule = engine.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+state = {"job": job, "net": net, "optimizer": optimizer, "schedule": schedule}
+if kind == "unknown":
+    del state["optimizer"]
 
 
 def kill(step, rank):
-    if kind == "kill" and (job.step, me) == (step, rank):
+    if kind not in ("none", "one", "all", "native", "talk", "late") and (job.step, me) == (step, rank) and not replaces:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -52,19 +85,22 @@ def train_step():
             raise ArithmeticError("a bad sample")
         if kind == "native" and (job.step, me) == (5, 1):
             ctypes.CDLL(None)._exit(3)
-    kill(7, 2)
+    kill(7, 0 if kind == "replaced" else 2)
     optimizer.step()
+    schedule.step()
     if kind == "talk":
         job.mean(losses)
     return losses
 
 
 with checkpoint.Manager(folder, state, every=4) as saving:
-    while job.step < 10:
+    resumes = kind in ("replaced", "joining", "stops")
+    for _ in range(saving.restore(), 10) if resumes else iter(lambda: job.step, 10):
         job.run(train_step)
         saving.step(job.step)
 if ddp.get_rank() == 0:
-    print(json.dumps([ddp.get_world_size(), ddp.digest(net, optimizer)]), flush=True)
+    print(json.dumps([ddp.get_world_size(), ddp.digest(net, optimizer, schedule)]), flush=True)
+    Path(f"{folder}-job").write_text(os.environ["DDPRUN_JOB"])
 if kind == "late":
     if me == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -105,7 +141,7 @@ def test_two_ranks_are_lost_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_below_the_minimum_the_job_ends_with_a_checkpoint(tmp_path: Path) -> None:
-    done = run(tmp_path, "kill", "-n", "3", "--elastic", "3:3")
+    done = run(tmp_path, "kill", "-n", "3", "--elastic", "3")
     assert done.returncode == 1
     assert (
         f"ddp: error: 2 of at least 3 ranks are left (--elastic): the job ends after step 5; step 5 is saved in "
@@ -113,6 +149,72 @@ def test_below_the_minimum_the_job_ends_with_a_checkpoint(tmp_path: Path) -> Non
     )
     assert (tmp_path / "states" / "step-00000005").is_dir()
     assert "MPI_ABORT" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest, in JSON."""
+    return digest_of(run(tmp_path_factory.mktemp("alone"), "none", "-n", "1"))
+
+
+def digest_of(done: "subprocess.CompletedProcess[str]") -> str:
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)[1])
+
+
+def check_that_nothing_is_left(folder: Path) -> None:
+    """No process of a job, and no file in memory."""
+    job = (folder / "states-job").read_text()
+    assert not Path(f"/dev/shm/ddprun-{job}").exists()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            assert f"DDPRUN_JOB={job}".encode() not in (process / "environ").read_bytes()
+
+
+def test_lost_ranks_are_replaced(tmp_path: Path, undisturbed: str) -> None:
+    """With 3 ranks at least the others wait for the replacement; two are lost, rank 0 among them."""
+    done = run(tmp_path, "replaced", "-n", "3", "--elastic", "3:3")
+    assert digest_of(done) == undisturbed
+    assert json.loads(done.stdout)[0] == 3
+    said = [line for line in done.stderr.splitlines() if line][1:]
+    assert said == [
+        "ddp: rank 1 was lost at step 6 (killed, or crashed); the job goes on with 2 ranks, and more are starting",
+        "ddp: rank 1 is replaced from step 6 on; the job goes on with 3 ranks",
+        "ddp: rank 0 was lost at step 8 (killed, or crashed); the job goes on with 2 ranks, and more are starting",
+        "ddp: rank 0 is replaced from step 8 on; the job goes on with 3 ranks",
+    ]
+    assert max(path.name for path in (tmp_path / "states").iterdir()) == "step-00000008"
+    check_that_nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("when", ["starting", "ready", "joining", "taking", "stops"])
+def test_a_replacement_is_lost_before_it_has_joined(tmp_path: Path, undisturbed: str, when: str) -> None:
+    done = run(tmp_path, when, "-n", "2", "--elastic", "2:2")
+    assert digest_of(done) == undisturbed
+    assert json.loads(done.stdout)[0] == 2
+    assert (tmp_path / "states-died").exists()
+    assert done.stderr.splitlines()[-1] == "ddp: rank 1 is replaced from step 6 on; the job goes on with 2 ranks"
+    check_that_nothing_is_left(tmp_path)
+
+
+def test_the_job_goes_on_where_no_replacement_starts(tmp_path: Path, undisturbed: str) -> None:
+    done = run(tmp_path, "raises", "-n", "3", "--elastic", "1:3")
+    assert digest_of(done) == undisturbed
+    assert "OSError: no such data" in done.stderr
+    check_that_nothing_is_left(tmp_path)
+
+
+def test_an_optimizer_that_a_replacement_would_not_get_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, "unknown", "-n", "2", "--elastic", "1:2")
+    assert done.returncode == 1
+    assert "this AdamW is in the state of no checkpoint.Manager" in done.stderr
+
+
+@pytest.mark.parametrize(("ranks", "asked", "words"), [("2", "2:3", "it does not grow"), ("1", "1:1", "the only rank")])
+def test_what_cannot_be_replaced(tmp_path: Path, ranks: str, asked: str, words: str) -> None:
+    done = run(tmp_path, "none", "-n", ranks, "--elastic", asked)
+    assert done.returncode == 2
+    assert words in done.stderr
 
 
 def test_an_exception_of_one_rank_is_a_loss_and_of_all_a_bug(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Who works, who waits in reserve, and who is on the way from the one to the other (`ddprun --elastic MIN:N`).
+
+After each loss all processes meet, say where they stand, and draw the same conclusions from it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+WORKING = "working"
+WAITING = "waiting"  # in reserve
+STARTING = "starting"  # runs its script, alone so far
+READY = "ready"  # what it does next is to be a step of the job
+
+
+class Standing(NamedTuple):
+    """What a process says of itself when all meet. number: of the rank that it is, or is to replace."""
+
+    role: str
+    number: int
+    done: int = 0
+    """Transactions that it has committed."""
+    meets: bool = False
+    """Whether it stands in the commit of the next one."""
+    runs: bool = False
+    """Whether that is a step, and not something between two."""
+    step: int = 0
+    """Steps that are done."""
+    current: bool = True
+    """Whether it has the state of the job."""
+    shards: int = 0
+    """Into how many the job is divided."""
+    made: tuple[int, int] = (0, 0)
+    """How many models it has wrapped, and how many managers of checkpoints it has made."""
+    reducers: int = 0
+    """How many times buckets of gradients were made, by which their meetings are named."""
+
+
+class Deal(NamedTuple):
+    """What follows: processes by their places in the meeting."""
+
+    working: list[int]
+    """From now on, in the order of their ranks."""
+    joined: list[int]
+    """Those of them that have just come."""
+    promoted: dict[int, int]
+    """Those that waited and start now, each with the number of the rank that it is to replace."""
+    refused: list[int]
+    """Those that are ready, and have not made what the others have."""
+
+
+def furthest(standings: Sequence[Standing]) -> int:
+    """How many transactions the job has committed."""
+    return max(each.done for each in standings if each.role == WORKING)
+
+
+def deal(standings: Sequence[Standing], ranks: int) -> Deal:
+    """ranks: how many are to work. Somebody joins at the beginning of a step only: its script has come to one, too."""
+    places = {role: [at for at, each in enumerate(standings) if each.role == role] for role in _ROLES}
+    if not places[WORKING]:
+        return Deal([], [], {}, [])
+    done = furthest(standings)
+    first = [standings[at] for at in places[WORKING] if standings[at].done == done]
+    at_a_step = all(each.runs for each in first)
+    fit = [at for at in places[READY] if standings[at].made == first[0].made]
+    joined = fit if at_a_step else []
+    refused = [at for at in places[READY] if at not in fit] if at_a_step else []
+    coming = [at for at, each in enumerate(standings) if each.role != WAITING and at not in refused]
+    free = sorted({*range(ranks)} - {standings[at].number for at in coming})
+    promoted = dict(zip(places[WAITING], free, strict=False))
+    return Deal(sorted([*places[WORKING], *joined]), joined, promoted, refused)
+
+
+_ROLES = (WORKING, WAITING, STARTING, READY)

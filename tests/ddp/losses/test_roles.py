@@ -1,0 +1,34 @@
+"""What follows from where all processes stand."""
+
+from ddp.losses.roles import READY, STARTING, WAITING, WORKING, Standing, deal
+
+
+def at(number: int, role: str = WORKING, done: int = 5, runs: bool = True, **more: object) -> Standing:
+    return Standing(role, number, done, runs=runs, **more)  # type: ignore[arg-type]
+
+
+def test_who_waits_starts_in_the_place_of_a_lost_rank() -> None:
+    found = deal([at(0), at(2), at(3, WAITING), at(4, WAITING)], 3)
+    assert found == ([0, 1], [], {2: 1}, [])
+    found = deal([at(2), at(3, WAITING), at(4, WAITING), at(5, WAITING)], 3)
+    assert found.promoted == {1: 0, 2: 1}
+
+
+def test_nobody_starts_for_a_rank_that_another_is_to_replace() -> None:
+    assert deal([at(0), at(1, STARTING), at(3, WAITING)], 2).promoted == {}
+
+
+def test_who_is_ready_joins_at_a_step_only() -> None:
+    assert deal([at(0), at(1, READY)], 2) == ([0, 1], [1], {}, [])
+    assert deal([at(0, runs=False), at(1, READY)], 2) == ([0], [], {}, [])
+    # Rank 2 is still in the commit of what came before, which is no step: its next transaction is.
+    assert deal([at(0), at(2, done=4, meets=True, runs=False), at(1, READY)], 3).joined == [2]
+
+
+def test_who_has_made_something_else_is_refused() -> None:
+    found = deal([at(0, made=(1, 1)), at(1, READY, made=(1, 0)), at(2, WAITING)], 2)
+    assert found == ([0], [], {2: 1}, [1])
+
+
+def test_without_ranks_nobody_starts() -> None:
+    assert deal([at(1, STARTING), at(3, WAITING)], 2) == ([], [], {}, [])
