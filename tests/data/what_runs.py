@@ -1,24 +1,29 @@
-"""Trains the public models of `what_runs/programs.json` here and by PyTorch, and writes the table of docs/what_runs.md.
+"""Runs the programs and models of `what_runs/programs.json` here and by PyTorch, and writes docs/what_runs.md.
 
     python tests/data/what_runs.py --sources DIR --torch-python PYTHON [-k WORDS]
     python tests/data/what_runs.py                                       (only the page, of the results there are)
 
 DIR has a clone of each repository, in a folder of its name, at the commit of the list. PYTHON is that of an environment
-with PyTorch, and with einops where models take it, as the environment of this script. `what_runs/driver.py` trains, on
-either side with one thread a rank, PyTorch first: it writes the weights from which both begin. Results are kept in
+with PyTorch, and with what programs import besides (einops, Pillow, Matplotlib, tqdm, tensorboardX), as the environment
+of this script. `what_runs/driver.py` trains models, `what_runs/program.py` runs programs, on either side with one
+thread a rank, PyTorch first: it writes the weights from which both begin. Results are kept in
 `what_runs/results.json`.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).with_suffix("")
@@ -27,18 +32,42 @@ PAGE = ROOT / "docs/what_runs.md"
 
 HEAD = """# What runs
 
-Models of public repositories, trained for 20 steps by PyTorch and, without a changed line, by `ddprun --torch`.
-`python tests/data/what_runs.py --sources DIR --torch-python PYTHON` makes this page from the list in
+Programs and models of public repositories, trained for 20 steps by PyTorch and, without a changed line, by
+`ddprun --torch`. `python tests/data/what_runs.py --sources DIR --torch-python PYTHON` makes this page from the list in
 `tests/data/what_runs/programs.json`; DIR has clones of the repositories.
+
+*Loss* is the largest relative difference of a step's loss to PyTorch's on any rank. *CPU time* is over PyTorch's,
+summed over the ranks, one thread each: one run, and so rough.
+"""
+
+PROGRAMS = """
+## Whole programs
+
+A program is run as it is, with its own model, data loading, loop, evaluation and saving, and with the arguments in the
+list. What it calls `backward` of is compared, for 20 steps (a step of a GAN has two or three) or for as many as it
+makes, and then it is ended where it has not come to its end. On 2 ranks the `DistributedDataParallel` is the program's
+own. What is put in its place, on both sides alike (`tests/data/what_runs/program.py`): an optimizer's parameters begin
+with PyTorch's values; random numbers are NumPy's, from one seed; dropout is off; torchvision's data sets and transforms
+are small stand-ins with pictures of noise (`stand_ins/`), and texts are random words, as nothing is downloaded; where a
+program wants GPUs (`"gpu"` in the list), the CPU answers for `cuda`, and gloo for `nccl`. CPU time is that from a
+quarter of the passes on. The ddp-tutorial-series of pytorch/examples, and what jSwords91 made of it, have a loss of 0,
+a cross entropy over one class. Programs that PyTorch 2.13 does not run as they are (old calls, a download that has no
+stand-in) are not in the list.
+
+Some carry rounding errors on, with small batches through batch norm or two players of a GAN: where their weights
+begin with a relative change of 1e-7, PyTorch's own losses change by up to 3.7e-2 in dcgan, 1.8e-2 in
+504_batch_normalization, 7.5e-4 in ebgan and 5.6e-4 in infogan.
+"""
+
+MODELS = """
+## Models
 
 A model is imported from its repository, begins with the same weights (PyTorch writes them with `torch.save`, and
 `torch.load` reads them here), and is trained by a loop of this project, `tests/data/what_runs/driver.py`: SGD with
 momentum, on noise. On 2 ranks it is wrapped in `DistributedDataParallel`, PyTorch's over gloo. Dropout is off, as its
-masks are not PyTorch's. *Loss* is the largest relative difference of a step's loss to PyTorch's on any rank. *CPU time*
-is that of the 20 steps over PyTorch's, summed over the ranks, one thread each, kernels compiled: one run, and so rough.
-VGG11 with 8 pictures a step is sensitive: PyTorch's own losses change by up to 4e-2 in these 20 steps where its weights
-begin with a relative change of 1e-7. The list has what runs in seconds; the heavier networks of its repositories were
-not tried.
+masks are not PyTorch's. CPU time is that of the 20 steps, kernels compiled. VGG11 with 8 pictures a step is sensitive:
+PyTorch's own losses change by up to 4e-2 in these 20 steps where its weights begin with a relative change of 1e-7. The
+list has what runs in seconds; the heavier networks of its repositories were not tried.
 """
 
 
@@ -72,6 +101,52 @@ def compare(sources: Path, rows: list[dict[str, Any]], torch_python: str) -> dic
     return {row["name"]: outcome(*([rank[row["name"]] for rank in side] for side in (ours, theirs))) for row in rows}
 
 
+def compare_program(sources: Path, row: dict[str, Any], torch_python: str) -> dict[str, Any]:
+    """What came of one program, run by PyTorch and here, each in its own copy of the folder in which it lies."""
+    with tempfile.TemporaryDirectory() as work:
+        theirs = run_program([torch_python], "torch", sources, row, Path(work))
+        ours = run_program([sys.executable, "-P", "-m", "launch", "--torch"], "here", sources, row, Path(work))
+    return outcome(ours, theirs)
+
+
+def run_program(python: list[str], side: str, sources: Path, row: dict[str, Any], work: Path) -> list[dict[str, Any]]:
+    """Runs `what_runs/program.py` on the row's ranks; returns the result of each."""
+    folder, ranks = work / side, row["ranks"]
+    shutil.copytree(sources / row["repository"].partition("/")[2] / row.get("path", ""), folder, symlinks=True)
+    for name, (kind, count) in row.get("files", {}).items():
+        write(folder / name, kind, count)
+    (work / "row.json").write_text(json.dumps(row))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    launcher = torchrun if side == "torch" else ["-n", str(ranks)]
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(FOLDER / "stand_ins")]
+    environ = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONHASHSEED": "0",
+    }
+    environ |= {"STAND_IN_EXAMPLES": str(row.get("examples", 1280)), "MPLBACKEND": "agg"}
+    words = [*python, *launcher, FOLDER / "program.py", work / "row.json", work, side]
+    ended = subprocess.run(list(map(str, words)), cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
+    results = [work / f"{side}.{rank}.json" for rank in range(ranks)]
+    if ended.returncode or not all(result.exists() for result in results):
+        sys.exit(f"{row['name']}, {side}: ended with {ended.returncode}\n{ended.stdout[-2000:]}{ended.stderr[-4000:]}")
+    return [json.loads(result.read_text()) for result in results]
+
+
+def write(file: Path, kind: str, count: int) -> None:
+    """Makes a file of random data: `count` lines of text, or as many numbers below 64 in 16 bits each."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    numbers = np.random.default_rng(0)
+    if kind == "uint16":
+        file.write_bytes(numbers.integers(0, 64, count, np.uint16).tobytes())
+        return
+    assert kind in ("lines", "words"), kind
+    words = ["".join(numbers.choice(list("abcdefghijklmnopqrstuvwxyz"), 4)) for _ in range(200)]
+    length = 12 if kind == "lines" else 1
+    file.write_text("".join(" ".join(numbers.choice(words, length)) + "\n" for _ in range(count)))
+
+
 def outcome(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, Any]:
     """What the two sides' ranks made of one row."""
     for rank in theirs:
@@ -85,7 +160,9 @@ def outcome(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[st
         for pair in zip(one["losses"], other["losses"], strict=True)
     ]
     seconds = [sum(rank["seconds"] for rank in side) for side in (ours, theirs)]
-    loss = max(abs(mine - other) / abs(other) for mine, other in both)
+    if not all(math.isfinite(mine) for mine, _ in both):
+        return about | {"raises": "losses that are not finite"}
+    loss = max(abs(mine - other) / abs(other) if mine != other else 0.0 for mine, other in both)
     return about | {"loss": float(f"{loss:.1e}"), "cpu": round(seconds[0] / seconds[1], 2)}
 
 
@@ -108,20 +185,24 @@ def page() -> str:
     days = " and ".join(sorted({result["made"] for _, result in done}))
     loads = [result["load"] for _, result in done]
     about = ", ".join(version if name == "CPU" else f"{name} {version}" for name, version in results["machine"].items())
+    programs = [row for row, _ in good if "program" in row]
+    whole = sum(row["ranks"] > 1 for row in programs)
     lines = [
         HEAD,
-        f"{len(good)} rows, {on_two} of them on 2 ranks, made on {days}: {about}.",
+        f"{len(good)} rows, {on_two} on 2 ranks, of which {len(programs)} are whole programs, {whole} on 2 ranks.",
+        f"Made on {days}: {about}.",
         f"Others worked on the machine, too: its load average was {min(loads)} to {max(loads)}.",
-        "",
-        "| model | repository | ranks | lines changed | loss | CPU time |",
-        "|---|---|---|---|---|---|",
-        *(
+    ]
+    for text, are in ((PROGRAMS, True), (MODELS, False)):
+        lines += [text, f"| {'program' if are else 'model'} | repository | ranks | lines changed | loss | CPU time |"]
+        lines += ["|---|---|---|---|---|---|"]
+        lines += [
             f"| {row['name']} | {row['repository']} | {row['ranks']} | 0 | {result['loss']:.1e} | {result['cpu']:.2f} |"
             for row, result in good
-        ),
-    ]
+            if ("program" in row) is are
+        ]
     if failed:
-        lines += ["", "What does not run, and what it raises:", "", "| model | repository | raises |", "|---|---|---|"]
+        lines += ["", "What does not run, and what it raises:", "", "| row | repository | raises |", "|---|---|---|"]
         lines += [f"| {row['name']} | {row['repository']} | `{result['raises']}` |" for row, result in failed]
     lines += ["", "| repository | commit |", "|---|---|"]
     lines += [f"| {repository} | `{commit}` |" for repository, commit in listed["repositories"].items()]
@@ -132,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sources", type=Path, help="folder of clones; without it nothing is run")
     parser.add_argument("--torch-python", help="the Python of an environment with PyTorch")
-    parser.add_argument("-k", default="", help="only models whose name has this in it")
+    parser.add_argument("-k", default="", help="only rows whose name has this in it")
     words = parser.parse_args()
     if words.sources is not None:
         if words.torch_python is None:
@@ -144,8 +225,14 @@ def main() -> None:
         results["machine"] = machine(words.torch_python)
         for ranks in sorted({row["ranks"] for row in listed["programs"]}):
             rows = [row for row in listed["programs"] if words.k in row["name"] and row["ranks"] == ranks]
-            if rows:
-                results["rows"] |= compare(words.sources, rows, words.torch_python)
+            models = [row for row in rows if "program" not in row]
+            if models:
+                results["rows"] |= compare(words.sources, models, words.torch_python)
+            for row in rows:
+                if "program" in row:
+                    results["rows"][row["name"]] = compare_program(words.sources, row, words.torch_python)
+                    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+                    print(row["name"], results["rows"][row["name"]], flush=True)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page())
 
