@@ -82,6 +82,7 @@ class Bucket:
         start = self.flat.storage_offset()  # the transport may hand out the middle of a larger block
         # detach: for the user no views, but their version counter is the bucket's, counted up once for all of them
         views = [self.flat.as_strided(slot.shape, slot.stride, start + slot.offset).detach() for slot in layout.slots]
+        self.views = views
         self.members = list(zip(owners, views, strict=True))
         self.as_view = as_view
         self.layout_bytes = 0  # copied so far because a gradient was not laid out as its view
@@ -122,7 +123,7 @@ class Bucket:
 
     def begin(self, delay: bool) -> None:
         """A backward that is synchronised has begun. delay: the bucket is not to count as full before its end."""
-        self.missing = self.expected.copy()
+        self.missing[:] = self.expected
         self.pending = sum(self.expected) + delay
         self.enter(Stage.FILLING)
 
@@ -194,10 +195,7 @@ class Bucket:
             self._result = hook(self, weight)  # if it raises, the header is not yet under way
         if self.channel is not None:
             self.turn = self.channel.contribute()
-        if self.header is self.buffer:
-            self.transport.start(self.buffer, divisor=None)
-        else:
-            self.transport.start(self.header)
+        self.transport.start(self.header, divisor=None)
         self.enter(Stage.FLYING)
 
     def _gather(self) -> None:
@@ -234,7 +232,6 @@ class Bucket:
         Raises ValueError, on every rank, when all weights are 0; and what a hook's future raises. The bucket is summed
         then, too: nobody may wait for it again.
         """
-        assert self.stage is Stage.FLYING
         if self.channel is None:
             self._wait()
         else:
@@ -256,8 +253,8 @@ class Bucket:
         if self._host is not None:
             with engine.no_grad():
                 self.flat.copy_(self._host)
-        result, self._result = self._result, None
-        if result is not None:
+        if self._result is not None:
+            result, self._result = self._result, None
             self._take(result)
 
     def _take(self, result: "Future[engine.Tensor]") -> None:
@@ -283,9 +280,10 @@ class Bucket:
                     array_of(members[slot][1])[...] = gradient
             self._kept.clear()
             members = list(compress(members, used))
-        for parameter, view in members:
-            if parameter.grad is not view:
-                self._hand_out(parameter, view)
+        if not graph.gradients_are(self.parameters, self.views):
+            for parameter, view in members:
+                if parameter.grad is not view:
+                    self._hand_out(parameter, view)
         graph.increment_version(self.flat)
 
     def _hand_out(self, parameter: engine.Tensor, mean: engine.Tensor) -> None:

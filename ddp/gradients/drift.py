@@ -1,4 +1,4 @@
-"""Are the replicas still one model? Every bucket's header says where its rank is; ranks that differ are named.
+"""Are the replicas still one model? The first bucket's header says where its rank is; ranks that differ are named.
 
 A rank says of itself: its step (forwards in training mode so far, or a job's step), the learning rates of the
 optimizers that have stepped its parameters, and a checksum of a part of the parameters, another part in each step, so
@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakSet
+from weakref import ref
 
 import numpy as np
 
@@ -39,11 +39,13 @@ class HasStep(Protocol):
 
 
 class Piece(NamedTuple):
-    """Of one parameter: bytes [begin, end) of its memory."""
+    """Of one parameter: bytes [begin, end) of its memory, as so many words of a type."""
 
     parameter: int
     begin: int
     end: int
+    words: int
+    word: type[np.unsignedinteger[Any]]
 
 
 class Statement(NamedTuple):
@@ -76,34 +78,40 @@ class Drift:
         self._job = job
         self.forwards = 0
         """In training mode, so far: the wrapper counts them."""
-        self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._optimizers: set[ref[Optimizer]] = set()
         self._ids = {id(parameter) for parameter in self._parameters}
         self.parts = _plan([parameter.nbytes if parameter.device.type == "cpu" else 0 for _, parameter in parameters])
         """What is looked at in the first, second, ... step of a round."""
         self._turn = -1
         self._mask = (1 << (_EXACT_BITS - voices.bit_length()) // 2) - 1
-        self.said = Statement(0, (), ())
+        self._said: tuple[int, list[float], list[Piece], list[int]] = 0, [], [], []
+
+    @property
+    def said(self) -> Statement:
         """The last one of this rank."""
+        step, rates, part, totals = self._said
+        sums = ((self._names[piece.parameter], total) for piece, total in zip(part, totals, strict=True))
+        return Statement(step, tuple(rates), tuple(sums))
 
     def note(self, optimizer: Optimizer) -> None:
         """It is about to step. If it steps parameters of this replica, its learning rates are to be alike."""
-        if optimizer not in self._optimizers and any(
-            id(parameter) in self._ids for group in optimizer.param_groups for parameter in group["params"]
-        ):
-            self._optimizers.add(optimizer)
+        if ref(optimizer) in self._optimizers:
+            return
+        for group in optimizer.param_groups:
+            if not self._ids.isdisjoint(map(id, group["params"])):
+                self._optimizers.add(ref(optimizer, self._optimizers.discard))
+                return
 
     def state(self) -> tuple[float, float, float]:
         """Of this rank now, as a header carries it; the next part's turn comes."""
-        rates = {float(group["lr"]) for each in self._optimizers for group in each.param_groups if "lr" in group}
+        optimizers = [optimizer for weak in tuple(self._optimizers) if (optimizer := weak()) is not None]
+        rates = sorted({float(group["lr"]) for each in optimizers for group in each.param_groups if "lr" in group})
         step = self.forwards if self._job is None else self._job.step
         self._turn = self._turn + 1 if self._job is None else step
         part = self.parts[self._turn % len(self.parts)] if self.parts else []
-        sums = tuple(
-            (self._names[piece.parameter], _checksum(self._parameters[piece.parameter], piece)) for piece in part
-        )
-        self.said = Statement(step, tuple(sorted(rates)), sums)
-        numbers = (self.said.step, *(total for _, total in sums))
-        text = struct.pack(f"<{len(numbers)}Q{len(rates)}d", *numbers, *self.said.rates)
+        totals = [_checksum(self._parameters[piece.parameter], piece) for piece in part]
+        self._said = step, rates, part, totals
+        text = struct.pack(f"<{1 + len(totals)}Q{len(rates)}d", step, *totals, *rates)
         number = zlib.crc32(text) & self._mask
         return 1.0, number, number * number
 
@@ -159,7 +167,8 @@ def _plan(sizes: Sequence[int]) -> list[list[Piece]]:
             if part and (end - begin > room or len(part) == _PART_TENSORS):
                 parts.append(part)
                 part, room = [], most
-            part.append(Piece(index, begin, end))
+            word = np.uint64 if (end - begin) % 8 == 0 else np.uint32 if (end - begin) % 4 == 0 else np.uint8
+            part.append(Piece(index, begin, end, (end - begin) // word().itemsize, word))
             room -= end - begin
     return [*parts, part] if part else parts
 
@@ -167,10 +176,7 @@ def _plan(sizes: Sequence[int]) -> list[list[Piece]]:
 def _checksum(parameter: engine.Tensor, piece: Piece) -> int:
     """The sum of the words of a piece of memory: another one wherever one bit is another."""
     array = array_of(parameter)
-    flat = array.reshape(-1) if array.flags.c_contiguous else flat_view(parameter)
-    if flat is None:
-        flat = np.ascontiguousarray(parameter.detach().numpy()).reshape(-1)
-    size = piece.end - piece.begin
-    word = np.uint64 if size % 8 == 0 else np.uint32 if size % 4 == 0 else np.uint8
-    memory = np.ndarray((size // word().itemsize,), word, flat, piece.begin)
-    return int(np.add.reduce(memory, dtype=np.uint64))
+    if not array.flags.c_contiguous:
+        flat = flat_view(parameter)
+        array = np.ascontiguousarray(parameter.detach().numpy()) if flat is None else flat
+    return int(np.add.reduce(np.ndarray(piece.words, piece.word, array, piece.begin), dtype=np.uint64))

@@ -71,7 +71,7 @@ def _listener(reducer: "Reducer", bucket: Bucket, slot: int) -> Listener:
     Reducer is held weakly, or the parameter would keep it alive.
     """
     weak, fresh, flying, poll = ref(reducer), bucket.fresh, reducer.flying, reducer.poll
-    view, filling = bucket.members[slot][1], Stage.FILLING
+    view, missing, filling = bucket.members[slot][1], bucket.missing, Stage.FILLING
 
     def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
         if arrived:
@@ -82,13 +82,14 @@ def _listener(reducer: "Reducer", bucket: Bucket, slot: int) -> Listener:
             owner = weak()
             if owner is None or not owner.admit(bucket, slot, arrived):
                 return
-        missing = bucket.missing
         left = missing[slot] = missing[slot] - 1
         if left < 0:  # more than expected do no harm as long as the bucket is here
             return
         bucket.pending = pending = bucket.pending - 1
         if not pending:
-            _reducer(weak).start_full_buckets()
+            owner = weak()
+            assert owner is not None  # its backward is going on
+            owner.start_full_buckets()
         elif flying:
             poll()
 
@@ -109,12 +110,6 @@ def _in_turn(listener: Listener) -> Listener:
             listener(arrived, gradient)
 
     return on_gradient
-
-
-def _reducer(weak: "ref[Reducer]") -> "Reducer":
-    reducer = weak()
-    assert reducer is not None  # its backward is going on
-    return reducer
 
 
 def _release(listeners: list[tuple[engine.Tensor, Listener]]) -> None:

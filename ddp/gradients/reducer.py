@@ -72,6 +72,7 @@ class Reducer:
         self.failed = False  # an exception ended the last backward
         self.no_averages = False  # what the last backward left is not averaged, since it failed on some rank
         self.observer: Observer | None = None
+        self.forwards = 0  # that recorded, so far: the wrapper counts them
         self.backwards = 0  # that have been summed, so far
         self.on_summed: Callable[[list[engine.Tensor]], None] | None = None  # takes a bucket's parameters
         self.weight = 1.0  # of this rank's gradients in the mean
@@ -81,8 +82,6 @@ class Reducer:
         self._may_begin = shards is None  # `begin_shard` was called
         self._first_shard = True
         self.drift: Drift | None = None  # what this rank says of its replica
-        self._state = SILENCE
-        self._drifted = False  # the others say something else
         self._exchange = exchange
         # perf_counter of the last backward: first gradient, first bucket started, last gradient, everything handed out
         self.times = [0.0, 0.0, 0.0, 0.0]
@@ -102,10 +101,10 @@ class Reducer:
         self._used: list[bool] | None = None  # which ones, on any rank, in the last backward
         self.number = listening.register(self)
         self._task = -1  # the backward in which the first gradient came last
-        self._cursor = 0  # the next bucket to start
         self._failure: str | None = None  # whose backward failed, in words
         self._errors: list[Exception] = []  # of buckets that were waited for
-        self.flying: list[Bucket] = []  # those that are, in the order of their start
+        self._to_start: list[Bucket] = []  # of the backward that is going on
+        self.flying: list[Bucket] = []  # started, in the order of their start
         self._attach()
 
     def _attach(self) -> None:
@@ -189,10 +188,13 @@ class Reducer:
         return [found[index] for index in range(len(self.parameters))]
 
     def succeed(self, other: "Reducer") -> None:
-        """Collective: take the place of another Reducer, with its hook and its observers; its gradients count here."""
+        """Collective: take the place of another Reducer, with its hook and its observers; its gradients count here, and
+        its forwards.
+        """
         if other._registered is not None:
             self.register_hook(*other._registered)
         self.on_summed, self.observer = other.on_summed, other.observer
+        self.forwards = other.forwards
         accumulated = {id(parameter) for _, parameter in other.local_gradients()}
         for bucket in self._buckets:
             bucket.count_in(accumulated)
@@ -242,34 +244,35 @@ class Reducer:
                     "`for ... in job.shards(...)`; this is another one"
                 )
             self._may_begin = False
-        self._cursor = 0
         self._failure = None
-        self._errors.clear()
-        self._drifted = False
-        if self.drift is None:
-            self._state = SILENCE
-        elif self._first_shard:
-            self._state = self.drift.state()
-        reached = graph.are_reached(self.parameters) if self._find_unused else None
+        if self._first_shard:
+            self._buckets[0].state = SILENCE if self.drift is None else self.drift.state()
+        if self._find_unused:
+            self._expect_reached()
         for bucket in self._buckets:
-            bucket.state = self._state
-            if reached is not None:
-                bucket.expected = [int(reached[index]) for index in bucket.indices]
-            bucket.begin(delay=self._learning)
+            bucket.begin(self._learning)
+        self._to_start = self._buckets.copy()
         listening.enter(self)
         self._task = graph.current_task_id(outermost=True)
         self.times = [perf_counter(), 0.0, 0.0, 0.0]
-        self.start_full_buckets()  # those of which nothing is expected
+        if not self._buckets[0].pending:  # nothing is expected of it
+            self.start_full_buckets()
+
+    def _expect_reached(self) -> None:
+        """Only of parameters to which this backward leads."""
+        reached = graph.are_reached(self.parameters)
+        for bucket in self._buckets:
+            bucket.expected = [int(reached[index]) for index in bucket.indices]
 
     def start_full_buckets(self) -> None:
         """Another bucket is full: it is on its way now, unless an earlier one is not."""
         now = perf_counter()
-        while self._cursor < len(self._buckets) and self._buckets[self._cursor].pending == 0:
-            self._start(self._buckets[self._cursor])
-            self._cursor += 1
+        to_start = self._to_start
+        while to_start and not to_start[0].pending:
+            self._start(to_start.pop(0))
         if self.on_summed is not None and self._hook is None:
             self._hand_out_summed()
-        if self._cursor == len(self._buckets):
+        if not to_start:
             self.times[2] = now  # of the last gradient; what followed here of the sums is exposed
 
     def _hand_out_summed(self) -> None:
@@ -281,26 +284,23 @@ class Reducer:
         """The next one in flight. What it raises (a hook's future, all weights 0) waits until all were waited for."""
         bucket = self.flying.pop(0)
         try:
-            self._finish(bucket)
+            failure = bucket.wait()
+            if failure is not None:
+                self._failure = failure
+            bucket.hand_out()
+            if self.observer is not None:
+                self.observer.bucket_handed_out(bucket)
+            if self.on_summed is not None and failure is None:
+                self.on_summed(bucket.parameters)
+            if self._learning:
+                bucket.learn()
         except Exception as error:
             if bucket.stage is Stage.FLYING:  # of the transport: what it has not sent others wait for
                 raise
             self._errors.append(error)  # `collect` raises it
 
-    def _finish(self, bucket: Bucket) -> None:
-        failure = bucket.wait()
-        self._failure = failure or self._failure
-        self._drifted = self._drifted or is_in(bucket.told)
-        bucket.hand_out()
-        if self.observer is not None:
-            self.observer.bucket_handed_out(bucket)
-        if self.on_summed is not None and failure is None:
-            self.on_summed(bucket.parameters)
-        if self._learning:
-            bucket.learn()
-
     def _start(self, bucket: Bucket) -> None:
-        if self.times[1] == 0.0:
+        if not self.times[1]:
             self.times[1] = perf_counter()
         if self.observer is not None:
             self.observer.bucket_filled(bucket)
@@ -334,9 +334,8 @@ class Reducer:
     def start_rest(self) -> None:
         """No further gradient will come: what is not full goes as it is."""
         self.times[2] = self.times[2] or perf_counter()
-        for bucket in self._buckets[self._cursor :]:
-            self._start(bucket)
-            self._cursor += 1
+        while self._to_start:
+            self._start(self._to_start.pop(0))
 
     def collect(self) -> str | None:
         """Waits for all buckets and hands out the results. Returns whose backward failed, in words, or None."""
@@ -351,7 +350,8 @@ class Reducer:
             used, before = [bool(ranks) for ranks in self.users()], self._used
             self.same_use, self._used = self.same_use and before in (None, used), used
         self._learning = False
-        self._owed -= self._shards is not None
+        if self._owed:
+            self._owed -= 1
         self.no_averages = self._failure is not None or not self.last_shard
         self.times[3] = perf_counter()
         self.backwards += 1
@@ -360,14 +360,12 @@ class Reducer:
         return self._failure
 
     def judge_drift(self) -> None:
-        """Collective where headers told of replicas that are not alike: says which, and in what.
+        """Collective where the first header told of replicas that are not alike: says which, and in what.
 
         Raises RuntimeError, on every rank, or warns on rank 0.
         """
-        if not self._drifted:
+        if self.drift is None or not self.last_shard or not is_in(self._buckets[0].told):
             return
-        self._drifted = False
-        assert self.drift is not None
         assert self._exchange is not None
         text = (
             "DistributedDataParallel: the replicas have drifted apart: "

@@ -28,6 +28,7 @@ from ddp.training.overlapped_optimizer import StepInBackward
 from ddp.training.step_check import note_optimizer, refuse_local_gradients
 from ddp.training.uneven_batches import uneven
 from engine.calls.effects import effect
+from engine.nn.state import own_modules
 from engine.optim import Optimizer, register_optimizer_step_pre_hook
 from engine.reports.layout_report import name_parameters
 
@@ -133,7 +134,6 @@ class DistributedDataParallel(nn.Module):
         self.static_graph = static_graph
         self.require_backward_grad_sync = True
         self.gradient_weight = 1.0
-        self.forwards = 0  # that recorded, so far
         self.on_drift = on_drift
         self.around_forward: Callable[[], AbstractContextManager[object]] | None = None  # of whoever watches
         self._joining: Join | None = None
@@ -322,9 +322,9 @@ class DistributedDataParallel(nn.Module):
         return self._forward(*inputs, **keywords)
 
     def _forward(self, *inputs: Any, **keywords: Any) -> Any:
-        module = self.module
+        module: Any = own_modules(self)["module"]  # `self.module` takes a microsecond more
         if engine.is_grad_enabled():
-            self._prepare()
+            self._prepare(module)
         elif self._shared_buffers.differ:
             self._make_buffers_equal()
         if self._shared_buffers.hook is None:
@@ -335,11 +335,11 @@ class DistributedDataParallel(nn.Module):
         return outputs
 
     @effect
-    def _prepare(self) -> None:
-        self.forwards += 1
+    def _prepare(self, module: nn.Module) -> None:
         reducer = self.live_reducer()
+        reducer.forwards += 1
         if reducer.drift is not None:
-            reducer.drift.forwards += self.module.training
+            reducer.drift.forwards += module.training
         if reducer.taken_over:
             raise RuntimeError("DistributedDataParallel: the module was wrapped again since; use the later wrapper")
         unfrozen = self._contents.check()
@@ -353,7 +353,7 @@ class DistributedDataParallel(nn.Module):
         vote = None if self._joining is None else self._joining.before_step(synchronize, buffers)
         if buffers:
             root = self._shared_buffers.root() if vote is None else vote.active - 1
-            self._shared_buffers.take_over(root, evaluating=not self.module.training)
+            self._shared_buffers.take_over(root, evaluating=not module.training)
 
     def _shares_buffers(self) -> bool:
         """Whether forward makes buffers equal. A job does so after its shards."""
@@ -366,6 +366,11 @@ class DistributedDataParallel(nn.Module):
         self._shared_buffers.differ = False
         if self._joining is None and self._shares_buffers():
             self._shared_buffers.take_over(self._shared_buffers.root(), evaluating=True)
+
+    @property
+    def forwards(self) -> int:
+        """How many forwards have recorded so far."""
+        return 0 if self.reducer is None else self.reducer.forwards
 
     def live_reducer(self) -> Reducer:
         """The Reducer; collective where this wrapper was unpickled or copied and has none yet."""

@@ -65,10 +65,10 @@ class LoopbackTransport:
             raise RuntimeError("transport loopback: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
         buffer.in_flight = True
+        if buffer.shards is None and buffer.result is buffer.array and divisor in (None, 1):
+            return  # the mean of one rank's gradients is there already
         alone = 1.0 if buffer.shards is None else weights([buffer.header])[0]
-        mean = alone if divisor is None else divisor
-        if mean != 1 or buffer.result is not buffer.array or buffer.shards is not None:
-            buffer.summation.run(mean)
+        buffer.summation.run(alone if divisor is None else divisor)
 
     def poll(self) -> None:
         """Nothing is ever outstanding."""

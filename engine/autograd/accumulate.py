@@ -118,9 +118,11 @@ def offered(node: Node) -> Any:
     if meta.destination is None or meta.grad is not None or meta.destination_of is not variable._spec:
         return None
     task = state.tasks[-1]
-    alone = task.dependencies.get(node) == 1 and node not in task.not_ready
-    alone = alone and (task.needed is None or node in task.needed)  # else the gradient goes to who asked for it
-    return meta.destination._array if alone else None
+    if task.dependencies.get(node) != 1 or node in task.not_ready:
+        return None
+    if task.needed is not None and node not in task.needed:  # the gradient goes to who asked for it
+        return None
+    return meta.destination._array
 
 
 def _references_of_unshared() -> int:
