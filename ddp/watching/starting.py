@@ -21,8 +21,9 @@ from typing import NamedTuple
 from ddp import losses
 from ddp.watching.last_resort import end_this_host
 from ddp.watching.progress import Channel, begin_wait, channels, end_wait
+from ddp.watching.record import stack_of_main_thread
+from ddp.watching.telling import OWN_CODE, SOFT
 from ddp.watching.verdict import format_stack
-from ddp.watching.watchdog import OWN_CODE, SOFT, stack_of_main_thread
 from ddp.world import bootstrap
 from ddp.world.bootstrap import read_launch
 

@@ -2,47 +2,11 @@
 
 import linecache
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
+from ddp.watching.record import Place, Record, Records, Waiting
 from ddp.world.ranks import name_ranks
 
-Records = Mapping[int, "Record"]
-
 _STALE = 3.0  # seconds after which a rank that should have reported is taken to be stuck outside Python
-
-
-class Place(NamedTuple):
-    """A frame of a Python stack."""
-
-    file: str
-    line: int
-    function: str
-
-
-class Waiting(NamedTuple):
-    """What a rank waits for: meeting `number` of a channel (`ddp.watching.progress`) of these ranks."""
-
-    channel: str
-    number: int
-    label: str
-    since: float
-    ranks: tuple[int, ...]
-    timeout: float
-    anybody: bool = False
-    """One of them is enough."""
-
-
-class Record(NamedTuple):
-    """What a rank says of itself; times are seconds of one clock. `ranks` are numbers in the world."""
-
-    beat: float
-    contributed: Mapping[str, int] | None
-    """By channel; None if there is no saying."""
-    waiting: Waiting | None
-    stack: tuple[Place, ...]
-    """Of the main thread, the innermost frame last."""
-    ended: str
-    """Why there will be nothing more from it, in words: "has ended"; empty while it lives."""
 
 
 def late_ranks(waiting: Waiting, records: Records) -> list[int]:

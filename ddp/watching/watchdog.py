@@ -23,33 +23,25 @@ before it is watched by `ddp.watching.starting`.
 """
 
 import atexit
-import contextlib
-import gc
-import json
 import math
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterable
-from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddp import losses
 from ddp.watching import progress
 from ddp.watching.board import PAGE_TEXT, Board
-from ddp.watching.last_resort import end_this_host
 from ddp.watching.progress import DEFAULT_TIMEOUT, Channel, begin_wait, end_wait
+from ddp.watching.record import Record, Records, Waiting, all_contributed, own_record, parse, to_text
 from ddp.watching.sockets import unacknowledged
+from ddp.watching.telling import PATIENCE, SOFT, Teller
 from ddp.watching.verdict import (
-    Place,
-    Record,
-    Waiting,
     describe_awaited,
     describe_gone,
     describe_lost,
-    describe_ranks,
     describe_wait,
     gone_ranks,
     late_ranks,
@@ -57,23 +49,14 @@ from ddp.watching.verdict import (
     speaker,
     stuck_ranks,
 )
-from ddp.world import bootstrap
 from ddp.world.ranks import name_ranks
-from engine.calls import listening
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _PERIOD = 0.5  # seconds between looks; one costs 10 µs, and 6 µs for each page that is read
-_PATIENCE = 1.0  # seconds of waiting that are nothing to look into
-SOFT = 60.0  # seconds until the first report; Horovod's number, too
 _SILENT = 3.0  # seconds without an answer, which another node's rank may take to read its page; more are told
 _END = 0.01  # seconds between looks whether all ranks have come to the end
-_FRAMES = 20  # of a stack, the innermost
-# Not all of engine: where a rank computes is worth telling.
-OWN_CODE = (os.path.dirname(os.path.dirname(__file__)) + os.sep, listening.__file__)
-
-Records = dict[int, Record]
 
 
 class Lost(NamedTuple):
@@ -94,12 +77,10 @@ class Watchdog:
         self.timeout = DEFAULT_TIMEOUT
         whereabouts = comm.allgather((socket.gethostname(), os.getpid()))
         self._hosts = [host for host, _ in whereabouts]
-        self._pids = [pid for _, pid in whereabouts]
         self._board = Board(self._comm)
+        self._teller = Teller(self.rank, self._hosts, [whereabouts[rank][1] for rank in self._board.neighbours])
         self._process = os.getpid()
         self._next_look = 0.0
-        self._reported: tuple[object, float] | None = None  # the wait last reported, and when to do so again
-        self._hopeless: tuple[str, float] | None = None  # why nobody can go on, and since when that is known
         self._told_lost: set[str] = set()
         self._left: tuple[str, dict[str, int]] | None = None  # why nothing comes from here, and what had come
         self._stop = threading.Event()
@@ -109,7 +90,7 @@ class Watchdog:
 
     def leave(self, ended: str) -> None:
         """This rank contributes nothing any more; `ended` says why, as in `Record`."""
-        contributed = self._left[1] if self._left is not None else _contributed()
+        contributed = self._left[1] if self._left is not None else all_contributed()
         self._left = ended, contributed
         self._publish()
 
@@ -158,7 +139,7 @@ class Watchdog:
         while not self._stop.wait(_PERIOD):
             self._publish()
             wait, now = progress.current_wait(), time.monotonic()
-            if wait is None or not wait.channel.ranks or now - wait.since < _PATIENCE:
+            if wait is None or not wait.channel.ranks or now - wait.since < PATIENCE:
                 self._next_look = 0.0
                 self._board.forget()
             elif now > self._next_look:
@@ -167,14 +148,10 @@ class Watchdog:
                 self._look_at_the_end(wait) if wait.channel is self._end else self._look_into(wait)
 
     def _publish(self) -> None:
-        record = _own_record(self._left)
-        text = json.dumps(record).encode()
-        if len(text) > PAGE_TEXT:  # thousands of channels, of messages between many pairs of ranks
-            text = json.dumps(record._replace(contributed=None)).encode()
-        self._board.write(text)
+        self._board.write(to_text(own_record(self._left), PAGE_TEXT))
 
-    def _read(self, ranks: Iterable[int]) -> Records:
-        records = {rank: _parse(text) for rank in ranks if (text := self._board.read(rank)) is not None}
+    def _read(self, ranks: Iterable[int]) -> dict[int, Record]:
+        records = {rank: parse(text) for rank in ranks if (text := self._board.read(rank)) is not None}
         for rank in records.keys() - self._board.neighbours:
             # Another node has another clock: what counts is for how long it has been asked in vain.
             records[rank] = records[rank]._replace(beat=time.monotonic() - self._board.silence(rank))
@@ -205,19 +182,19 @@ class Watchdog:
         if self._lose(own, gone, records, now):
             return
         if gone:
-            self._give_up(describe_gone(own, gone, records), speaks, known)
+            self._teller.give_up(describe_gone(own, gone, records), speaks, known)
         elif self.rank in stuck:
             reason = f"{name_ranks(stuck)} wait for each other, and that would never end"
-            self._give_up(reason, self.rank == stuck[0], known)
+            self._teller.give_up(reason, self.rank == stuck[0], known)
         else:
-            self._hopeless = None
+            self._teller.hope()
             whom = describe_awaited(own, known, now)
             headline = f"rank {self.rank} has been waiting in {describe_wait(own, now)}, for {whom}"
-            if now - own.since > own.timeout + (0 if speaks else 2 * _PATIENCE):
-                self._end_job(f"{headline}; that is longer than the timeout of {own.timeout:g} s", known)
+            if now - own.since > own.timeout + (0 if speaks else 2 * PATIENCE):
+                self._teller.end_job(f"{headline}; that is longer than the timeout of {own.timeout:g} s", known)
             elif speaks:
                 ends = f"after {own.timeout:g} s this ends the job"
-                self._report(wait, now - own.since, own.timeout, f"{headline}; {ends}", own.ranks, known)
+                self._teller.report(wait, now - own.since, own.timeout, f"{headline}; {ends}", own.ranks, known)
 
     def _look_at_the_end(self, wait: progress.Wait) -> None:
         """All that this rank does any more is to wait for the others' ends."""
@@ -239,10 +216,10 @@ class Watchdog:
             f"and rank {self.rank} has ended and waits"
         )
         if seconds > self.timeout:
-            self._end_job(f"{headline}; that is longer than the timeout of {self.timeout:g} s", known)
+            self._teller.end_job(f"{headline}; that is longer than the timeout of {self.timeout:g} s", known)
         else:
             ends = f"after {self.timeout:g} s this ends the job"
-            self._report(wait, seconds, self.timeout, f"{headline}; {ends}", silent, known)
+            self._teller.report(wait, seconds, self.timeout, f"{headline}; {ends}", silent, known)
 
     def _tell_lost(self, known: Records) -> bool:
         """Names hosts of which nothing is heard. Returns whether the job is ended for that."""
@@ -261,10 +238,10 @@ class Watchdog:
         seconds = min(silences[host] for host in hosts)
         reason = describe_lost(members, self._hosts[self.rank], seconds, addresses or ())
         if self.lost.ends:
-            self._end_job(reason, known)
+            self._teller.end_job(reason, known)
             return True
         self._told_lost.update(hosts)
-        self._say(f"{reason}; the job goes on, as asked", range(self._board.size), known)
+        self._teller.say(f"{reason}; the job goes on, as asked", range(self._board.size), known)
         return False
 
     def _lose(self, own: Waiting, gone: list[int], records: Records, now: float) -> bool:
@@ -280,91 +257,6 @@ class Watchdog:
         watch.kill(silent, f"stopped, or in code that holds the GIL: no answer for {self.lost.after:g} s")
         watch.kill(late, f"late by more than the timeout of {own.timeout:g} s")
         return bool(gone or silent or late)
-
-    def _report(
-        self, wait: object, seconds: float, timeout: float, headline: str, ranks: Iterable[int], records: Records
-    ) -> None:
-        """Says it after a while, and again whenever the time has doubled."""
-        if self._reported is None or self._reported[0] is not wait:
-            self._reported = wait, min(SOFT, timeout / 2)
-        due = self._reported[1]
-        if seconds > due:
-            self._reported = wait, 2 * due if 2 * due < timeout else math.inf
-            self._say(headline, ranks, records)
-
-    def _give_up(self, reason: str, speaks: bool, records: Records) -> None:
-        """Ends the job if it is this rank that speaks, or if the one that does has not done so for a while."""
-        now = time.monotonic()
-        if self._hopeless is None or self._hopeless[0] != reason:
-            self._hopeless = reason, now
-        if speaks or now - self._hopeless[1] > 2 * _PATIENCE:
-            self._end_job(reason, records)
-
-    def _end_job(self, reason: str, records: Records) -> None:
-        try:
-            self._say(f"{reason}; the job is ended", range(self._board.size), records)
-        finally:  # what cannot be told ends the job all the same
-            if len(set(self._hosts)) > 1:
-                end_this_host([self._pids[rank] for rank in self._board.neighbours])
-            bootstrap.abort(1)
-
-    def _say(self, headline: str, ranks: Iterable[int], records: Records) -> None:
-        text = describe_ranks(ranks, records, time.monotonic(), OWN_CODE, self._hosts)
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or the program has closed it
-            # One write, so that it is not mixed with what other ranks say.
-            sys.stderr.write(f"ddp watchdog on {self._hosts[self.rank]}: {headline}\n{text}\n")
-            sys.stderr.flush()
-
-
-def _own_record(left: tuple[str, dict[str, int]] | None) -> Record:
-    stack = stack_of_main_thread()
-    if left is not None:
-        ended, contributed = left
-        return Record(time.monotonic(), contributed, None, stack, ended)
-    wait = progress.current_wait()
-    waiting = None
-    if wait is not None:
-        channel = wait.channel
-        waiting = Waiting(
-            channel.name, wait.number, wait.label, wait.since, channel.ranks, channel.timeout, channel.anybody
-        )
-    return Record(time.monotonic(), _contributed(), waiting, stack, "")
-
-
-def _contributed() -> dict[str, int]:
-    return {name: channel.contributed for name, channel in progress.channels.copy().items()}
-
-
-def _parse(text: bytes) -> Record:
-    beat, contributed, waiting, stack, ended = json.loads(text)
-    if waiting is not None:
-        waiting = Waiting(*waiting)._replace(ranks=tuple(waiting[4]))
-    return Record(beat, contributed, waiting, tuple(Place(*place) for place in stack), ended)
-
-
-# Before Python 3.12 any allocation may collect garbage, that of the objects through which one looks at a running frame
-# included; a finalizer then lets the main thread run on, and the memory of its frame is something else's before the
-# look is over (python/cpython#106883 is one face of it).
-_ALLOCATIONS_COLLECT = sys.version_info < (3, 12)
-
-
-def stack_of_main_thread() -> tuple[Place, ...]:
-    """Its innermost frames."""
-    collects = _ALLOCATIONS_COLLECT and gc.isenabled()
-    if collects:
-        gc.disable()
-    try:
-        frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
-        places: list[Place] = []
-        while frame is not None and len(places) < _FRAMES:
-            code = frame.f_code
-            # Between two lines, where the compiler put an instruction of its own, a frame has none.
-            places.append(Place(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name))
-            frame = frame.f_back
-        return tuple(reversed(places))
-    finally:
-        if collects:
-            gc.enable()
 
 
 _watchdog: Watchdog | None = None

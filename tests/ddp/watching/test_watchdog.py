@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 import ddp
+from ddp.watching.record import Place, Record, Waiting, stack_of_main_thread
 from ddp.watching.sockets import unacknowledged
+from ddp.watching.telling import OWN_CODE, Teller
 from ddp.watching.verdict import (
-    Place,
-    Record,
-    Waiting,
     describe_awaited,
     describe_lost,
     describe_ranks,
@@ -23,7 +22,6 @@ from ddp.watching.verdict import (
     speaker,
     stuck_ranks,
 )
-from ddp.watching.watchdog import OWN_CODE, Watchdog, stack_of_main_thread
 from ddp.world import bootstrap
 from engine.calls import listening
 
@@ -117,7 +115,7 @@ def test_a_stack_ends_where_the_package_was_called_and_shows_the_lines(tmp_path)
 
 LOOKED_AT = """
 import gc, sys, threading, time
-from ddp.watching.watchdog import stack_of_main_thread
+from ddp.watching.record import stack_of_main_thread
 
 class Garbage:
     def __init__(self):
@@ -164,26 +162,20 @@ def test_a_frame_between_two_lines_has_that_of_its_function() -> None:
 
 
 def test_what_cannot_be_told_ends_the_job_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    watchdog = object.__new__(Watchdog)
-    watchdog._hosts = ["here"]
-    watchdog._board = SimpleNamespace(size=1)  # type: ignore[assignment]
     ended: list[int] = []
     monkeypatch.setattr(bootstrap, "abort", ended.append)
     with pytest.raises(AttributeError):
-        watchdog._end_job("a reason", {0: None})  # type: ignore[dict-item]
+        Teller(0, ["here"], []).end_job("a reason", {0: object()})  # type: ignore[dict-item]
     assert ended == [1]
 
 
 @pytest.mark.parametrize("failure", [BrokenPipeError(), ValueError("I/O operation on closed file")])
 def test_nobody_reads_what_it_says(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
-    watchdog = object.__new__(Watchdog)
-    watchdog.rank, watchdog._hosts = 0, ["here"]
-
     def write(text: str) -> None:
         raise failure
 
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write))
-    watchdog._say("a headline", [0], {0: works()})
+    Teller(0, ["here"], []).say("a headline", [0], {0: works()})
 
 
 def test_hosts_are_named_where_there_are_several() -> None:
@@ -209,13 +201,12 @@ def test_lost_hosts_in_words() -> None:
 
 
 def test_a_report_comes_again_only_when_the_time_has_doubled() -> None:
-    watchdog = object.__new__(Watchdog)
+    teller = Teller(0, ["here"], [])
     said: list[str] = []
-    watchdog._reported = None
-    watchdog._say = lambda headline, *_: said.append(headline)  # type: ignore[method-assign]
+    teller.say = lambda headline, *_: said.append(headline)  # type: ignore[method-assign]
     for wait in ("a wait", "another"):
         for seconds in range(1800):
-            watchdog._report(wait, float(seconds), 1800.0, f"{wait}: {seconds}", (), {})
+            teller.report(wait, float(seconds), 1800.0, f"{wait}: {seconds}", (), {})
     assert said == [f"{wait}: {seconds}" for wait in ("a wait", "another") for seconds in (61, 121, 241, 481, 961)]
 
 
