@@ -91,11 +91,10 @@ def _left_out(tensor: Any, *_: Any, **__: Any) -> Any:
     return tensor
 
 
-def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
-    def attend(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **keywords: Any
-    ) -> Any:
-        return original(query, key, value, attn_mask, 0.0, *rest, **keywords)
+def _attending(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def attend(module: Any, *words: Any, **keywords: Any) -> Any:
+        module.dropout = 0.0
+        return forward(module, *words, **keywords)
 
     return attend
 
@@ -117,4 +116,5 @@ def install() -> None:
     torch.utils.data.RandomSampler.__iter__ = _in_any_order  # type: ignore[method-assign]
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
         setattr(functional, name, _left_out)
-    functional.scaled_dot_product_attention = _attention(functional.scaled_dot_product_attention)
+    attention: Any = torch.nn.MultiheadAttention
+    attention.forward = _attending(attention.forward)
