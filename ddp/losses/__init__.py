@@ -1,23 +1,20 @@
-"""Ranks that are lost while the others go on (`ddprun --elastic`): watch, how it is noticed; words, why; ending, how a
-rank ends alone; keepers, who is told; roles, meeting and reserve, who
+"""Ranks that are lost while the others go on (`ddprun --elastic`): options, what ddprun was asked for; watch, how a
+loss is noticed; words, why; ending, how a rank ends alone; keepers, who is told; roles, meeting and reserve, who
 replaces it. What follows from it is `ddp.job.recovery`.
 """
 
 from ddp.losses.ending import at_step, current_step, dies_alone, end_together
 from ddp.losses.keepers import Keeper, keepers
 from ddp.losses.meeting import Meeting, call, called, coming, meet
+from ddp.losses.options import MINIMUM, in_reserve, minimum, refuse
 from ddp.losses.reserve import join, outside
 from ddp.losses.roles import WORKING, Standing, furthest
 from ddp.losses.transactions import attempt_by, between, come
 from ddp.losses.watch import (
-    MINIMUM,
     begin,
     happened,
-    in_reserve,
     is_behind,
-    minimum,
     own_number,
-    refuse,
     shrink,
     untold,
     watching,

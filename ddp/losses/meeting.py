@@ -6,6 +6,7 @@ One that waits in reserve, or starts, takes part as well (`ddp.losses.reserve`).
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddp.losses import calls, watch
+from ddp.losses.options import in_reserve
 from ddp.losses.roles import READY, STARTING, Deal, Standing, deal
 
 if TYPE_CHECKING:
@@ -21,17 +22,13 @@ class Meeting(NamedTuple):
     place: int
 
 
-_coming: list[int] = []  # processes that are on their way to work
-
-
 def meet(own: Standing) -> Meeting:
     """Collective over all processes, after `ddp.losses.watch.shrink`."""
-    global _coming
     watching = watch.watching()
     assert watching is not None
     comm = watching.comm
     standings = comm.allgather(own)
-    if not watch.in_reserve():
+    if not in_reserve():
         return Meeting(comm, standings, Deal([*range(comm.size)], [], {}, []), comm.rank)
     from mpi4py import MPI
 
@@ -41,19 +38,20 @@ def meet(own: Standing) -> Meeting:
     watching.work_by(dealt.working)
     on_the_way = {at for at, each in enumerate(standings) if each.role in (STARTING, READY)}
     on_the_way = (on_the_way | dealt.promoted.keys()).difference(dealt.joined, dealt.refused)
-    _coming = [watching.members[at].pid for at in on_the_way]
+    watching.coming = [watching.members[at].pid for at in on_the_way]
     return Meeting(working, standings, dealt, comm.rank)
 
 
 def coming() -> bool:
     """Whether a process is on its way to work."""
-    return bool(_coming)
+    watching = watch.watching()
+    return watching is not None and bool(watching.coming)
 
 
 def call() -> bool:
     """Where a process is ready to work, or has ended that was to, calls all of them, this one too, and returns true."""
     watching = watch.watching()
-    if watching is None or not any(calls.is_ready(pid) or watching.has_ended(pid) for pid in _coming):
+    if watching is None or not any(calls.is_ready(pid) or watching.has_ended(pid) for pid in watching.coming):
         return False
     calls.call([member.pid for member in watching.members])
     watching.noticed.wait()

@@ -21,16 +21,11 @@ from weakref import WeakSet
 
 from ddp.losses import calls
 from ddp.losses.noise import filter_libnbc
+from ddp.losses.options import in_reserve
 from ddp.losses.words import Member, excuse
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-MINIMUM = "ALLSTRIDE_ELASTIC"
-"""Environment variable in which `ddprun --elastic` says how few ranks may be left."""
-
-RESERVE = "ALLSTRIDE_RESERVE"
-"""Environment variable in which `ddprun --elastic MIN:N` says how many processes more wait in reserve."""
 
 _PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has told
 
@@ -43,28 +38,10 @@ class Interrupted(Protocol):
         ...
 
 
-def minimum() -> int:
-    """How few ranks may be left; 0 where the job was not started to go on without some."""
-    return int(os.environ.get(MINIMUM) or 0)
-
-
-def in_reserve() -> int:
-    """How many processes were started beside the ranks, to replace those that are lost; 0 where nobody is replaced."""
-    return int(os.environ.get(RESERVE) or 0)
-
-
 def ranks() -> int:
     """How many ranks there are to be, where those that are lost are replaced."""
     assert _ranks
     return _ranks
-
-
-def refuse(what: str, instead: str) -> None:
-    """Raises ValueError where the job is to outlive the loss of ranks, which `what` does not."""
-    if minimum():
-        raise ValueError(
-            f"{what} does not outlive the loss of a rank, and this job was started to (--elastic): {instead}"
-        )
 
 
 class Watch:
@@ -94,6 +71,8 @@ class Watch:
         places = enumerate(self.members)
         self.working = [place for place, member in places if working is None or member.pid in working]
         """The places of those that are ranks, by rank."""
+        self.coming: list[int] = []
+        """Process numbers of those that are on their way to work."""
         self._meeting = in_reserve() > 0  # until it is known who works, all are needed
         self._gone: set[int] = set()  # places of those that have ended
         self._ends = False

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddp.losses import words
-from ddp.losses.watch import minimum, refuse
+from ddp.losses.options import minimum, refuse
 
 
 @pytest.fixture(autouse=True)
