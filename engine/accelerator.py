@@ -16,15 +16,15 @@ from engine.cuda import reset_accumulated_memory_stats as reset_accumulated_memo
 from engine.cuda import reset_peak_memory_stats as reset_peak_memory_stats
 from engine.cuda import set_stream as set_stream
 from engine.cuda import synchronize as synchronize
-from engine.rules.device import device
+from engine.rules.device import cuda_without_index, device
 
 current_device_index = current_device_idx = cuda.current_device
 set_device_index = set_device_idx = cuda.set_device
 
 
 def current_accelerator(check_available: bool = False) -> device | None:
-    """device("cuda") where CuPy finds a GPU, else None."""
-    return device("cuda") if is_available() else None
+    """device(type="cuda"), which names no GPU, as PyTorch's does, where CuPy finds one, else None."""
+    return cuda_without_index() if is_available() else None
 
 
 class device_index(cuda.device):

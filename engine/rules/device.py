@@ -28,7 +28,9 @@ class device:
 
     def __new__(cls, type: "str | int | device", index: int | None = None) -> Self:
         if isinstance(type, cls):
-            return type
+            if type is not cls._interned.get(("cuda", None)):
+                return type
+            type = "cuda"
         if isinstance(type, int):
             index = type
             type = "cuda"
@@ -45,11 +47,15 @@ class device:
             index = ASSIGNED_GPU
         if name != "cuda":
             index = None
-        known = cls._interned.get((name, index))
+        return cls._known(name, index)
+
+    @classmethod
+    def _known(cls, type: str, index: int | None) -> Self:
+        known = cls._interned.get((type, index))
         if known is None:
             known = object.__new__(cls)
-            known.type, known.index = name, index
-            cls._interned[name, index] = known
+            known.type, known.index = type, index
+            cls._interned[type, index] = known
         return known  # type: ignore[return-value]
 
     def __repr__(self) -> str:
@@ -71,7 +77,7 @@ class device:
     def __enter__(self) -> Self:
         """`with device("meta"):` makes it the default inside the block."""
         default.before.append(default.device)
-        default.device = self
+        default.device = device(self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,6 +85,11 @@ class device:
 
 
 CPU = device("cpu")
+
+
+def cuda_without_index() -> device:
+    """For scripts that make a device of its name and an index of theirs; `device(...)` of it is that of "cuda"."""
+    return device._known("cuda", None)
 
 
 class _Default(threading.local):

@@ -30,7 +30,16 @@ def install() -> None:
     _moves(torch.nn.Module)
     torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
     torch.cuda.set_device = lambda *_: None
-    torch.cuda.device_count = lambda: int(os.environ.get("WORLD_SIZE", 1))
+    torch.cuda.device_count = torch.accelerator.device_count = lambda: int(os.environ.get("WORLD_SIZE", 1))
+    torch.accelerator.is_available = lambda: True
+    found = torch.accelerator.current_accelerator
+
+    def accelerator(check_available: bool = False) -> torch.device | None:
+        """What programs make a device's name of; only PyTorch's optimizers ask whether it is there."""
+        return None if check_available else found() or torch.device("cuda")
+
+    torch.accelerator.current_accelerator = accelerator
+    torch.accelerator.set_device_index = lambda *_: None
     load, join, wrap = torch.load, dist.init_process_group, DistributedDataParallel.__init__
 
     def loaded(file: Any, map_location: Any = None, **keywords: Any) -> Any:

@@ -87,6 +87,13 @@ def _in_any_order(sampler: Any) -> Iterator[int]:
     return iter(_numbers.permutation(len(sampler.data_source)).tolist())
 
 
+def random_split(dataset: Any, lengths: Any, generator: Any = None) -> list[Any]:
+    assert sum(lengths) == len(dataset), "no program of the list splits by fractions"
+    places = _drawn(generator).permutation(len(dataset)).tolist()
+    ends = np.cumsum(lengths)
+    return [torch.utils.data.Subset(dataset, places[end - n : end]) for n, end in zip(lengths, ends, strict=True)]
+
+
 def _left_out(tensor: Any, *_: Any, **__: Any) -> Any:
     return tensor
 
@@ -113,6 +120,7 @@ def install() -> None:
 
     torch.manual_seed = manual_seed
     manual_seed(0)
+    torch.utils.data.random_split = random_split
     torch.utils.data.RandomSampler.__iter__ = _in_any_order  # type: ignore[method-assign]
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
         setattr(functional, name, _left_out)

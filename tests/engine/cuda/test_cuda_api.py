@@ -102,7 +102,6 @@ def test_device_of_follows_a_tensor(cuda):
     engine.cuda.set_device("cuda:1")
     assert engine.accelerator.current_device_index() == 1
     engine.cuda.set_device(0)
-    assert engine.accelerator.current_accelerator() == engine.device("cuda")
 
 
 def test_a_device_that_is_no_gpu_is_refused(cuda):
@@ -230,6 +229,17 @@ def test_nvtx_ranges_nest(monkeypatch):
         engine.cuda.nvtx.mark("here")
     assert engine.cuda.nvtx.range_pop() == 0
     assert calls == [("push", "outer"), ("push", "epoch 3"), ("mark", "here"), ("pop",), ("pop",)]
+
+
+def test_the_current_accelerator_names_no_gpu(cuda):
+    """Scripts write f"{current_accelerator()}:{rank}"."""
+    found = engine.accelerator.current_accelerator()
+    assert (str(found), found.type, found.index) == ("cuda", "cuda", None)
+    assert engine.device(f"{found}:1").index == 1
+    assert engine.device(found) is engine.device("cuda")
+    assert engine.zeros(2, device=found).device == engine.zeros(2).to(found).device == engine.device("cuda")
+    with found:
+        assert engine.zeros(2).device == engine.device("cuda")
 
 
 def test_the_accelerator_is_the_gpu(cuda):
