@@ -106,7 +106,7 @@ class Draft:
     """
 
     def __init__(self, generation: Path, durable: bool) -> None:
-        self._generation = generation
+        self._generation, self._durable = generation, durable
         if is_complete(generation):
             raise FileExistsError(
                 f"checkpoint: {generation} is a complete checkpoint: remove it, or choose another name"
@@ -119,14 +119,14 @@ class Draft:
         self._stack = contextlib.ExitStack()
         try:
             self._file = self._stack.enter_context(files.replacing(generation / manifest.NAME, durable))
-            if durable:
-                files.sync_folder(generation.parent)
         except OSError:
-            self.abandon()  # else it stays locked as long as this process lives
+            self.abandon()  # the folder goes
             raise
 
     def commit(self, text: bytes) -> None:
         """The generation is complete. Raises: OSError, and it is not."""
+        if self._durable:
+            files.sync_folder(self._generation.parent)  # here, where no training waits for a disk
         with self._stack:
             self._file.write(text)
 

@@ -113,6 +113,21 @@ def test_buffers_are_those_of_rank_zero(tmp_path) -> None:
     assert run_ranks(3, body) == [[0.0]] * 3
 
 
+@pytest.mark.parametrize("kind", [engine.bfloat16, engine.bool, engine.complex128])
+def test_large_tensors_keep_their_strides(tmp_path, kind) -> None:
+    """They are read into large pages of memory."""
+    elements = (4 << 20) // kind.itemsize
+    rows = engine.arange(elements).reshape(64, 1, -1)
+    saved = {"turned": rows.remainder(2).to(kind).permute(2, 0, 1), "odd": engine.empty_strided((elements, 1), (1, 7))}
+    checkpoint.save(saved, tmp_path / "saved")
+    loaded: dict[str, Any] = dict.fromkeys(saved)
+    checkpoint.load(loaded, tmp_path / "saved")
+    assert engine.equal(loaded["turned"], saved["turned"])
+    assert loaded["turned"].dtype is kind
+    assert loaded["turned"].is_leaf
+    assert [loaded[name].stride() for name in saved] == [saved[name].stride() for name in saved]
+
+
 def test_what_differs_between_ranks_is_refused(tmp_path) -> None:
     """By name; and nothing is written."""
 
