@@ -1,4 +1,4 @@
-"""The job that tests/campaigns/faults.py attacks: six training steps, and a checkpoint after every second one.
+"""The job that tests/campaigns/faults.py attacks: four training steps, and a checkpoint after every second one.
 
 It counts from outside where its ranks talk or write: calls of mpi4py's communicators and windows (by subclasses of
 them), gradients that become ready in backward, optimizer steps, and syncs and renames of files. At one of these points
@@ -128,7 +128,7 @@ def train(point: Points, folder: Path) -> None:
     for name, parameter in module.named_parameters():
         parameter.register_hook(lambda gradient, name=name: point(f"gradient of {name}"))
     rank = ddp.get_rank()
-    for step in range(1, 7):
+    for step in range(1, 5):
         generator = engine.Generator().manual_seed(100 * step + rank)
         inputs = engine.randn(8, 32, generator=generator)
         optimizer.zero_grad()

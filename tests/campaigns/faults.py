@@ -1,10 +1,11 @@
 """Strikes a training job at the places where its ranks talk or write, and looks how it ends.
 
-    python -m tests.campaigns.faults --every 10                      # every tenth place, everything else in full
+    python -m tests.campaigns.faults --every 1 --at-once 3 --patience 5   # each place once: an hour on two free cores
     python -m tests.campaigns.faults --every 25 --faults SIGKILL raise --ranks 2 --transports shared
 
 tests/campaigns/fault_job.py is the job. An undisturbed run counts its places; then, for each transport, number of
-ranks, and victim (the first and the last rank), every k-th of them is struck. Of each case it is asked: did the job end
+ranks, and victim (the first and the last rank), every k-th of them is struck: by one fault after the other in turn, and
+by all of them at each place with --all-faults. Of each case it is asked: did the job end
 in time, with a right exit code, naming the victim before any other rank, naming the cause; is nothing left of it (no
 process, no file); and is the newest checkpoint whole, with the content of the undisturbed run. Prints a table; exit
 code 1 where anything was otherwise.
@@ -22,6 +23,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +34,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TRANSPORTS = ("shared", "mpi", "hierarchical")
 
 _MARK = "FAULT_CASE"  # in the environment of every process of a case
-_STOPPED_LIMIT = 10.0  # seconds, the timeout of the group where a rank is stopped
 _END_LIMIT = 10.0  # seconds from the fault, and for a stopped rank from the timeout, to the end of the job
 
 
@@ -64,6 +65,7 @@ class Case:
     ranks: int
     victim: int
     point: int
+    patience: float = 10.0  # seconds, the timeout of the group where a rank is stopped
 
     def __str__(self) -> str:
         return f"{self.fault} of rank {self.victim} of {self.ranks} at place {self.point}, {self.transport}"
@@ -85,7 +87,7 @@ def run_job(folder: Path, case: Case | None, transport: str, ranks: int, limit: 
     settings = {
         "FAULT_FOLDER": str(folder),
         "FAULT_TRANSPORT": transport,
-        "FAULT_TIMEOUT": str(_STOPPED_LIMIT if case and case.fault == "SIGSTOP" else 60.0),
+        "FAULT_TIMEOUT": str(case.patience if case and case.fault == "SIGSTOP" else 60.0),
         "TMPDIR": str(folder / "tmp"),
         "PYTHONPATH": str(ROOT),
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -118,7 +120,7 @@ def strike(case: Case, reference: dict[int, str]) -> Ending:
     """Runs one case and judges it. reference: the digest of the state after each step that is saved."""
     with tempfile.TemporaryDirectory(prefix=f"faults-{uuid.uuid4().hex}-") as name:
         folder = Path(name)
-        limit = _END_LIMIT + (_STOPPED_LIMIT if case.fault == "SIGSTOP" else 0.0)
+        limit = _END_LIMIT + (case.patience if case.fault == "SIGSTOP" else 0.0)
         code, seconds, text = run_job(folder, case, case.transport, case.ranks, limit)
         place = (folder / "struck").read_text().strip() if (folder / "struck").exists() else None
         ending = Ending(place, seconds, code, output=text)
@@ -207,38 +209,50 @@ def _processes(case: str) -> Iterator[int]:
             continue  # gone meanwhile, or of another user
 
 
-def campaign(
-    faults: Sequence[str], transports: Sequence[str], ranks: Sequence[int], every: int, begin: int, keep: Path | None
-) -> bool:
+def places_to_strike(places: Sequence[int], every: int, begin: int) -> Iterator[tuple[int, int, int]]:
+    """Ranks, the first and the last, with every k-th of their places from `begin` on, and a number for each."""
+    for victim in (0, len(places) - 1):
+        for at, point in enumerate(range(begin, places[victim], every)):
+            yield at + victim + len(places), victim, point
+
+
+def campaign(options: argparse.Namespace) -> bool:
     """Strikes at places `begin`, `begin + every`, ... Prints a table; returns whether all is as it should be."""
-    endings: dict[str, list[tuple[Case, Ending]]] = {name: [] for name in faults}
-    for transport in transports:
-        for size in ranks:
-            places, reference = undisturbed(transport, size)
-            for victim in (0, size - 1):
-                for at, point in enumerate(range(begin, places[victim], every)):
-                    # One fault after the other at successive places, all of them at each where `every` is 1.
-                    for fault in faults if every == 1 else [faults[(at + victim + size) % len(faults)]]:
-                        case = Case(fault, transport, size, victim, point)
-                        ending = strike(case, reference)
-                        endings[fault].append((case, ending))
-                        if ending.problems:
-                            print(f"{case} ({ending.place}): {', '.join(ending.problems)}; exit code {ending.code}")
-                            if keep is not None:
-                                keep.mkdir(exist_ok=True)
-                                (keep / re.sub(r"\W+", "-", str(case))).write_text(ending.output)
+    jobs = [(transport, size) for transport in options.transports for size in options.ranks]
+    endings: dict[str, list[Ending]] = {name: [] for name in options.faults}
+
+    def run(case: Case, reference: dict[int, str]) -> None:
+        ending = strike(case, reference)
+        endings[case.fault].append(ending)
+        if ending.problems:
+            print(f"{case} ({ending.place}): {', '.join(ending.problems)}; exit code {ending.code}", flush=True)
+            if options.keep is not None:
+                options.keep.mkdir(exist_ok=True)
+                (options.keep / re.sub(r"\W+", "-", str(case))).write_text(ending.output)
+
+    with ThreadPoolExecutor(options.at_once) as pool:
+        known = pool.map(lambda job: undisturbed(*job), jobs)
+        under_way = []
+        for (transport, size), (places, reference) in zip(jobs, known, strict=True):
+            for number, victim, point in places_to_strike(places, options.every, options.begin):
+                turn = [options.faults[number % len(options.faults)]]
+                for fault in options.faults if options.all_faults else turn:
+                    case = Case(fault, transport, size, victim, point, options.patience)
+                    under_way.append(pool.submit(run, case, reference))
+        for each in under_way:
+            each.result()
     return _print_table(endings)
 
 
-def _print_table(endings: dict[str, list[tuple[Case, Ending]]]) -> bool:
+def _print_table(endings: dict[str, list[Ending]]) -> bool:
     asked = ("time", "code", "culprit", "cause", "leftovers", "checkpoint")
     titles = ("in time", "exit code", "culprit first", "cause", "nothing left", "checkpoint")
     print("| fault | struck |", *(f"{title} |" for title in titles), "median s | slowest s |")
     print("|---" * (len(titles) + 4) + "|")
     right = True
     for fault, cases in endings.items():
-        struck = [ending for _, ending in cases if ending.place is not None]
-        right = right and not any(ending.problems for _, ending in cases)
+        struck = [ending for ending in cases if ending.place is not None]
+        right = right and not any(ending.problems for ending in cases)
         if not struck:
             continue
         held = [sum(each not in ending.problems for ending in struck) for each in asked]
@@ -253,12 +267,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--every", type=int, default=10, help="strike at every k-th place (default 10)")
     parser.add_argument("--begin", type=int, default=0, help="the first place (default 0)")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--all-faults", action="store_true", help="all of them at each place, not one in turn")
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 3, 4])
     parser.add_argument("--keep", type=Path, help="a folder for the output of cases that went wrong")
-    options = parser.parse_args(arguments)
-    right = campaign(options.faults, options.transports, options.ranks, options.every, options.begin, options.keep)
-    return not right
+    parser.add_argument("--at-once", type=int, default=1, help="so many jobs beside each other (default 1)")
+    parser.add_argument(
+        "--patience", type=float, default=10.0, help="seconds that ranks wait for a stopped one (default 10)"
+    )
+    return not campaign(parser.parse_args(arguments))
 
 
 if __name__ == "__main__":
