@@ -97,13 +97,15 @@ from engine.ops.creation.constructors import (
 from engine.ops.creation.from_data import frombuffer as frombuffer, to_dlpack as to_dlpack
 from engine.ops.pointwise.queries import get_device as get_device, is_inference as is_inference, typename as typename
 from engine.ops.random.tensors import binomial as binomial, poisson as poisson
-from engine.factorizations import (
+from engine.ops import *
+from engine.beside_linalg import (
+    chain_matmul as chain_matmul,
     cholesky as cholesky,
     lu_solve as lu_solve,
+    norm as norm,
     qr as qr,
     svd as svd,
 )
-from engine.ops import *
 from engine.ops.writing.taking_out import wrapped as _wrapped
 from engine.tensor.printing import (
     get_printoptions as get_printoptions,

@@ -1,8 +1,8 @@
 """Automatic differentiation: `backward`, `grad`, modes, hooks, `Function`.
 
-Read in this order: node, saved (what is recorded), accumulate (the leaf), task and executor (the walk) with gradients
-and hooks, api, function; then graph (the user's view of it all), functional, gradcheck. Where GPUs take part: places,
-workers (the walk on threads and streams), delivery.
+Read in this order: node, saved (what is recorded), accumulate (the leaf), task, executor and walk with gradients and
+hooks, api, function; then graph (the user's view of it all), functional, gradcheck. Where GPUs take part: places,
+workers (on threads and streams), delivery.
 """
 
 from typing import NoReturn

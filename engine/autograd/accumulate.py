@@ -23,6 +23,7 @@ import numpy as np
 from engine.autograd.gradients import owns_memory
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node
+from engine.calls.namespaces import tensor_namespace as on_tensors
 from engine.memory import backend
 from engine.reports import layout_report as report
 from engine.rules import layout
@@ -249,7 +250,5 @@ def _accumulate_recorded(variable: Tensor, gradient: Tensor) -> None:
     if meta.grad is not None:
         meta.grad = meta.grad + gradient
         return
-    from engine.ops.copy.operator import lay_out
-
     spec = variable._spec
-    meta.grad = lay_out(gradient, layout.contract_strides(spec.shape, spec.stride))
+    meta.grad = on_tensors.lay_out(gradient, layout.contract_strides(spec.shape, spec.stride))

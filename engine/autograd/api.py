@@ -9,6 +9,7 @@ from engine.autograd.gradients import as_tensor
 from engine.autograd.graph import GradientEdge
 from engine.autograd.node import Edge
 from engine.calls.listening import heard
+from engine.calls.namespaces import tensor_namespace as on_tensors
 from engine.memory import backend
 from engine.rules.spec import Spec
 from engine.tensor import Tensor
@@ -151,9 +152,8 @@ def _spec(root: Root) -> Spec:
 
 
 def _zeros(spec: Spec) -> Tensor:
-    from engine.ops.creation.factories import zeros
-
-    return zeros(spec.shape, dtype=spec.dtype, device=spec.device)
+    made: Tensor = on_tensors.zeros(spec.shape, dtype=spec.dtype, device=spec.device)
+    return made
 
 
 def _root_gradients(outputs: tuple[Any, ...], given: tuple[Any, ...], create_graph: bool) -> list[Tensor]:

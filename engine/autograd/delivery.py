@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.autograd.accumulate import AccumulateGrad
-from engine.autograd.gradients import UNSHARED, add_into, fit, owns_memory
+from engine.autograd.gradients import UNSHARED, add_into, owns_memory
 from engine.autograd.node import Node
 from engine.autograd.places import Place, at, current_place, event_after, used_on
-from engine.autograd.task import GraphTask
 from engine.memory import backend
+from engine.rules.spec import Spec
 
 if TYPE_CHECKING:
     from engine.autograd.workers import Run
@@ -24,73 +24,45 @@ def show(run: "Run", leaf: AccumulateGrad, place: Place | None) -> None:
             used_on(variable._meta.grad, run.callers[place.index])
 
 
-def distribute(run: "Run", task: GraphTask, node: Node, results: list[Any], place: Place | None) -> None:
-    """Sends the gradients on; nodes for which they were the last are queued."""
-    dependencies, not_ready, recorded = task.dependencies, task.not_ready, task.recorded
-    task.producer = node
-    event: Any = None  # after what this node computed; made when another stream needs it
-    ready: list[tuple[Node, list[Any]]] = []
-    for number, (edge, spec) in enumerate(zip(node.next_edges, node.input_specs, strict=False)):
-        if edge is None or edge[0] not in dependencies:
-            continue
-        gradient, results[number] = results[number], None
-        following, slot = edge
-        if gradient is not None:
-            fitted = fit(node, number, gradient, spec, recorded)
-            if fitted is not gradient:
-                event = None  # the work of that comes after it
-            gradient, fitted = fitted, None
-        source = place
-        index = spec.device.index
+class Crossing:
+    """The gradients of one node on their way to nodes that may run on other streams (`engine.autograd.walk.send`, inside
+    the run's lock).
+    """
+
+    def __init__(self, run: "Run", place: Place | None) -> None:
+        self._run = run
+        self._place = place
+        self._source: Place | None = None  # where the gradient that is on its way was computed, and where it goes
+        self._target: Place | None = None
+        self._event: Any = None  # after what the node computed; made when another stream needs it
+
+    def meet(self, following: Node, gradient: Any, spec: Spec, fitted: bool) -> None:
+        """The stream of `following` waits for the one on which a gradient for it was computed. `fitted`: just now."""
+        run, source, index = self._run, self._place, spec.device.index
+        if fitted:
+            self._event = None  # the work of that comes after it
         if source is None and gradient is not None and index is not None:
             source = current_place(index)  # a copy to the GPU in a node of the CPU
-        with run.lock:
-            target = following.place
-            if source is not None and index is not None and type(following) is AccumulateGrad:
-                target = run.places.setdefault(following, source if source.index == index else run.callers[index])
-            if gradient is not None and source is not None and target is not None and source is not target:
-                if event is None or source is not place:
-                    event = event_after(source)
-                run.waits.setdefault(following, []).append(event)
-                used_on(gradient, target)
-            waiting = not_ready.get(following)
-            if waiting is None:
-                waiting = not_ready[following] = [None] * len(following.output_specs)
-            if gradient is not None:
-                if waiting[slot] is None:
-                    waiting[slot] = gradient
-                else:
-                    _add(run, following, target, source, waiting, slot, gradient, recorded)
-            gradient = None
-            remaining = dependencies[following] - 1
-            dependencies[following] = remaining
-            if remaining == 0:
-                ready.append((following, not_ready.pop(following)))
-            waiting = None
-    del results
-    with run.lock:
-        for following, waiting in ready:
-            run.push(following, waiting)
+        target = following.place
+        if source is not None and index is not None and type(following) is AccumulateGrad:
+            target = run.places.setdefault(following, source if source.index == index else run.callers[index])
+        if gradient is not None and source is not None and target is not None and source is not target:
+            if self._event is None or source is not self._place:
+                self._event = event_after(source)
+            run.waits.setdefault(following, []).append(self._event)
+            used_on(gradient, target)
+        self._source, self._target = source, target
 
-
-def _add(
-    run: "Run",
-    node: Node,
-    target: Place | None,
-    source: Place | None,
-    buffer: list[Any],
-    slot: int,
-    gradient: Any,
-    recorded: bool,
-) -> None:
-    """Adds a gradient to the one that waits for `node`, on the stream of that node."""
-    if target is None or (target is source and node not in run.waits):
-        _sum(buffer, slot, gradient, recorded)
-        return
-    with at(target):
-        for event in run.waits.pop(node, ()):
-            target.raw.wait_event(event)
-        _sum(buffer, slot, gradient, recorded)
+    def add(self, following: Node, waiting: list[Any], slot: int, gradient: Any, recorded: bool) -> None:
+        """Adds a gradient to the one that waits for `following`, on the stream of that node."""
+        run, target = self._run, self._target
+        if target is None or (target is self._source and following not in run.waits):
+            _sum(waiting, slot, gradient, recorded)
+            return
+        with at(target):
+            for event in run.waits.pop(following, ()):
+                target.raw.wait_event(event)
+            _sum(waiting, slot, gradient, recorded)
 
 
 def _sum(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> None:

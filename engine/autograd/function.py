@@ -10,6 +10,8 @@ from engine.autograd.function_node import FunctionNode
 from engine.autograd.modes import no_grad, state
 from engine.autograd.saved import SavedTensor, save
 from engine.autograd.versions import CUSTOM_FUNCTION, MULTIPLE, restricted
+from engine.autograd.writes import check_history, mark_written
+from engine.calls.dispatch import share_memory
 from engine.tensor import Tensor
 
 
@@ -94,8 +96,6 @@ class Function:
 
 def _mark_dirty(name: str, ctx: FunctionCtx, outputs: tuple[Any, ...], recorded: bool) -> None:
     """Checks what forward wrote in place, and counts the writes."""
-    from engine.ops.views.history import check_history, mark_written
-
     returned = {id(value) for value in outputs}
     for tensor in ctx._dirty:
         if id(tensor) not in returned:
@@ -141,8 +141,6 @@ def _settle_outputs(
 
 def _view_of(value: Tensor) -> Tensor:
     """A view of the whole tensor: what a Function gives back where forward returned an input as it was."""
-    from engine.calls.dispatch import share_memory
-
     view = Tensor(value._array, value._spec)
     share_memory(view, value)
     return view
@@ -160,12 +158,10 @@ def _without_history(value: Tensor, is_input: bool, is_dirty: bool) -> Tensor:
 
 def _rewritten(value: Tensor, node: FunctionNode | None, number: int) -> Tensor:
     """An input that forward wrote in place, with the new history; that of a view goes to its base."""
-    from engine.ops.views.history import adopt_history
-
     written = Tensor(value._array, value._spec)
     written._counter = value._version_counter()
     written._requires_grad, written._grad_fn, written._output_nr = True, node, number
-    adopt_history(value, written)
+    value._adopt_history(written)
     return value
 
 

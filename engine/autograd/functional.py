@@ -8,9 +8,9 @@ independent into an error. Source of the conventions: PyTorch's torch/autograd/f
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import engine
 from engine.autograd.api import grad
-from engine.autograd.modes import enable_grad
+from engine.autograd.modes import enable_grad, is_grad_enabled, set_grad_enabled
+from engine.calls.namespaces import tensor_namespace as on_tensors
 from engine.tensor import Tensor
 
 Tensors = tuple[Tensor, ...]
@@ -34,7 +34,7 @@ def vjp(
         inputs = _prepare(inputs, create_graph)
         is_outputs_tuple, outputs = _outputs(func, inputs, "vjp", strict)
         vectors = _vectors(v, outputs, "vjp", "output")
-    with engine.set_grad_enabled(create_graph or engine.is_grad_enabled()):
+    with set_grad_enabled(create_graph or is_grad_enabled()):
         found = _gradients(outputs, inputs, vectors, create_graph=create_graph)
         product = _fill(found, inputs, strict, create_graph, "back")
     return _result(outputs, is_outputs_tuple, create_graph), _result(product, is_inputs_tuple, create_graph)
@@ -58,10 +58,10 @@ def jvp(
         vectors = _vectors(v, inputs, "jvp", "input")
         is_outputs_tuple, outputs = _outputs(func, inputs, "jvp", strict)
         # vᵀJ is linear in a stand-in for v, so its derivative with respect to the stand-in is J times a vector.
-        stand_ins = tuple(engine.zeros_like(output, requires_grad=True) for output in outputs)
+        stand_ins = tuple(on_tensors.zeros_like(output, requires_grad=True) for output in outputs)
         back = _gradients(outputs, inputs, stand_ins, create_graph=True)
         _require_history(back, "grad_input", strict)
-    with engine.set_grad_enabled(create_graph or engine.is_grad_enabled()):
+    with set_grad_enabled(create_graph or is_grad_enabled()):
         found = _gradients(back, stand_ins, vectors, create_graph=create_graph)
         product = _fill(found, outputs, strict, create_graph, "back_trick")
     return _result(outputs, is_outputs_tuple, create_graph), _result(product, is_outputs_tuple, create_graph)
@@ -139,7 +139,7 @@ def vhp(
         outputs = _scalar_output(func, inputs, "vhp", strict)
         first = _gradients(outputs, inputs, None, create_graph=True)
         _require_history(first, "jacobian", strict)
-    with engine.set_grad_enabled(create_graph or engine.is_grad_enabled()):
+    with set_grad_enabled(create_graph or is_grad_enabled()):
         found = _gradients(first, inputs, vectors, create_graph=create_graph)
         product = _fill(found, inputs, strict, create_graph, "double_back")
     return _result(outputs, False, create_graph), _result(product, is_inputs_tuple, create_graph)
@@ -160,10 +160,10 @@ def hvp(
         outputs = _scalar_output(func, inputs, "hvp", strict)
         first = _gradients(outputs, inputs, None, create_graph=True)
         _require_history(first, "jacobian", strict)
-        stand_ins = tuple(engine.zeros_like(each, requires_grad=True) for each in inputs)
+        stand_ins = tuple(on_tensors.zeros_like(each, requires_grad=True) for each in inputs)
         back = _gradients(first, inputs, stand_ins, create_graph=True)
         _require_history(back, "hessian", strict)
-    with engine.set_grad_enabled(create_graph or engine.is_grad_enabled()):
+    with set_grad_enabled(create_graph or is_grad_enabled()):
         found = _gradients(back, stand_ins, vectors, create_graph=create_graph)
         product = _fill(found, inputs, strict, create_graph, "double_back_trick")
     return _result(outputs, False, create_graph), _result(product, is_inputs_tuple, create_graph)
@@ -220,7 +220,7 @@ def _vectors(v: Any, like: Tensors, name: str, what: str) -> Tensors:
                 f"The vector v can only be None if the user-provided function has a single {what} with a single "
                 f"element."
             )
-        return (engine.ones_like(like[0].detach()),)
+        return (on_tensors.ones_like(like[0].detach()),)
     vectors = _as_tensors(v, "v", name)[1]
     if len(vectors) != len(like):
         raise RuntimeError(f"v is a tuple of invalid length: should be {len(like)} but got {len(vectors)}.")
@@ -281,7 +281,7 @@ def _fill(found: Sequence[Tensor | None], like: Tensors, strict: bool, create_gr
                 f"The product with respect to input {position} is independent of the inputs ({stage}). "
                 "This is not allowed in strict mode when create_graph=True."
             )
-        filled.append(engine.zeros_like(each.detach()) if gradient is None else gradient)
+        filled.append(on_tensors.zeros_like(each.detach()) if gradient is None else gradient)
     return tuple(filled)
 
 
@@ -291,7 +291,7 @@ def _jacobian_of(output: Tensor, inputs: Tensors, create_graph: bool, strict: bo
     flat = output.reshape(-1)
     for row in range(flat.numel()):
         found = _gradients(
-            (flat[row],), inputs, None if not flat.is_complex() else (engine.ones_like(flat[row]),), create_graph
+            (flat[row],), inputs, None if not flat.is_complex() else (on_tensors.ones_like(flat[row]),), create_graph
         )
         for column, gradient, each in zip(columns, found, inputs, strict=True):
             if gradient is None:
@@ -300,7 +300,7 @@ def _jacobian_of(output: Tensor, inputs: Tensors, create_graph: bool, strict: bo
                         f"Output {number} of the user-provided function is independent of an input. This is not "
                         f"allowed in strict mode."
                     )
-                gradient = engine.zeros_like(each.detach())
+                gradient = on_tensors.zeros_like(each.detach())
             elif strict and create_graph and not gradient.requires_grad:
                 raise RuntimeError(
                     "The jacobian of the user-provided function is independent of an input. "
@@ -308,7 +308,7 @@ def _jacobian_of(output: Tensor, inputs: Tensors, create_graph: bool, strict: bo
                 )
             column.append(gradient)
     return tuple(
-        engine.stack(column).reshape((*output.shape, *each.shape))
+        on_tensors.stack(column).reshape((*output.shape, *each.shape))
         if column
         else each.new_zeros((*output.shape, *each.shape))
         for column, each in zip(columns, inputs, strict=True)

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-import engine
 from engine.autograd.api import grad
 from engine.autograd.function import Function
 from engine.autograd.real_vectors import Random, as_reals, from_reals, shifted
+from engine.calls.namespaces import tensor_namespace as on_tensors
 from engine.rules import layout
+from engine.rules.dtypes import complex128, float64
 from engine.tensor import Tensor
 
 Function_ = Callable[..., Any]
@@ -145,7 +146,7 @@ def _check_inputs(inputs: Sequence[Any]) -> None:
             "requires_grad=True."
         )
     for position, tensor in checked:
-        if tensor.dtype not in (engine.float64, engine.complex128):
+        if tensor.dtype not in (float64, complex128):
             warnings.warn(
                 f"Input #{position} requires gradient and is not a double precision floating point or complex. "
                 "This check will likely fail if all the inputs are not of double precision floating point or complex.",
@@ -322,7 +323,7 @@ def _check_undefined(func: Function_, inputs: Sequence[Any], outputs: tuple[Tens
     for undefined in choices:
         made = _differentiable_outputs(func(*inputs))
         marked = [_Undefined.apply(output) if j in undefined else output for j, output in enumerate(made)]
-        zeros = [engine.zeros_like(output.detach()) for output in made]
+        zeros = [on_tensors.zeros_like(output.detach()) for output in made]
         found = grad(marked, wanted, zeros, allow_unused=True)
         if any(gradient is not None and np.any(as_reals(gradient) != 0) for gradient in found):
             raise GradcheckError(

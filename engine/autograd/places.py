@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from engine.memory import backend
+from engine.memory.blocks import record_stream
 from engine.tensor import Tensor
 
 in_use = False
@@ -65,8 +66,6 @@ def used_on(gradient: Any, place: Place) -> None:
 
     Memory that somebody else owns (a window that another process shares) is for them to keep.
     """
-    from engine.cuda.memory import record_stream
-
     array = gradient._array if isinstance(gradient, Tensor) else gradient
     if backend.is_on_gpu(array) and hasattr(array.data.mem, "streams"):
         record_stream(array, place.raw)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-import engine
+from engine.calls.namespaces import tensor_namespace as on_tensors
 from engine.tensor import Tensor
 
 
@@ -22,7 +22,8 @@ def from_reals(values: np.ndarray, like: Tensor) -> Tensor:
     kind = like.dtype.numpy
     values = values.astype(kind.type(0).real.dtype)
     array = (values.view(kind) if like.is_complex() else values).reshape(tuple(like.shape))
-    return engine.from_numpy(np.array(array)).to(like.device)
+    made: Tensor = on_tensors.from_numpy(np.array(array)).to(like.device)
+    return made
 
 
 class Random:
@@ -40,7 +41,7 @@ class Random:
         count = tensor.numel() * (2 if tensor.is_complex() else 1)
         values = from_reals(self.vector(count), tensor)
         if strided and tensor.ndim:
-            spread = engine.zeros((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device)
+            spread = on_tensors.zeros((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device)
             spread[..., 0] = values
             values = spread.select(-1, 0)
         return values.detach().requires_grad_()

@@ -29,6 +29,7 @@ class GraphTask:
         "node",
         "not_ready",
         "on_error",
+        "plain",
         "producer",
         "recorded",
         "roots",
@@ -48,6 +49,7 @@ class GraphTask:
         self.captured: dict[int, Any] = {}
         self.callbacks: list[Callable[[], None]] = []
         self.on_error: list[Callable[[], None]] = []
+        self.plain = False  # whether nodes run without anybody listening or asking for some of them only
         self.node: Node | None = None  # the one that is running
         self.producer: Node | None = None  # the one whose gradients reach leaves at the moment
         self.scratch: dict[Any, Any] = {}  # what hooks remember for the length of this run

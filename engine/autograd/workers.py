@@ -17,13 +17,13 @@ from itertools import count
 from typing import Any
 
 from engine.autograd.accumulate import AccumulateGrad
-from engine.autograd.delivery import distribute, show
-from engine.autograd.executor import evaluate, run_late_hooks
+from engine.autograd.delivery import Crossing, show
 from engine.autograd.hooks import name_the_node
 from engine.autograd.modes import carried, state
 from engine.autograd.node import Node
 from engine.autograd.places import Place, current_place, event_after, used_on
 from engine.autograd.task import GraphTask
+from engine.autograd.walk import run_node, send
 from engine.memory import backend
 from engine.tensor import Tensor
 
@@ -180,7 +180,7 @@ def has_places(task: GraphTask) -> bool:
 
 
 def drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
-    """Runs a task to its end, as `engine.autograd.executor._drain` does where no GPU takes part.
+    """Runs a task to its end, as `engine.autograd.executor` does where no GPU takes part.
 
     Raises: what a node raised, on whatever thread.
     """
@@ -311,29 +311,21 @@ def _enter(run: Run) -> None:
 
 
 def _run_node(run: Run, task: GraphTask, node: Node, buffer: list[Any], place: Place | None) -> None:
-    task.node = node
-    recorded = task.recorded
     if place is not None:
         for event in run.waits.pop(node, ()):
             place.raw.wait_event(event)
         if type(node) is AccumulateGrad or node in task.captures:
             with run.lock:
                 run.ends.add(place)
-    if task.needed is None and not state.anomaly and not state.listeners and node.extras is None:
-        results = node.apply(buffer, recorded)
-        if node.extras is not None:
-            results = run_late_hooks(node, results, recorded)
-        if type(node) is AccumulateGrad:
-            show(run, node, place)
-        elif not task.keep_graph:
-            node.release()
-    else:
-        evaluated = evaluate(task, node, buffer)
-        if evaluated is None:
-            return
-        if type(node) is AccumulateGrad:
-            show(run, node, place)
-        results, evaluated = evaluated, None
+    results = run_node(task, node, buffer)
+    if results is not None and type(node) is AccumulateGrad:
+        show(run, node, place)
     if results:
-        gradients, results = list(results), ()  # AccumulateGrad looks at reference counts: only the list holds them
-        distribute(run, task, node, gradients, place)
+        task.producer = node
+        ready: list[tuple[Node, list[Any]]] = []
+        with run.lock:
+            send(task, node, results, ready, Crossing(run, place))
+        results = None  # AccumulateGrad looks at reference counts
+        with run.lock:
+            for following, waiting in ready:
+                run.push(following, waiting)

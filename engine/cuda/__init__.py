@@ -21,8 +21,27 @@ from engine.cuda.devices import (
     set_device,
     synchronize,
 )
-from engine.cuda.graphs import CUDAGraph, graph, graph_pool_handle, make_graphed_callables
-from engine.cuda.memory import OutOfMemoryError, memory_reserved
+from engine.cuda.graphed import make_graphed_callables
+from engine.cuda.graphs import CUDAGraph, graph, graph_pool_handle
+from engine.cuda.memory import (
+    OutOfMemoryError,
+    empty_cache,
+    get_per_process_memory_fraction,
+    max_memory_allocated,
+    max_memory_cached,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_cached,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
 from engine.cuda.random import (
     default_generators,
     get_rng_state,
@@ -34,23 +53,6 @@ from engine.cuda.random import (
     seed_all,
     set_rng_state,
     set_rng_state_all,
-)
-from engine.cuda.statistics import (
-    empty_cache,
-    get_per_process_memory_fraction,
-    max_memory_allocated,
-    max_memory_cached,
-    max_memory_reserved,
-    mem_get_info,
-    memory_allocated,
-    memory_cached,
-    memory_stats,
-    memory_summary,
-    reset_accumulated_memory_stats,
-    reset_max_memory_allocated,
-    reset_max_memory_cached,
-    reset_peak_memory_stats,
-    set_per_process_memory_fraction,
 )
 from engine.cuda.streams import (
     Event,

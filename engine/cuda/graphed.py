@@ -14,24 +14,38 @@ from engine.calls.arguments import tensors_in, with_tensors
 from engine.cuda import streams
 from engine.cuda.devices import synchronize
 from engine.cuda.graphs import CUDAGraph, capture_stream, graph, graph_pool_handle
-from engine.nn.module import Module
 from engine.ops.creation.factories import empty_like, ones_like
 from engine.tensor import Tensor
 
 
-def make(
-    functions: Sequence[Any], samples: Sequence[Any], warmups: int, allow_unused: bool, pool: Any
-) -> tuple[Any, ...]:
-    """See `engine.cuda.graphs.make_graphed_callables`. Functions are recorded in order, backwards in reverse.
+def make_graphed_callables(
+    callables: Any,
+    sample_args: Any,
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: Any = None,
+) -> Any:
+    """Functions or modules whose forward and backward are a graph each. Functions are recorded in order, backwards in
+    reverse.
 
     Raises: TypeError for arguments that are no tensors; RuntimeError for a module with hooks, or buffers that require
     grad.
     """
+    several = isinstance(callables, tuple | list)
+    functions: Sequence[Any] = tuple(callables) if several else (callables,)
+    samples: Sequence[Any] = tuple(sample_args) if several else (sample_args,)
+    made = _make(functions, samples, num_warmup_iters, allow_unused_input, pool)
+    return made if several else made[0]
+
+
+def _make(
+    functions: Sequence[Any], samples: Sequence[Any], warmups: int, allow_unused: bool, pool: Any
+) -> tuple[Any, ...]:
     given = [tuple(each) if isinstance(each, tuple | list) else (each,) for each in samples]
     for function, args in zip(functions, given, strict=True):
         if not all(isinstance(arg, Tensor) for arg in args):
             raise TypeError("make_graphed_callables: expected tensors as sample_args; bind other arguments beforehand")
-        if isinstance(function, Module) and (function._forward_hooks or function._forward_pre_hooks):
+        if _is_module(function) and (function._forward_hooks or function._forward_pre_hooks):
             raise RuntimeError("make_graphed_callables: the module has hooks; register them after it was graphed")
     parameters = [_parameters(function) for function in functions]
     inputs = [(*args, *own) for args, own in zip(given, parameters, strict=True)]
@@ -63,8 +77,13 @@ def make(
     return tuple(reversed(made))
 
 
+def _is_module(function: Any) -> bool:
+    """Whether it is an nn.Module: a class of a room above this one."""
+    return hasattr(function, "named_parameters")
+
+
 def _parameters(function: Any) -> tuple[Tensor, ...]:
-    if not isinstance(function, Module):
+    if not _is_module(function):
         return ()
     if any(buffer.requires_grad for buffer in function.buffers()):
         raise RuntimeError("make_graphed_callables: buffers of a graphed module must not require grad")
@@ -124,7 +143,7 @@ def _call(graphed: type[Function], parameters: Sequence[Tensor], result: Any) ->
 
 def _like(function: Any, call: Callable[..., Any]) -> Any:
     """A function as it is; a module keeps its class, and is graphed in the mode (training or not) of the recording."""
-    if not isinstance(function, Module):
+    if not _is_module(function):
         return call
     eager, training = function.forward, function.training
 

@@ -6,27 +6,22 @@ that were there at the recording, results are read from those that it made; they
 """
 
 import gc
-import weakref
-from collections.abc import Sequence
 from typing import Any
 
-from engine.cuda import memory, streams
+from engine.cuda import streams
 from engine.cuda.devices import current_device, synchronize
-from engine.cuda.memory import PrivatePool
-from engine.cuda.statistics import empty_cache
-from engine.memory import backend
+from engine.cuda.memory import empty_cache
+from engine.memory import backend, blocks
+from engine.memory.blocks import PrivatePool
 from engine.ops.random.cuda.fills import set_captured
 from engine.random import DeviceGenerator, device_generator
 
-living_pools: "weakref.WeakSet[PrivatePool]" = weakref.WeakSet()
 _capture_streams: dict[int, streams.Stream] = {}
 
 
 def graph_pool_handle() -> PrivatePool:
     """Memory that several graphs may share: those of them that are never replayed at the same time."""
-    pool = PrivatePool()
-    living_pools.add(pool)
-    return pool
+    return PrivatePool()
 
 
 def capture_stream(index: int | None = None) -> streams.Stream:
@@ -38,7 +33,7 @@ def capture_stream(index: int | None = None) -> streams.Stream:
     return _capture_streams[index]
 
 
-forget_streams = _capture_streams.clear
+backend.when_found.append(lambda cupy: _capture_streams.clear())
 
 
 class CUDAGraph:
@@ -99,7 +94,7 @@ class CUDAGraph:
             self._end_draws()
             raise
         self._pool, self._stream = pool, raw
-        memory.capturing[raw.ptr] = pool
+        blocks.capturing[raw.ptr] = pool
 
     def _end_draws(self) -> None:
         self._draws = [(generator, *generator.end_capture()) for generator in self._generators]
@@ -112,7 +107,7 @@ class CUDAGraph:
         if self._stream is None:
             raise RuntimeError("CUDAGraph: capture_end() without capture_begin()")
         raw, self._stream = self._stream, None
-        memory.capturing.pop(raw.ptr, None)
+        blocks.capturing.pop(raw.ptr, None)
         self._end_draws()
         try:
             self._graph = raw.end_capture()
@@ -127,7 +122,7 @@ class CUDAGraph:
         raw, self._stream = self._stream, None
         if raw is None:
             return
-        memory.capturing.pop(raw.ptr, None)
+        blocks.capturing.pop(raw.ptr, None)
         self._end_draws()
         try:
             raw.end_capture()
@@ -204,20 +199,3 @@ class graph:
                 self.cuda_graph.abandon()
         finally:
             self._context.__exit__()
-
-
-def make_graphed_callables(
-    callables: Any,
-    sample_args: Any,
-    num_warmup_iters: int = 3,
-    allow_unused_input: bool = False,
-    pool: Any = None,
-) -> Any:
-    """Functions or modules whose forward and backward are a graph each; see `engine.cuda.graphed`."""
-    from engine.cuda.graphed import make
-
-    several = isinstance(callables, tuple | list)
-    functions: Sequence[Any] = tuple(callables) if several else (callables,)
-    samples: Sequence[Any] = tuple(sample_args) if several else (sample_args,)
-    made = make(functions, samples, num_warmup_iters, allow_unused_input, pool)
-    return made if several else made[0]

@@ -1,264 +1,114 @@
-"""Device memory: the allocator, what it counts (`engine.cuda.statistics` has the questions), and who still uses a block
-on another stream.
+"""How much device memory is used, in PyTorch's terms, and how much may be."""
 
-Blocks come from CuPy's pool, in which a freed block can be had at once by the stream it was allocated on. That is right
-as long as no other stream uses it; `Tensor.record_stream` says that one does, and then the block goes back to the pool
-only after an event of that stream. CuPy's pool counts what is in use, but neither a peak nor what each request was;
-`install` puts one Python call around its allocations and frees that does.
-"""
-
-import gc
-from collections import deque
 from typing import Any
 
-from engine.cuda.devices import current_device, index_of, is_available
 from engine.cuda.devices import device as _on
-from engine.memory import backend, transfer
-
-_ROUND = 512  # bytes: what CuPy's pool rounds requests to
-
-
-class OutOfMemoryError(RuntimeError):
-    """A GPU has not so much memory; the message says how much was asked for, is free, and is held by this process."""
+from engine.cuda.devices import index_of, is_available
+from engine.memory import backend
+from engine.memory.blocks import OutOfMemoryError as OutOfMemoryError
+from engine.memory.blocks import free_done, in_words, note_reserved, reserved, statistics
 
 
-class _Device:
-    """What is known of the memory of one GPU."""
-
-    __slots__ = (
-        "allocated",
-        "blocks",
-        "failures",
-        "freed",
-        "peak",
-        "peak_blocks",
-        "peak_reserved",
-        "requested",
-        "retries",
-    )
-
-    def __init__(self) -> None:
-        self.allocated = self.peak = 0  # bytes
-        self.blocks = self.peak_blocks = 0
-        self.requested = self.freed = 0  # bytes, since the start
-        self.peak_reserved = 0
-        self.failures = self.retries = 0
-
-
-_devices: dict[int, _Device] = {}
-# (events of streams that use it, a block nobody holds any more), oldest first
-_waiting: deque[tuple[list[Any], Any]] = deque()
-# Address of a capturing stream -> the pool that a CUDA graph allocates from (`engine.cuda.graphs`).
-capturing: dict[int, "PrivatePool"] = {}
-
-
-class PrivatePool:
-    """Memory of a CUDA graph, which nobody else is given while the graph can be replayed."""
-
-    def __init__(self) -> None:
-        self.pool = backend.require_cupy().cuda.MemoryPool()
-        # What is not to be given away as long as graphs read it: host memory that they copy, blocks that were freed
-        # during a capture though other streams used them.
-        self.kept: list[Any] = []
-
-
-def statistics(index: int) -> _Device:
-    """The counters of a GPU."""
-    found = _devices.get(index)
-    if found is None:
-        found = _devices[index] = _Device()
-    return found
-
-
-def install(cupy: Any) -> None:
-    """Makes CuPy allocate through here, from now on."""
-    global _devices
-    from engine.cuda.graphs import forget_streams
-
-    _waiting.clear()
-    capturing.clear()
-    known_devices: dict[int, _Device] = {}
-    _devices = known_devices
-    forget_streams()
-    transfer.forget()
-    seam = backend
-    pool = cupy.get_default_memory_pool()
-    cuda = cupy.cuda
-    pointer_to, current_stream, out_of_memory = (
-        cuda.MemoryPointer,
-        cuda.get_current_stream,
-        cuda.memory.OutOfMemoryError,
-    )
-
-    base: Any = cuda.BaseMemory
-
-    class Block(base):
-        """One allocation. `streams`: those besides its own that use it."""
-
-        __slots__ = ("counted", "inner", "private", "streams")
-
-        def __init__(self, inner: Any, private: PrivatePool | None) -> None:
-            self.ptr = inner.ptr  # type: ignore[misc] # a slot of the base
-            self.size = inner.size  # type: ignore[misc] # a slot of the base
-            self.device_id = inner.device_id  # type: ignore[misc] # a slot of the base
-            self.inner = inner
-            self.private = private
-            self.streams: dict[int, Any] | None = None
-            self.counted = counted = -(-inner.size // _ROUND) * _ROUND
-            known = statistics(inner.device_id)
-            known.requested += counted
-            known.blocks += 1
-            known.allocated += counted
-            if known.allocated > known.peak:
-                known.peak = known.allocated
-            if known.blocks > known.peak_blocks:
-                known.peak_blocks = known.blocks
-
-        def __del__(self) -> None:
-            # the interpreter ends, or CuPy was exchanged since
-            if getattr(seam, "_cupy", None) is not cupy or _devices is not known_devices:
-                return
-            known = _devices[self.device_id]
-            known.allocated -= self.counted
-            known.freed += self.counted
-            known.blocks -= 1
-            if self.streams:
-                _free_later(self)
-
-    def allocate(size: int) -> Any:
-        if not size:
-            return pool.malloc(0)
-        if _waiting:
-            free_done()
-        private = _private_pool(current_stream()) if capturing else None
-        source = pool if private is None else private.pool
-        try:
-            inner = source.malloc(size).mem
-        except out_of_memory as error:
-            inner = _malloc_again(source, size, error)
-        return pointer_to(Block(inner, private), 0)
-
-    cuda.set_allocator(allocate)
-
-
-def _private_pool(raw: Any) -> PrivatePool | None:
-    """The pool of the CUDA graph that a stream's work goes into: its own, or that of the capture it was drawn into."""
-    found = capturing.get(raw.ptr)
-    if found is None and raw.ptr > 2 and raw.is_capturing():  # the default streams are never captured
-        return next(reversed(capturing.values()))
-    return found
-
-
-def _free_later(block: Any) -> None:
-    """Keeps a block that nobody holds any more until the streams that use it have come so far."""
-    if block.private is not None:
-        block.private.kept.append(block.inner)
-        return
-    events = []
-    cuda = backend.require_cupy().cuda
-    for raw in block.streams.values():
-        captured = _private_pool(raw) if capturing else None
-        if captured is not None:  # an event of a capture cannot be asked whether it is done
-            captured.kept.append(block.inner)
-            return
-        with _on(block.device_id if raw.device_id < 0 else raw.device_id):  # an event is recorded on its own GPU
-            event = cuda.Event(disable_timing=True)
-            event.record(raw)
-        events.append(event)
-    _waiting.append((events, block.inner))
-
-
-def free_done() -> None:
-    """Gives blocks back that no stream uses any more. Asking an event does not wait for it."""
-    if capturing:  # which forbids to ask
-        return
-    while (oldest := _take_oldest()) is not None:
-        if not all(event.done for event in oldest[0]):
-            _waiting.appendleft(oldest)
-            return
-
-
-def _take_oldest() -> tuple[list[Any], Any] | None:
-    """Whoever looks at a block that waits has it to himself: several threads allocate."""
-    try:
-        return _waiting.popleft()
-    except IndexError:
-        return None
-
-
-def _malloc_again(source: Any, size: int, error: BaseException) -> Any:
-    """A second attempt after whatever can be freed is free.
-
-    Raises: OutOfMemoryError.
-    """
-    cupy = backend.require_cupy()
-    index = current_device()
-    known = statistics(index)
-    if not capturing:
-        known.retries += 1
-        gc.collect()
-        while (oldest := _take_oldest()) is not None:
-            for event in oldest[0]:
-                event.synchronize()
-        note_reserved()
-        source.free_all_blocks()
-        try:
-            return source.malloc(size).mem
-        except cupy.cuda.memory.OutOfMemoryError:
-            pass
-    known.failures += 1
-    free, total = cupy.cuda.runtime.memGetInfo()
-    reserved = memory_reserved(index)
-    limit = cupy.get_default_memory_pool().get_limit()
-    raise OutOfMemoryError(
-        f"CUDA out of memory. Tried to allocate {in_words(size)}. GPU {index} has a total capacity of "
-        f"{in_words(total)} of which {in_words(free)} is free. This process has reserved {in_words(reserved)}, "
-        f"of which {in_words(known.allocated)} is allocated by tensors"
-        + (f"; its limit is {in_words(limit)} (set_per_process_memory_fraction)" if limit else "")
-        + "."
-    ) from error
-
-
-def in_words(number: int) -> str:
-    """A number of bytes: "1.50 MiB"."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if number >= size:
-            return f"{number / size:.2f} {unit}"
-    return f"{number} bytes"
-
-
-def record_stream(array: Any, raw: Any) -> None:
-    """A stream of CuPy's uses the memory of a raw array: what is freed goes back to the pool only after that.
-
-    Raises: RuntimeError for memory that was not allocated here.
-    """
-    block = array.data.mem
-    if not hasattr(block, "streams"):
-        if getattr(block, "size", 0) == 0:
-            return
-        raise RuntimeError(
-            f"record_stream: this memory was not allocated by engine ({type(block).__name__}); whoever made it has to "
-            "keep it until the stream is done"
-        )
-    if block.streams is None:
-        block.streams = {}
-    block.streams[raw.ptr] = raw
+def memory_allocated(device: Any = None) -> int:
+    """Bytes that tensors on a GPU hold; 0 without a GPU, as all below that count bytes."""
+    return statistics(index_of(device)).allocated if is_available() else 0
 
 
 def memory_reserved(device: Any = None) -> int:
     """Bytes that were taken from the GPU, in use or kept for later; memory of CUDA graphs included."""
+    return reserved(index_of(device)) if is_available() else 0
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """The most bytes that tensors held since the start, or since `reset_peak_memory_stats`."""
+    return statistics(index_of(device)).peak if is_available() else 0
+
+
+def max_memory_reserved(device: Any = None) -> int:
+    """The most bytes that were taken from the GPU since the start, or since `reset_peak_memory_stats`."""
+    return note_reserved(index_of(device)) if is_available() else 0
+
+
+memory_cached, max_memory_cached = memory_reserved, max_memory_reserved  # older names
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Peaks are counted from now on."""
+    if is_available():
+        known = statistics(index_of(device))
+        known.peak, known.peak_blocks, known.peak_reserved = known.allocated, known.blocks, 0
+
+
+reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
+
+
+def reset_accumulated_memory_stats(device: Any = None) -> None:
+    """What was allocated and freed in sum is counted from now on."""
+    if is_available():
+        known = statistics(index_of(device))
+        known.requested = known.freed = known.failures = known.retries = 0
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """The counters under PyTorch's names, in bytes and blocks; those of its size classes are not there."""
     if not is_available():
-        return 0
-    from engine.cuda.graphs import living_pools
+        return {}
+    known = statistics(index_of(device))
+    return {
+        "active_bytes.all.current": known.allocated,
+        "active_bytes.all.peak": known.peak,
+        "allocated_bytes.all.allocated": known.requested,
+        "allocated_bytes.all.current": known.allocated,
+        "allocated_bytes.all.freed": known.freed,
+        "allocated_bytes.all.peak": known.peak,
+        "allocation.all.current": known.blocks,
+        "allocation.all.peak": known.peak_blocks,
+        "num_alloc_retries": known.retries,
+        "num_ooms": known.failures,
+        "reserved_bytes.all.current": memory_reserved(device),
+        "reserved_bytes.all.peak": note_reserved(index_of(device)),
+    }
 
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """The same as a table."""
+    stats = memory_stats(device)
+    return "\n".join(f"{name:32} {in_words(stats[name]) if 'bytes' in name else stats[name]}" for name in stats)
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """(free, total) bytes of the GPU, whoever uses it."""
     with _on(index_of(device)):
-        pools = [backend.require_cupy().get_default_memory_pool(), *(private.pool for private in living_pools)]
-        return sum(int(pool.total_bytes()) for pool in pools)
+        free, total = backend.require_cupy().cuda.runtime.memGetInfo()
+        return int(free), int(total)
 
 
-def note_reserved(device: Any = None) -> int:
-    """Brings the peak of `memory_reserved` up to date; needed before memory is given back."""
-    index = index_of(device)
-    known = statistics(index)
-    known.peak_reserved = max(known.peak_reserved, memory_reserved(index))
-    return known.peak_reserved
+def empty_cache() -> None:
+    """Gives unused memory back to the GPU; nothing where there is none."""
+    if is_available():
+        note_reserved(index_of(None))
+        free_done()
+        backend.require_cupy().get_default_memory_pool().free_all_blocks()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Tensors get at most this part of the GPU's memory.
+
+    Raises: TypeError unless `fraction` is a number; ValueError unless it is between 0 and 1.
+    """
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+        raise TypeError(f"Invalid type for fraction argument, must be `float`, got {type(fraction).__name__}")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    with _on(index_of(device)):
+        total = backend.require_cupy().cuda.runtime.memGetInfo()[1]
+        # CuPy reads 0 as "no limit", one byte is none that anybody can have
+        backend.require_cupy().get_default_memory_pool().set_limit(size=max(int(total * fraction), 1))
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    """The part that `set_per_process_memory_fraction` allows; 1 where there is no limit."""
+    with _on(index_of(device)):
+        total = backend.require_cupy().cuda.runtime.memGetInfo()[1]
+        limit = backend.require_cupy().get_default_memory_pool().get_limit()
+        return float(limit) / float(total) if limit else 1.0

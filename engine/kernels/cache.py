@@ -25,7 +25,7 @@ from numba.core import caching, compiler, serialize
 from numba.core.runtime.nrt import rtsys
 
 from engine.kernels import files, store
-from engine.kernels.jit import vector_bytes
+from engine.kernels.vectors import vector_bytes
 
 
 def cache_directory() -> Path:

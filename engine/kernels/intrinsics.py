@@ -10,7 +10,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from engine.kernels.jit import VECTOR
+from engine.kernels.vectors import VECTOR
 
 
 @intrinsic

@@ -30,7 +30,6 @@ import numpy as np
 from engine.kernels import ahead, files, store, waiting
 
 DTYPES = {"f": "float32", "d": "float64"}
-VECTOR = 64  # elements that sum_vectors handles at once
 
 # Parameters of kernels: C-contiguous arrays of the dtype being compiled (T) or of a fixed one, never written (may be
 # read-only) or written. Plain float, int, bool and Pair stand for float64, int64, boolean and two int64.
@@ -141,15 +140,6 @@ def multiply_tile(rows: int, wide: bool, like: np.ndarray, *places_steps_and_cou
 def transpose_tile(side: int, like: np.ndarray, *places_and_steps: Any) -> None:
     """A square block turned around in registers, see `engine.kernels.tile`. Only inside kernels."""
     raise RuntimeError(f"transpose_tile({side}, ...) exists only inside compiled kernels")
-
-
-@functools.cache
-def vector_bytes() -> int:
-    """Bytes of the CPU's vector registers: 64 where it has 32 such registers (AVX-512), else 32 or 16."""
-    from llvmlite import binding
-
-    features = binding.get_host_cpu_features()
-    return 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
 
 
 class Helper:

@@ -9,8 +9,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from engine.kernels.jit import vector_bytes
-from engine.kernels.tiling import tile_prices
+from engine.kernels.vectors import tile_prices, vector_bytes
 
 
 @intrinsic

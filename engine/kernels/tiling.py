@@ -5,17 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import array_at, helper, transpose_tile, vector_bytes
+from engine.kernels.jit import array_at, helper, transpose_tile
+from engine.kernels.vectors import tile_prices
 
 Array = np.ndarray
-
-
-def tile_prices() -> dict[int, float]:
-    """The numbers of rows that a tile may have on this CPU, with its cost in the time of one row of a big tile.
-
-    CPUs with 16 registers could not hold a bigger one than 4.
-    """
-    return {14: 14.0, 8: 9.0, 7: 8.0, 4: 6.0, 1: 3.0} if vector_bytes() == 64 else {4: 4.0, 1: 2.0}
 
 
 @lru_cache(1024)

@@ -5,6 +5,7 @@ imports CuPy.
 import ctypes
 import importlib
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,8 @@ SCALAR = np.generic  # what NumPy returns in place of a 0-dim array
 Array = Any  # numpy.ndarray or cupy.ndarray: the two are used through the same methods
 
 _cupy: ModuleType | None = None
+when_found: list[Callable[[ModuleType], None]] = []
+"""What the modules of this room do with CuPy when it is first asked for."""
 several_gpus = False  # whether memory has to be asked for on the right one
 
 
@@ -46,9 +49,8 @@ def require_cupy() -> ModuleType:
             raise RuntimeError("device 'cuda': CuPy is installed but the machine has no NVIDIA GPU")
         if 0 < ASSIGNED_GPU < count:
             module.cuda.runtime.setDevice(ASSIGNED_GPU)
-        from engine.cuda.memory import install
-
-        install(module)
+        for prepare in when_found:
+            prepare(module)
         several_gpus = count > 1
         _cupy = module
     return _cupy

@@ -42,11 +42,11 @@ def guarded(plan: Any) -> Any:
     return plan
 
 
-class on_gpu_of:
-    """Context manager: the GPU of a raw array is the one in use; nothing for an array in host memory."""
+class on_gpu:
+    """Context manager: a GPU is the one in use; nothing for a negative index."""
 
-    def __init__(self, array: Any) -> None:
-        self._index = -1 if isinstance(array, np.ndarray) else int(array.device.id)
+    def __init__(self, index: int) -> None:
+        self._index = index
 
     def __enter__(self) -> None:
         if self._index >= 0:
@@ -57,6 +57,13 @@ class on_gpu_of:
     def __exit__(self, *_: object) -> None:
         if self._index >= 0:
             backend.require_cupy().cuda.runtime.setDevice(self._before)
+
+
+class on_gpu_of(on_gpu):
+    """Context manager: the GPU of a raw array is the one in use; nothing for an array in host memory."""
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(-1 if isinstance(array, np.ndarray) else int(array.device.id))
 
 
 def fill(array: Any, value: Any) -> None:

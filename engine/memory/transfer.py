@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.memory import backend
+from engine.memory import backend, blocks
 from engine.memory.guard import on_gpu_of
 from engine.rules import layout
 from engine.rules.spec import Spec
@@ -17,6 +17,9 @@ from engine.rules.spec import Spec
 Array = Any
 
 _under_way: deque[tuple[Any, np.ndarray]] = deque()  # (event, host memory), oldest first
+
+
+backend.when_found.append(lambda cupy: _under_way.clear())  # nothing is under way: CuPy was exchanged
 
 
 def empty_pinned(spec: Spec) -> np.ndarray:
@@ -73,10 +76,8 @@ def copy_block(source: Array, target: Array, wait: bool) -> None:
 
 
 def _keep(cuda: Any, stream: Any, host: np.ndarray) -> None:
-    from engine.cuda import memory
-
-    if memory.capturing:  # which forbids to ask events
-        graph = memory._private_pool(stream)
+    if blocks.capturing:  # which forbids to ask events
+        graph = blocks.private_pool(stream)
         if graph is not None:
             graph.kept.append(host)
             return
@@ -97,11 +98,6 @@ def _let_go() -> None:
         if not oldest[0].done:
             _under_way.appendleft(oldest)
             return
-
-
-def forget() -> None:
-    """Nothing is under way: CuPy was exchanged."""
-    _under_way.clear()
 
 
 def same_block(one: Spec, other: Spec) -> bool:

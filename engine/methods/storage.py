@@ -3,11 +3,11 @@
 from typing import Any, NoReturn
 
 from engine.autograd.modes import no_grad
-from engine.memory import backend, transfer
-from engine.ops.creation import factories
+from engine.memory import backend, blocks, transfer
 from engine.ops.writing.inplace import check_writable
 from engine.ops.writing.out import resized
 from engine.rules import layout
+from engine.rules.dims import shape_from
 from engine.rules.layout import contiguous_format, contiguous_strides, preserve_format
 from engine.tensor import Tensor
 
@@ -43,9 +43,7 @@ def record_stream(self: Tensor, stream: Any) -> None:
     """
     if not self.is_cuda:
         raise RuntimeError(f"record_stream: only memory of a GPU belongs to streams, this tensor is on {self.device}")
-    from engine.cuda.memory import record_stream
-
-    record_stream(self._array, stream.raw)
+    blocks.record_stream(self._array, stream.raw)
 
 
 def is_shared(self: Tensor) -> bool:
@@ -70,7 +68,7 @@ def resize_(self: Tensor, *size: Any, memory_format: Any = preserve_format) -> T
     """
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
-    shape = factories.shape_from(size, "resize_")
+    shape = shape_from(size, "resize_")
     if shape == self.shape and memory_format is preserve_format:
         return self
     wanted = contiguous_format if memory_format is preserve_format else memory_format

@@ -7,7 +7,7 @@ puts the methods into Tensor itself, so that no call has further to look.
 from collections.abc import Callable
 from typing import Any
 
-from engine import factorizations, linalg, ops
+from engine import beside_linalg, linalg, ops
 from engine.autograd import accumulate, api
 from engine.methods import conversion, forms, in_place, operators, storage
 from engine.ops.creation import constructors
@@ -16,7 +16,7 @@ from engine.ops.matmul import einsum
 from engine.ops.pointwise import queries
 from engine.ops.pointwise.row import FUNCTIONS
 from engine.ops.random import tensors as random
-from engine.ops.views.history import refresh
+from engine.ops.views.history import adopt_history, refresh
 from engine.ops.writing import inplace
 from engine.tensor import Tensor, printing
 
@@ -102,6 +102,7 @@ class Methods:
     backward = api.backward_of
     _new_accumulator = accumulate.new_accumulator
     _refresh = refresh
+    _adopt_history = adopt_history
     _constructed = staticmethod(constructors.construct)
 
     # --- elementwise, of one tensor -----------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ class Methods:
     min = ops.min
     nanmean = ops.nanmean
     nansum = ops.nansum
-    norm = ops.norm
+    norm = beside_linalg.norm
     prod = ops.prod
     renorm = ops.renorm
     std = ops.std
@@ -325,19 +326,19 @@ class Methods:
 
     # --- linear algebra -----------------------------------------------------------------------------------------------
 
-    cholesky = factorizations.cholesky
+    cholesky = beside_linalg.cholesky
     cholesky_inverse = linalg.cholesky_inverse
     cholesky_solve = linalg.cholesky_solve
     det = linalg.det
     inverse = linalg.inv
     logdet = linalg.logdet
-    lu_solve = factorizations.lu_solve
+    lu_solve = beside_linalg.lu_solve
     matrix_exp = linalg.matrix_exp
     matrix_power = linalg.matrix_power
     pinverse = linalg.pinv
-    qr = factorizations.qr
+    qr = beside_linalg.qr
     slogdet = linalg.slogdet
-    svd = factorizations.svd
+    svd = beside_linalg.svd
 
     # --- frequencies --------------------------------------------------------------------------------------------------
 

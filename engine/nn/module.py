@@ -12,6 +12,7 @@ from engine.calls.listening import FUNCTION, call, heard
 from engine.nn import conversion, state
 from engine.nn import hooks as hooking
 from engine.nn.parameter import Buffer, Parameter
+from engine.reports import layout_report
 from engine.tensor import Tensor
 
 Hook = Callable[..., Any]
@@ -300,9 +301,7 @@ class Module:
     _save_to_state_dict = state.save_own
     _load_from_state_dict = state.load_own
 
-    def get_extra_state(self) -> Any:
-        """A subclass that defines this and `set_extra_state` adds more than tensors to its state dict."""
-        raise RuntimeError(f"{type(self).__name__} does not define get_extra_state()")
+    get_extra_state = state.no_extra_state
 
     def set_extra_state(self, state: Any) -> None:
         raise RuntimeError(
@@ -489,3 +488,6 @@ def register_module_full_backward_pre_hook(hook: Hook) -> RemovableHandle:
     """A full backward pre-hook of every module."""
     Module._hooked = True
     return hooking.add(hooking.global_backward_pre_hooks, hook)
+
+
+layout_report.owners.append(Module)

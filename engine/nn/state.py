@@ -76,9 +76,12 @@ def own_state(module: "Module") -> dict[str, Tensor]:
 
 def has_extra_state(module: "Module") -> bool:
     """Whether the class of `module` defines `get_extra_state`."""
-    from engine.nn.module import Module
+    return type(module).get_extra_state is not no_extra_state
 
-    return type(module).get_extra_state is not Module.get_extra_state
+
+def no_extra_state(module: "Module") -> Any:
+    """A subclass that defines this and `set_extra_state` adds more than tensors to its state dict."""
+    raise RuntimeError(f"{type(module).__name__} does not define get_extra_state()")
 
 
 def load(module: "Module", state_dict: Mapping[str, Any], strict: bool, assign: bool) -> IncompatibleKeys:

@@ -123,7 +123,6 @@ from engine.ops.matmul.einsum import (
     addmv as addmv,
     addr as addr,
     cdist as cdist,
-    chain_matmul as chain_matmul,
     cross as cross,
     einsum as einsum,
     ger as ger,
@@ -257,7 +256,6 @@ from engine.ops.pointwise.bessel import (
     ndtri as ndtri,
 )
 from engine.ops.reduce.norms import (
-    norm as norm,
     vector_norm as vector_norm,
 )
 from engine.ops.shape.padding import (

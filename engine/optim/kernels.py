@@ -1,4 +1,4 @@
-"""Optimizer steps and norms over flat memory: each reads and writes every array once.
+"""Optimizer steps over flat memory: each reads and writes every array once.
 
 Arrays are one-dimensional, contiguous, of one dtype (float32 or float64), equally long, and do not overlap; parameters
 and states are updated in place. Results are elementwise IEEE arithmetic in the operation order of PyTorch's
@@ -80,14 +80,6 @@ def adam(
         _amsgrad[char](
             parameter, gradient, mean, square, maximum, keep, coupled, beta1, beta2, step_size, correction, eps, scale
         )
-
-
-def sum_of_squares(array: Array) -> float:
-    """Sum of squares of a flat array, accumulated in float64 in an order that depends on its length only.
-
-    NaN and infinity come through. Source of the use: torch.nn.utils.clip_grad_norm_.
-    """
-    return float(_sum_of_squares[array.dtype.char](array))
 
 
 @kernel
@@ -195,24 +187,3 @@ def _amsgrad(
         square[i] = v
         maximum[i] = largest
         parameter[i] = p - step_size * m / (np.sqrt(largest) / correction + eps)
-
-
-# 512 sums side by side vectorise without reassociation, so the order is the same on every CPU: 16.8 M floats in 2.1 ms
-# (numpy.dot 2.0).
-@kernel
-def _sum_of_squares(array: Read1) -> float:
-    lanes = np.zeros(512)
-    whole = array.size - array.size % 512
-    for start in range(0, whole, 512):
-        for lane in range(512):
-            value = np.float64(array[start + lane])
-            lanes[lane] += value * value
-    for i in range(whole, array.size):
-        value = np.float64(array[i])
-        lanes[i - whole] += value * value
-    half = 256
-    while half > 0:
-        for lane in range(half):
-            lanes[lane] += lanes[lane + half]
-        half //= 2
-    return lanes[0]

@@ -9,29 +9,23 @@ copied once and counted.
 
 from itertools import pairwise
 from operator import attrgetter, is_, itemgetter
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.memory import backend, threads
 from engine.memory.guard import GuardedPlan, on_gpu_of
-from engine.ops.copy import cuda as strided
-from engine.reports import layout_report as report
+from engine.optim.cuda import MOST_MEMBERS
+from engine.optim.laying_out import in_layout_of
+from engine.optim.tables import DeviceSlab, is_served
 from engine.rules import layout
 from engine.rules.dtypes import float32, float64, get_default_dtype
-from engine.rules.spec import Spec, spec_of
+from engine.rules.spec import spec_of
 from engine.tensor import Tensor
 from engine.tensor.flat import flat_array, unflattened
 
 if TYPE_CHECKING:
     from engine.optim.optimizer import Group, Optimizer
-    from engine.optim.tables import DeviceSlab
-
-# Gradients that had to be copied because they were not laid out as their parameter, and their bytes. Tests and
-# benchmarks read them.
-layout_copies = 0
-layout_bytes = 0
 
 # Elements. Sixteen parameters of half this size take AdamW 129 µs gathered and 400 one by one; of four times it, 917
 # and 564.
@@ -220,25 +214,6 @@ def _part_of(state: dict[str, Any], part: slice) -> dict[str, Any]:
     return {name: value if isinstance(value, float) else value[part] for name, value in state.items()}
 
 
-def in_layout_of(spec: Spec, gradient: Tensor, param: Tensor) -> Any:
-    """The gradient as a 1-D array in the memory order of `spec`; a counted copy if it lies differently."""
-    global layout_copies, layout_bytes
-    stride = gradient._spec.stride
-    if layout.same_layout_modulo_size_one(spec.shape, stride, spec.stride):
-        return flat_array(gradient._array, spec)
-    layout_copies += 1
-    layout_bytes += gradient.nbytes
-    began = perf_counter()
-    copy = backend.empty(spec)
-    if spec.device.type == "cuda":
-        strided.copy(copy, gradient._array)
-    else:
-        copy[...] = gradient._array
-    if report.is_breach(stride, param):
-        report.note(param, stride, report.ASSIGNED, perf_counter() - began, "optimizer")
-    return flat_array(copy, spec)
-
-
 class Plan:
     """The slabs of a group, for the parameters that had a gradient when it was made.
 
@@ -329,8 +304,6 @@ class Plan:
 
 def _served_by_device(optimizer: "Optimizer", group: "Group", param: Tensor) -> bool:
     """Raises: RuntimeError for what only the device's kernels do and they cannot do here."""
-    from engine.optim.tables import is_served
-
     served = is_served(optimizer, param)
     wants = [name for name in ("capturable", "master_weights") if group.get(name)]
     wants += [name for name in ("grad_scale", "found_inf") if getattr(optimizer, name) is not None]
@@ -344,9 +317,6 @@ def _served_by_device(optimizer: "Optimizer", group: "Group", param: Tensor) -> 
 
 
 def _device_slabs(optimizer: "Optimizer", group: "Group", members: list[int], fresh: bool) -> "list[DeviceSlab]":
-    from engine.optim.cuda import MOST_MEMBERS
-    from engine.optim.tables import DeviceSlab
-
     parts = [members[start : start + MOST_MEMBERS] for start in range(0, len(members), MOST_MEMBERS)]
     return [DeviceSlab(optimizer, group, part, fresh) for part in parts]
 

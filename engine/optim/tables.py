@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.memory import backend
 from engine.optim.cuda import Members, places
+from engine.optim.laying_out import in_layout_of
 from engine.rules.dtypes import float32
 from engine.rules.spec import Spec, spec_of
 from engine.tensor import Tensor
@@ -115,8 +116,6 @@ class DeviceSlab:
 
     def run(self, optimizer: "Optimizer", group: "Group", gradients: "Gradients") -> None:
         """Updates, and counts the write in each parameter's version."""
-        from engine.optim.slabs import in_layout_of
-
         flats = []
         for member, spec in zip(self.members, self.specs, strict=True):
             gradient = gradients[member]

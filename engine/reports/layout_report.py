@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors.callers import stack_level
 from engine.rules import layout
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["warn", "strict", "off"]
 _MODES = ("warn", "strict", "off")
+
+owners: list[type[Any]] = []  # the classes that name parameters (`named_parameters`): `engine.nn` enters its Module
 
 ASSIGNED = "an assignment to .grad"  # what made a gradient that no operator made
 
@@ -183,11 +185,9 @@ def _settle_names(parameters: "list[Tensor]") -> None:
     unnamed = {id(parameter): parameter for parameter in parameters if parameter._autograd_meta().name is None}
     if not unnamed:
         return
-    from engine.nn import Module
-
     longest = {key: _UNNAMED.format(type(parameter).__name__) for key, parameter in unnamed.items()}
     found: dict[int, str] = {}
-    for module in [each for each in gc.get_objects() if issubclass(type(each), Module)]:
+    for module in [each for each in gc.get_objects() if issubclass(type(each), tuple(owners))]:
         for name, parameter in module.named_parameters():
             if id(parameter) in unnamed and len(name) > len(found.get(id(parameter), "")):
                 found[id(parameter)] = name

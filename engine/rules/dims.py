@@ -1,7 +1,8 @@
-"""Axis arguments in canonical form: negative axes wrapped, ranges checked, duplicates refused."""
+"""Axes and sizes in canonical form: negative axes wrapped, ranges checked, duplicates refused."""
 
 from collections.abc import Sequence
 from operator import index
+from typing import Any
 
 
 def wrap_dim(dim: int, ndim: int, name: str = "") -> int:
@@ -37,3 +38,21 @@ def wrap_dims(dims: "int | Sequence[int] | None", ndim: int, name: str = "") -> 
             )
         return tuple(wrapped) if ndim else ()
     return (wrap_dim(dims, ndim, name),) if ndim else (wrap_dim(dims, 0, name),)[:0]
+
+
+def shape_from(size: tuple[Any, ...], name: str) -> tuple[int, ...]:
+    """`f(2, 3)` and `f((2, 3))` alike.
+
+    Raises: RuntimeError for a negative size; TypeError for anything that is no integer.
+    """
+    if len(size) == 1 and isinstance(size[0], Sequence):
+        size = tuple(size[0])
+    try:
+        shape = tuple(n.__index__() for n in size)
+    except AttributeError:
+        raise TypeError(f"{name}(): sizes must be integers, got {size!r}") from None
+    if len(shape) > 64:  # NumPy's limit, and PyTorch's
+        raise RuntimeError(f"{name}: only tensors with up to 64 dims are supported, got {len(shape)} sizes")
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"{name}: Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    return shape

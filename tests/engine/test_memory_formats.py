@@ -8,7 +8,7 @@ import pytest
 import engine
 import engine.nn.functional as F
 from engine import nn
-from engine.optim import slabs as flat
+from engine.optim import laying_out as flat
 from engine.rules import layout
 
 Function = Callable[[engine.Tensor], Any]

@@ -94,7 +94,7 @@ def _sum_of_squares(tensor: Tensor) -> float:
     if array.dtype.kind == "c":
         array = np.concatenate([array.real.reshape(-1), array.imag.reshape(-1)])
     if flat is not None and array.size >= _KERNEL_FROM and array.dtype.char in "fd":
-        from engine.optim.kernels import sum_of_squares
+        from engine.ops.buckets.kernels import sum_of_squares
 
         return sum_of_squares(array)
     wide = array.astype(np.float64)

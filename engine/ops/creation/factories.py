@@ -18,6 +18,7 @@ from engine.ops.creation.from_data import empty_spec, wrap_array
 from engine.ops.shared.scalars import checked
 from engine.rules import layout
 from engine.rules.device import CPU, default, device
+from engine.rules.dims import shape_from
 from engine.rules.dtypes import (
     FLOATING_CATEGORY,
     bool_,
@@ -32,24 +33,6 @@ from engine.rules.dtypes import (
 from engine.rules.layout import MemoryFormat, contiguous_format, preserve_format
 from engine.rules.spec import Spec, spec_of
 from engine.tensor import Tensor
-
-
-def shape_from(size: tuple[Any, ...], name: str) -> tuple[int, ...]:
-    """`f(2, 3)` and `f((2, 3))` alike.
-
-    Raises: RuntimeError for a negative size; TypeError for anything that is no integer.
-    """
-    if len(size) == 1 and isinstance(size[0], Sequence):
-        size = tuple(size[0])
-    try:
-        shape = tuple(n.__index__() for n in size)
-    except AttributeError:
-        raise TypeError(f"{name}(): sizes must be integers, got {size!r}") from None
-    if len(shape) > 64:  # NumPy's limit, and PyTorch's
-        raise RuntimeError(f"{name}: only tensors with up to 64 dims are supported, got {len(shape)} sizes")
-    if any(n < 0 for n in shape):
-        raise RuntimeError(f"{name}: Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
-    return shape
 
 
 def _new(spec: Spec, requires_grad: bool) -> Tensor:

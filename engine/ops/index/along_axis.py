@@ -5,6 +5,7 @@ from typing import Any
 
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
+from engine.calls.namespaces import tensor_namespace
 from engine.calls.operands import Scalar
 from engine.ops.creation.factories import full
 from engine.ops.index.operator import getitem
@@ -248,13 +249,12 @@ def scatter(
 
 
 def _scatter_reduced(input: Tensor, dim: int, index: Tensor, src: Any, reduce: str) -> Tensor:
-    from engine.ops.index.scatter_reduce import scatter_reduce
-
     if reduce not in ("add", "multiply"):
         raise RuntimeError(f"reduce argument must be either add or multiply, got {reduce}")
     if not isinstance(src, Tensor):
         src = full(tuple(index.shape), checked("scatter", src, input.dtype), dtype=input.dtype, device=input.device)
-    return scatter_reduce(input, dim, index, src, "sum" if reduce == "add" else "prod")
+    made: Tensor = tensor_namespace.scatter_reduce(input, dim, index, src, "sum" if reduce == "add" else "prod")
+    return made
 
 
 @heard

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from engine.autograd.writes import mark_written
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.memory import backend
 from engine.ops.creation.from_data import tensor as make_tensor
 from engine.ops.index.scattering import combine_at
 from engine.ops.shared.scalars import assigned
-from engine.ops.views.history import adopt_history, mark_written
+from engine.ops.views.history import adopt_history
 from engine.ops.views.operator import unsqueeze
 from engine.ops.views.parts import select, slice_along
 from engine.ops.writing.inplace import check_writable, copy_

@@ -4,7 +4,6 @@ einsum contracts from left to right. Source of the order of axes in intermediate
 the last: aten/native/Linear.cpp.
 """
 
-from collections.abc import Sequence
 from math import prod
 from string import ascii_letters
 from typing import Any
@@ -343,15 +342,6 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the sum of the batch's products."""
     return weighted_sum("addbmm", input, bmm(batch1, batch2).sum(0, dtype=batch1.dtype), beta, alpha)
-
-
-@heard
-def chain_matmul(*matrices: Tensor) -> Tensor:
-    """The product of several matrices, in the cheapest order."""
-    from engine import linalg
-
-    given = matrices[0] if len(matrices) == 1 and isinstance(matrices[0], Sequence) else matrices
-    return given[0] if len(given) == 1 else linalg.multi_dot(given)
 
 
 @heard

@@ -8,7 +8,7 @@ import numpy as np
 from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.ops.pointwise.row import FUNCTIONS, Facts, floating, pointwise
-from engine.ops.pointwise.rows import div, scaled, sub
+from engine.ops.pointwise.rows import div, sub
 from engine.ops.pointwise.selection import clamp, where
 from engine.ops.shared.operands import (
     in_single_precision,
@@ -17,6 +17,7 @@ from engine.ops.shared.operands import (
     refuse_complex,
     require_real,
     require_tensors,
+    scaled,
     undifferentiable,
     zeros_like,
 )

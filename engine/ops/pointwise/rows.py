@@ -13,15 +13,14 @@ from engine.ops.activation import compiled
 from engine.ops.pointwise.row import FUNCTIONS as FUNCTIONS
 from engine.ops.pointwise.row import Facts, floating, pointwise
 from engine.ops.shared.operands import (
-    common_dtype,
     conjugate,
     kept,
-    operand,
+    scaled,
     undifferentiable,
     zeros_like,
 )
 from engine.ops.shared.scalars import checked
-from engine.rules.dtypes import FLOATING_CATEGORY, of_numpy
+from engine.rules.dtypes import of_numpy
 from engine.tensor import Tensor
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -379,25 +378,6 @@ def add(input: Any, other: Any, *, alpha: Any = 1, out: Tensor | None = None) ->
 def sub(input: Any, other: Any, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """input - alpha * other."""
     return FUNCTIONS["sub"](input, other if alpha == 1 else scaled("sub", input, other, alpha), out=out)
-
-
-def scaled(name: str, input: Any, other: Any, alpha: Any) -> Any:
-    """alpha * other.
-
-    Raises: RuntimeError for an alpha of a higher category than the dtype in which `input` and `other` meet.
-    """
-    kind = common_dtype(operand(input, name)._spec, operand(other, name)._spec)
-    if isinstance(alpha, float) and kind.category < FLOATING_CATEGORY:
-        raise RuntimeError(
-            f"{name}: For integral input tensors, argument alpha must not be a floating point number: expected an int "
-            f"for {kind}, got {alpha}"
-        )
-    if isinstance(alpha, complex) and not kind.is_complex:
-        raise RuntimeError(
-            f"{name}: For non-complex input tensors, argument alpha must not be a complex number: expected a real "
-            f"number for {kind}, got {alpha}"
-        )
-    return other * alpha
 
 
 @heard

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from engine.calls.listening import heard
-from engine.ops.creation.factories import empty, empty_like, shape_from
+from engine.ops.creation.factories import empty, empty_like
 from engine.ops.creation.from_data import wrap_array
 from engine.ops.pointwise.selection import constant_beside
 from engine.ops.random import sampling
@@ -16,6 +16,7 @@ from engine.ops.writing.inplace import overwrite
 from engine.random import Generator, default_generator
 from engine.rules.device import default
 from engine.rules.device import device as as_device
+from engine.rules.dims import shape_from
 from engine.rules.dtypes import dtype as Kind
 from engine.rules.dtypes import finfo, get_default_dtype, int64, require_dtype
 from engine.rules.layout import broadcast_shapes

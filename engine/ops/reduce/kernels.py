@@ -12,7 +12,6 @@ import numpy as np
 
 from engine.kernels.jit import (
     DTYPES,
-    VECTOR,
     Read1,
     ReadFloat64,
     ReadInt64,
@@ -25,6 +24,7 @@ from engine.kernels.jit import (
     real,
     sum_vectors,
 )
+from engine.kernels.vectors import VECTOR
 
 Array = np.ndarray
 _EMPTY = {char: np.empty(0, char) for char in DTYPES}  # tells the compiled function its dtype

@@ -10,7 +10,6 @@ from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.ops.reduce.operator import Dims, spread
 from engine.ops.shared.operands import in_single_precision, kept, require_floating
-from engine.ops.writing.out import deliver
 from engine.rules import iterator
 from engine.rules.dims import wrap_dims
 from engine.rules.spec import Spec
@@ -87,26 +86,3 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     if isinstance(ord, str):
         raise TypeError(f"linalg.vector_norm: ord must be a number, got {ord!r}")
     return apply(VECTOR_NORM, (x,), (float(ord), wrap_dims(dim, x.ndim, "linalg.vector_norm"), bool(keepdim)))
-
-
-@heard
-def norm(
-    input: Tensor,
-    p: Any = "fro",
-    dim: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """p-norm of the elements over axes ("fro": 2; "nuc": of the singular values of matrices)."""
-    if out is not None:
-        return deliver(out, norm, input, p, dim, keepdim, dtype=dtype)
-    if p == "nuc":
-        from engine import linalg
-
-        axes = tuple(dim) if dim is not None and not isinstance(dim, int) else (-2, -1)
-        return linalg.matrix_norm(input, "nuc", axes, keepdim, dtype=dtype)
-    if isinstance(p, str) and p != "fro":
-        raise RuntimeError(f"norm: expected p to be a number, 'fro' or 'nuc', got {p!r}")
-    return vector_norm(input, 2.0 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)

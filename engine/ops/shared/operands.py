@@ -179,3 +179,22 @@ def undifferentiable(name: str) -> Any:
         )
 
     return rule
+
+
+def scaled(name: str, input: Any, other: Any, alpha: Any) -> Any:
+    """alpha * other.
+
+    Raises: RuntimeError for an alpha of a higher category than the dtype in which `input` and `other` meet.
+    """
+    kind = common_dtype(operand(input, name)._spec, operand(other, name)._spec)
+    if isinstance(alpha, float) and kind.category < FLOATING_CATEGORY:
+        raise RuntimeError(
+            f"{name}: For integral input tensors, argument alpha must not be a floating point number: expected an int "
+            f"for {kind}, got {alpha}"
+        )
+    if isinstance(alpha, complex) and not kind.is_complex:
+        raise RuntimeError(
+            f"{name}: For non-complex input tensors, argument alpha must not be a complex number: expected a real "
+            f"number for {kind}, got {alpha}"
+        )
+    return other * alpha

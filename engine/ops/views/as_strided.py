@@ -9,9 +9,9 @@ from typing import Any
 
 from engine.calls.dispatch import apply, define
 from engine.memory import backend
-from engine.ops.creation.factories import shape_from
 from engine.ops.index.scattering import combine_at
 from engine.rules import layout
+from engine.rules.dims import shape_from
 from engine.tensor import Tensor
 
 Ints = tuple[int, ...]

@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.autograd.modes import state
 from engine.autograd.versions import CopyCounter
+from engine.autograd.writes import check_history, mark_written
 from engine.calls.dispatch import Operator, _record, define
 from engine.calls.listening import KERNEL, call, heard
 from engine.calls.namespaces import OPERATORS
@@ -21,9 +22,9 @@ from engine.calls.operands import Scalar
 from engine.calls.plan import Plan
 from engine.memory import backend, transfer
 from engine.memory.guard import on_gpu_of
-from engine.ops.shared.operands import operand
+from engine.ops.shared.operands import operand, scaled
 from engine.ops.shared.scalars import checked
-from engine.ops.views.history import adopt_history, check_history, mark_written
+from engine.ops.views.history import adopt_history
 from engine.rules import iterator, layout, promotion
 from engine.rules.spec import Spec, spec_of
 from engine.tensor import Tensor
@@ -294,8 +295,6 @@ def functional_inplace(name: str) -> Any:
 
     def method(self: Tensor, *others: Any, alpha: Any = 1) -> Tensor:
         if alpha != 1:
-            from engine.ops.pointwise.rows import scaled
-
             others = (scaled(f"{name}_", self, others[0], alpha), *others[1:])
         operands = tuple(operand(other, f"{name}_") for other in others)
         if len(operands) == 1 and name in TENSORS_ONLY and isinstance(operands[0], Scalar):

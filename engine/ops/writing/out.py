@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from engine.autograd.modes import no_grad, state
 from engine.autograd.versions import VersionCounter
+from engine.autograd.writes import mark_written
 from engine.calls.dispatch import Operator
 from engine.errors.callers import stack_level
 from engine.memory import backend
-from engine.ops.views.history import mark_written
 from engine.ops.writing.inplace import check_overlap, check_writable, write
 from engine.rules import layout, promotion
 from engine.rules.spec import Spec

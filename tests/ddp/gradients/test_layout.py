@@ -12,7 +12,7 @@ import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
 from engine.optim import AdamW
-from engine.optim import slabs as flat
+from engine.optim import laying_out as flat
 from tests.ddp.models import TASKS, batch, build, loss_of
 
 CAPS = {"one bucket": None, "many buckets": 0.0005}

@@ -9,6 +9,7 @@ import ddp
 import engine
 import engine.nn as nn
 from engine.capture.compiled import CaptureWarning, CompiledStep
+from engine.memory import blocks
 from engine.nn.utils import clip_grad_norm_
 from engine.optim import SGD, Adam, AdamW
 from engine.optim.lr_scheduler import ExponentialLR
@@ -414,11 +415,11 @@ def test_memory_of_graphs_that_will_never_run_again_is_freed(cuda):
     for _ in range(5):
         step(x)
     gc.collect()
-    pools = len(engine.cuda.graphs.living_pools)
+    pools = len(blocks.living_pools)
     optimizer.param_groups[0]["lr"] = 0.2
     with pytest.warns(CaptureWarning, match="options of SGD changed"):
         step(x)
     for _ in range(3):
         step(x)
     gc.collect()
-    assert len(engine.cuda.graphs.living_pools) == pools
+    assert len(blocks.living_pools) == pools

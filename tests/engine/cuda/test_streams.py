@@ -5,8 +5,8 @@ import threading
 import pytest
 
 import engine
-from engine.cuda import memory
 from engine.memory import backend, transfer
+from engine.memory import blocks as memory
 from tests import cuda_simulator
 
 

@@ -6,7 +6,7 @@ Whole numbers add exactly in any order, so results are compared with ==.
 import numpy as np
 import pytest
 
-from engine.kernels import tiling
+from engine.kernels import tiling, vectors
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import direct as conv_direct
 from engine.ops.conv.kernels import correlate
@@ -117,7 +117,7 @@ def test_a_result_does_not_depend_on_its_tile(dtype):
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 14, 15, 28, 33, 224])
 def test_tiles_cover_a_line(length, overlap):
     starts, sizes = tiling.tiles(length, overlap)
-    assert set(sizes.tolist()) <= set(tiling.tile_prices())
+    assert set(sizes.tolist()) <= set(vectors.tile_prices())
     covered = [place for start, size in zip(starts, sizes, strict=True) for place in range(start, start + size)]
     assert sorted(set(covered)) == list(range(length))
     if not overlap:

@@ -11,12 +11,13 @@ import pytest
 
 from engine import kernels
 from engine.kernels import cache, files, jit
+from engine.ops.buckets import kernels as buckets
 from engine.ops.softmax import kernels as softmax
-from engine.optim import kernels as optimizer
 
 PACKAGE = Path(kernels.__file__).parent
 SUM = (
-    "import numpy as np; from engine.optim import kernels as optimizer; print(optimizer.sum_of_squares(np.arange(5.0)))"
+    "import numpy as np; from engine.ops.buckets import kernels as buckets; "
+    "print(buckets.sum_of_squares(np.arange(5.0)))"
 )
 
 
@@ -59,8 +60,8 @@ def test_every_kernel_compiles_for_every_dtype_and_releases_the_gil():
 
 
 def test_unknown_dtype_names_the_known_ones():
-    with pytest.raises(TypeError, match=r"optim.sum_of_squares: dtype code 'e' .* 'f' \(float32\), 'd' \(float64\)"):
-        optimizer.sum_of_squares(np.zeros(3, "float16"))
+    with pytest.raises(TypeError, match=r"buckets.sum_of_squares: dtype code 'e' .* 'f' \(float32\), 'd' \(float64\)"):
+        buckets.sum_of_squares(np.zeros(3, "float16"))
 
 
 def test_arrays_nobody_foresaw_are_refused_and_compile_nothing():
@@ -90,7 +91,7 @@ def test_ranks_that_compile_at_once_leave_one_whole_file_each(tmp_path):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["30.0"] * 3
-    assert [path.name.rpartition(".")[0] for path in cached(tmp_path)] == ["optim.sum_of_squares"]
+    assert [path.name.rpartition(".")[0] for path in cached(tmp_path)] == ["buckets.sum_of_squares"]
     stamp = cached(tmp_path)[0].stat().st_mtime_ns
     assert run(SUM, NUMBA_CACHE_DIR=str(tmp_path)) == ("30.0", "")
     assert cached(tmp_path)[0].stat().st_mtime_ns == stamp
@@ -111,7 +112,7 @@ def test_a_damaged_file_is_told_and_replaced(tmp_path):
 def test_a_directory_that_cannot_be_written_is_told_and_work_goes_on(tmp_path):
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
-    twice = f"{SUM}; print(optimizer.sum_of_squares(np.arange(5, dtype='float32')))"
+    twice = f"{SUM}; print(buckets.sum_of_squares(np.arange(5, dtype='float32')))"
     out, error = run(twice, NUMBA_CACHE_DIR=str(in_the_way))
     assert out == "30.0\n30.0"
     assert error.count("RuntimeWarning: cannot keep compiled kernels in") == 1
@@ -136,7 +137,7 @@ def test_cache_directory_follows_the_environment(monkeypatch, tmp_path):
 
 
 def test_disabled_compiler_is_named():
-    code = "import numpy as np; from engine.optim import kernels as optimizer; optimizer.sum_of_squares(np.zeros(1))"
+    code = "import numpy as np; from engine.ops.buckets import kernels as buckets; buckets.sum_of_squares(np.zeros(1))"
     with pytest.raises(subprocess.CalledProcessError) as failure:
         run(code, NUMBA_DISABLE_JIT="1")
-    assert "optim.sum_of_squares needs Numba's compiler, but NUMBA_DISABLE_JIT is set" in failure.value.stderr
+    assert "buckets.sum_of_squares needs Numba's compiler, but NUMBA_DISABLE_JIT is set" in failure.value.stderr

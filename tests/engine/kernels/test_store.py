@@ -19,8 +19,8 @@ from engine.kernels import cache, jit, store, waiting
 SUM = """
 import numpy as np
 from engine.kernels import compiler
-from engine.optim import kernels as optimizer
-print(optimizer.sum_of_squares(np.arange(5.0)), compiler.compiled)
+from engine.ops.buckets import kernels as buckets
+print(buckets.sum_of_squares(np.arange(5.0)), compiler.compiled)
 """
 NOBODY = 65534
 # What another user sees. Root imports and compiles first: the other one may not be able to read the environment.
@@ -28,16 +28,16 @@ AS_NOBODY = f"""
 import os
 import numpy as np
 from engine.kernels import compiler, waiting
-from engine.optim import kernels as optimizer
+from engine.ops.buckets import kernels as buckets
 waiting.speak(False)
 place = os.environ.pop("NUMBA_CACHE_DIR")
 os.environ["NUMBA_CACHE_DIR"] = place + ".root"
-optimizer.sum_of_squares(np.ones(3, "float32"))
+buckets.sum_of_squares(np.ones(3, "float32"))
 os.environ["NUMBA_CACHE_DIR"], compiler.compiled = place, 0
 os.setgroups([])
 os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
-print(optimizer.sum_of_squares(np.arange(5.0)), compiler.compiled)
+print(buckets.sum_of_squares(np.arange(5.0)), compiler.compiled)
 """
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be a second user")
 
@@ -141,7 +141,7 @@ def test_a_kernel_at_the_place_of_another_is_not_taken_for_it(tmp_path: Path) ->
     run(tmp_path)
     path = entry(tmp_path)
     content = path.read_bytes()
-    for word in (b"optim.sum_of_squares", b'"cpu": ', b'"features": ', b'"numba": ', b'"numpy": ', b'"source": '):
+    for word in (b"buckets.sum_of_squares", b'"cpu": ', b'"features": ', b'"numba": ', b'"numpy": ', b'"source": '):
         assert word in content
     run(tmp_path, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES="")
     [other] = [one for one in path.parent.parent.rglob("optim.*") if one != path]
@@ -302,7 +302,7 @@ def test_another_host_has_locks_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_who_compiles_is_told_so_in_one_line_and_who_reads_is_not(tmp_path: Path) -> None:
-    twice = f"{SUM}\nprint(optimizer.sum_of_squares(np.arange(5, dtype='float32')))"
+    twice = f"{SUM}\nprint(buckets.sum_of_squares(np.arange(5, dtype='float32')))"
     out, error = run(tmp_path, twice)
     assert out == "30.0 1\n30.0"
     told = "allstride: compiling about 1 kernel for this CPU; they are kept in"

@@ -8,6 +8,7 @@ import pytest
 import engine
 from engine import optim
 from engine.nn import Parameter
+from engine.optim import laying_out
 from engine.optim import slabs as flat
 from tests.data import optim_cases
 
@@ -48,7 +49,7 @@ def test_channels_last_needs_no_copy_and_changes_no_number(
 ) -> None:
     monkeypatch.setattr(flat, "SMALL", small)
     results = []
-    copies = flat.layout_copies
+    copies = laying_out.layout_copies
     for memory_format in (engine.contiguous_format, engine.channels_last):
         params = [
             Parameter(parameter(4, 3, 5, 2).detach().contiguous(memory_format=memory_format)),
@@ -67,7 +68,7 @@ def test_channels_last_needs_no_copy_and_changes_no_number(
         results.append([each.detach().numpy().copy() for each in params])
     for first, second in zip(*results, strict=True):
         np.testing.assert_array_equal(first, second)
-    assert flat.layout_copies == copies
+    assert laying_out.layout_copies == copies
 
 
 def test_a_gradient_in_another_layout_is_copied_once_and_counted() -> None:
@@ -75,21 +76,21 @@ def test_a_gradient_in_another_layout_is_copied_once_and_counted() -> None:
     optimizers = [optim.AdamW([one]), optim.AdamW([other])]
     one.grad = gradient(one, 0)
     other.grad = gradient(other, 0).contiguous(memory_format=engine.channels_last)
-    copies = flat.layout_copies
+    copies = laying_out.layout_copies
     optimizers[0].step()
-    assert flat.layout_copies == copies
+    assert laying_out.layout_copies == copies
     with pytest.warns(UserWarning, match="layout contract broken"):
         optimizers[1].step()
-    assert flat.layout_copies == copies + 1
+    assert laying_out.layout_copies == copies + 1
     np.testing.assert_array_equal(one.detach().numpy(), other.detach().numpy())
 
 
 def test_strides_of_single_element_axes_are_no_breach() -> None:
     param = Parameter(engine.zeros(3, 1, 2, 2).contiguous(memory_format=engine.channels_last))
     param.grad = engine.ones(3, 1, 2, 2)
-    copies = flat.layout_copies
+    copies = laying_out.layout_copies
     optim.SGD([param], lr=1.0).step()
-    assert flat.layout_copies == copies
+    assert laying_out.layout_copies == copies
     assert bool((param == -1).all())
 
 

@@ -12,7 +12,7 @@ import ddp
 import engine
 import engine.nn.functional as F
 from engine import nn
-from engine.optim import slabs as flat
+from engine.optim import laying_out as flat
 from engine.reports import layout_report as report
 
 

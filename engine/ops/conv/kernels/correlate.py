@@ -11,8 +11,9 @@ One thread, GFLOP/s forward, 3x3: 16 images of 28x28, 64 to 64 channels, 240; co
 
 import numpy as np
 
-from engine.kernels.jit import Read1, ReadInt64, Write1, address, array_at, kernel, multiply_tile, real, vector_bytes
+from engine.kernels.jit import Read1, ReadInt64, Write1, address, array_at, kernel, multiply_tile, real
 from engine.kernels.tiling import tiles, turn
+from engine.kernels.vectors import vector_bytes
 
 Array = np.ndarray
 Three = tuple[int, int, int]

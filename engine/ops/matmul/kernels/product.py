@@ -9,8 +9,9 @@ it does not know: 1024 x 128 x 512: 251, 241, 129; 128 x 1024 x 1024: 244, 202, 
 
 import numpy as np
 
-from engine.kernels.jit import ReadInt64, Write1, address, array_at, kernel, multiply_tile, real, vector_bytes
+from engine.kernels.jit import ReadInt64, Write1, address, array_at, kernel, multiply_tile, real
 from engine.kernels.tiling import tiles, turn
+from engine.kernels.vectors import vector_bytes
 from engine.memory import threads
 
 Array = np.ndarray
