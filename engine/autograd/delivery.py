@@ -25,8 +25,8 @@ def show(run: "Run", leaf: AccumulateGrad, place: Place | None) -> None:
 
 
 class Crossing:
-    """The gradients of one node on their way to nodes that may run on other streams (`engine.autograd.walk.send`, inside
-    the run's lock).
+    """The gradients of one node on their way to nodes that may run on other streams (`engine.autograd.walk.send`, with
+    the run's lock held).
     """
 
     def __init__(self, run: "Run", place: Place | None) -> None:

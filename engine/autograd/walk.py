@@ -1,7 +1,7 @@
 """What a walk over a recorded graph does at each node, on a CPU and on GPUs: the node runs, its gradients go on.
 
-A node runs when every gradient that will ever reach it has arrived. `engine.autograd.executor` goes from node to node on
-one thread, `engine.autograd.workers` on one for each GPU.
+A node runs when every gradient that will ever reach it has arrived. `engine.autograd.executor` goes from node to node
+on one thread, `engine.autograd.workers` on one for each GPU.
 """
 
 from collections.abc import Sequence

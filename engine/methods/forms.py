@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from engine import ops
-from engine.ops.creation import factories, from_data
+from engine.ops.creation import from_data
 from engine.ops.pointwise import selection
 from engine.ops.views import operator as views
+from engine.rules.dims import shape_from
 from engine.tensor import Tensor
 
 
@@ -28,7 +29,7 @@ def reshape_as(self: Tensor, other: Tensor) -> Tensor:
 
 def sum_to_size(self: Tensor, *size: Any) -> Tensor:
     """Sums the axes along which `size` broadcasts to this shape; to one number also where there is nothing to sum."""
-    wanted = factories.shape_from(size, "sum_to_size")
+    wanted = shape_from(size, "sum_to_size")
     if not wanted:
         return self.sum()
     extra = self.ndim - len(wanted)
