@@ -58,7 +58,7 @@ def run(place: Path | str, code: str = SUM, **settings: str) -> tuple[str, str]:
 
 def entry(place: Path) -> Path:
     """The one kernel below a folder."""
-    [found] = [path for path in place.rglob("optim.*") if path.is_file()]
+    [found] = [path for path in place.rglob("buckets.*") if path.is_file()]
     return found
 
 
@@ -144,7 +144,7 @@ def test_a_kernel_at_the_place_of_another_is_not_taken_for_it(tmp_path: Path) ->
     for word in (b"buckets.sum_of_squares", b'"cpu": ', b'"features": ', b'"numba": ', b'"numpy": ', b'"source": '):
         assert word in content
     run(tmp_path, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES="")
-    [other] = [one for one in path.parent.parent.rglob("optim.*") if one != path]
+    [other] = [one for one in path.parent.parent.rglob("buckets.*") if one != path]
     other.replace(path)
     out, error = run(tmp_path)
     assert out == "30.0 1"
