@@ -3,9 +3,11 @@
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -144,14 +146,32 @@ def table(lines: list[Figure]) -> str:
     return "\n\n".join("\n".join(rows) for rows in (stated, others) if len(rows) > 2)
 
 
-def surroundings(command: list[str]) -> str:
-    """When and where this is measured, and by which command, in one sentence, without paths of this disk."""
+def commit() -> str:
+    """The commit that is measured, with a plus sign where files differ from it; "unknown" outside a checkout."""
+    words = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def versions(torch_python: str | None) -> str:
+    """Python and the packages that do the arithmetic, here and on PyTorch's side, if there is one."""
+    found = [f"Python {platform.python_version()}"]
+    found += [f"{name} {metadata.version(name.lower())}" for name in ("NumPy", "Numba")]
+    if torch_python is not None:
+        code = "import importlib.metadata as each; print(each.version('torch'))"
+        done = subprocess.run([torch_python, "-c", code], capture_output=True, text=True, check=True)
+        found.append(f"PyTorch {done.stdout.strip()}")
+    return ", ".join(found)
+
+
+def surroundings(command: list[str], torch_python: str | None = None) -> str:
+    """When, where and of what this is measured, and by which command, in one sentence, without paths of this disk."""
     command = ["OTHER/bin/python" if before == "--torch-python" else word for before, word in pairwise(["", *command])]
     known = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.partition(":")[2].strip() for line in known if line.startswith("model name")), "unknown")
     return (
         f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {len(os.sched_getaffinity(0))} CPUs ({cpu}), load "
-        f"{os.getloadavg()[0]:.1f} before, Python {platform.python_version()}, `{' '.join(command)}`."
+        f"{os.getloadavg()[0]:.1f} before, commit {commit()}, {versions(torch_python)}, `{' '.join(command)}`."
     )
 
 

@@ -224,7 +224,7 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := [name for name in given.sweeps if name not in SWEEPS]:
         parser.error(f"unknown sweep {unknown[0]!r}: choose from {', '.join(SWEEPS)}")
-    about = surroundings(["python", "benchmarks/growth.py", *sys.argv[1:]])
+    about = surroundings(["python", "benchmarks/growth.py", *sys.argv[1:]], given.torch_python)
     rank, world = enter_world()
     library.manual_seed(0)
     lines = []

@@ -147,7 +147,8 @@ def main() -> None:
     compared = bool(given.torch_python or importlib.util.find_spec("torch"))
     if not compared:
         print("PyTorch is not installed here and no --torch-python is given: one side only", file=sys.stderr)
-    about = surroundings(["python", "examples/benchmark.py", *sys.argv[1:]])
+    peer = given.torch_python or (sys.executable if compared else None)
+    about = surroundings(["python", "examples/benchmark.py", *sys.argv[1:]], peer)
     rounds = 1 if given.short else given.rounds
     about += f" Median (least … greatest) over {rounds} rounds; ratios within a round."
     with tempfile.TemporaryDirectory() as bytecode:

@@ -1,5 +1,7 @@
 """Table look-ups: embedding, embedding_bag, one_hot."""
 
+import numpy as np
+
 import engine
 from engine import ops
 from engine.autograd.modes import no_grad
@@ -79,33 +81,43 @@ def embedding_bag(
             "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' "
             f"(got mode='{mode}')."
         )
-    bag_of, bags = _bags(input, offsets, include_last_offset)
+    sizes = _sizes(input, offsets, include_last_offset)
     indices = input.reshape(-1)
     rows = embedding(indices, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-    counted = engine.ones_like(indices)
+    if input.dim() == 2:  # from its shape alone, as engine.compile wants it
+        bag_of = engine.arange(len(sizes), device=input.device).unsqueeze(1).expand(input.shape).reshape(-1)
+    else:
+        bag_of = engine.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(input.device)
+    counted = None
     if padding_idx is not None:
-        counted = (indices != checked_padding(padding_idx, weight.shape[0])).to(indices.dtype)
+        counted = indices != checked_padding(padding_idx, weight.shape[0])
     if mode == "max":
-        return _bag_maxima(rows, bag_of, counted, bags)
-    factors = counted.to(weight.dtype) if per_sample_weights is None else per_sample_weights.reshape(-1) * counted
-    into = bag_of.unsqueeze(1).expand(rows.shape)
-    sums = weight.new_zeros(bags, weight.shape[1]).scatter_add(0, into, rows * factors.unsqueeze(1))
+        return _bag_maxima(rows, bag_of, counted, sizes)
+    if counted is not None:
+        rows = rows * counted.to(rows.dtype).unsqueeze(1)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.reshape(-1, 1)
+    sums = ops.embedding_backward(rows, bag_of, len(sizes))  # rows of one bag, added up
     if mode == "sum":
         return sums
-    sizes = engine.zeros(bags, dtype=indices.dtype, device=indices.device).scatter_add(0, bag_of, counted)
-    return sums / sizes.clamp(min=1).unsqueeze(1)
+    if counted is not None:
+        counts = sums.new_zeros(len(sizes)).index_add(0, bag_of, counted.to(sums.dtype))
+    elif input.dim() == 2:
+        return sums / max(input.shape[1], 1)
+    else:
+        counts = engine.from_numpy(sizes).to(device=sums.device, dtype=sums.dtype)
+    return sums / counts.clamp(min=1).unsqueeze(1)
 
 
-def _bags(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> tuple[Tensor, int]:
-    """(the bag of every index, number of bags)."""
+def _sizes(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> np.ndarray:
+    """How many indices each bag has, int64."""
     if input.dim() == 2:
         if offsets is not None:
             raise ValueError(
                 "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length "
                 f"sequences. However, found offsets of type {type(offsets)}"
             )
-        count, length = input.shape
-        return engine.arange(count, device=input.device).repeat_interleave(length), count
+        return np.full(input.shape[0], input.shape[1])
     if input.dim() != 1:
         raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.dim()}")
     if offsets is None:
@@ -120,16 +132,17 @@ def _bags(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> t
             "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
             f"However, got {starts[0]}"
         )
-    ends = [*starts[1:], input.shape[0]]
-    sizes = engine.tensor([end - start for start, end in zip(starts, ends, strict=True)], device=input.device)
-    return engine.arange(len(starts), device=input.device).repeat_interleave(sizes), len(starts)
+    return np.diff(np.array([*starts, input.shape[0]] if starts else [0], np.int64))
 
 
-def _bag_maxima(rows: Tensor, bag_of: Tensor, counted: Tensor, bags: int) -> Tensor:
+def _bag_maxima(rows: Tensor, bag_of: Tensor, counted: Tensor | None, sizes: np.ndarray) -> Tensor:
     """Elementwise maximum of the counted rows of each bag; zeros for an empty one."""
+    if counted is None and sizes.size and (sizes == sizes[0]).all() and sizes[0]:
+        return rows.reshape(len(sizes), -1, rows.shape[1]).max(1).values
     maxima = []
-    for bag in range(bags):
-        members = rows[bag_of.eq(bag).logical_and(counted > 0)]
+    for bag in range(len(sizes)):
+        inside = bag_of.eq(bag)
+        members = rows[inside if counted is None else inside.logical_and(counted)]
         maxima.append(members.max(0).values if members.shape[0] else rows.new_zeros(rows.shape[1]))
     return engine.stack(maxima)
 

@@ -53,9 +53,10 @@ def _slope(
 ) -> Any:
     if order == 0:
         return input * 0
+    if order == 2:  # one factor for all elements of a norm
+        factor = nd.where(out == 0, 0, g / nd.where(out == 0, 1, out))
+        return input * spread(nd, factor, input_spec, dims, keepdim)
     g, out = spread(nd, g, input_spec, dims, keepdim), spread(nd, out, input_spec, dims, keepdim)
-    if order == 2:
-        return nd.where(out == 0, 0, input * g / nd.where(out == 0, 1, out))
     if order == 1:
         return g * nd.sgn(input)
     size = nd.abs(input)

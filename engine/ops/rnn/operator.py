@@ -217,6 +217,13 @@ def _dot(a: Array, b: Array, out: Array = None) -> Array:
     return a.dot(b, out)
 
 
+def _products(left: Array, right: Array, steps: int) -> Callable[[Array, Array], Any]:
+    """A function that writes a @ right to its second argument, for `steps` matrices a like `left`."""
+    if left.__class__ is np.ndarray and steps > 1 and product.serves(left, right):
+        return product.Packed(right, len(left)).multiply
+    return lambda a, out: _dot(a, right, out)
+
+
 def _order(steps: int, backwards: bool) -> list[int]:
     return list(range(steps - 1, -1, -1) if backwards else range(steps))
 
@@ -244,9 +251,9 @@ def _lstm(
     recurrent = xp.empty(gates.shape[1:], gates.dtype)
     cells = xp.empty((len(input), *hidden.shape), gates.dtype)
     outputs = xp.empty_like(cells)
-    step = _cell(xp, gates, "lstm_cell")
+    step, multiply = _cell(xp, gates, "lstm_cell"), _products(hidden, turned, len(input))
     for t in _order(len(input), backwards):
-        _dot(hidden, turned, recurrent)
+        multiply(hidden, recurrent)
         step(gates[t], recurrent, bias, cell, cells[t], outputs[t])
         hidden, cell = outputs[t], cells[t]
     return outputs.astype(kind, copy=False), cell.astype(kind), gates, cells
@@ -270,9 +277,9 @@ def _gru(
     recurrent = xp.empty(gates.shape[1:], gates.dtype)
     candidates = xp.empty((len(input), *hidden.shape), gates.dtype)
     outputs = xp.empty_like(candidates)
-    step = _cell(xp, gates, "gru_cell")
+    step, multiply = _cell(xp, gates, "gru_cell"), _products(hidden, turned, len(input))
     for t in _order(len(input), backwards):
-        _dot(hidden, turned, recurrent)
+        multiply(hidden, recurrent)
         step(gates[t], recurrent, bias, hidden, candidates[t], outputs[t])
         hidden = outputs[t]
     return outputs.astype(kind, copy=False), gates, candidates
@@ -294,8 +301,9 @@ def _simple(
     input, hidden, weight_ih, turned, bias_ih, bias_hh = _contiguous(xp, *arrays)
     outputs = _input_sums(xp, input, weight_ih, bias_ih)
     recurrent = xp.empty(outputs.shape[1:], outputs.dtype)
+    multiply = _products(hidden, turned, len(input))
     for t in _order(len(input), backwards):
-        _dot(hidden, turned, recurrent)
+        multiply(hidden, recurrent)
         if bias_hh is not None:
             recurrent += bias_hh
         hidden = outputs[t]
@@ -347,13 +355,13 @@ def _lstm_slopes(
     of_cell = xp.zeros_like(later) if last is None else last.copy()
     nothing = xp.zeros_like(later)
     of_gates = xp.empty_like(gates)
-    step = _cell(xp, gates, "lstm_cell_backward")
+    step, multiply = _cell(xp, gates, "lstm_cell_backward"), _products(of_gates[0], weight_hh, len(input))
     order = _order(len(input), backwards)
     for position in range(len(order) - 1, -1, -1):
         t = order[position]
         before = cells[order[position - 1]] if position else cell
         step(nothing if of_outputs is None else of_outputs[t], later, of_cell, gates[t], before, cells[t], of_gates[t])
-        _dot(of_gates[t], weight_hh, later)
+        multiply(of_gates[t], later)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_gates, of_gates, backwards)
     return slopes[0], later, of_cell, *slopes[1:]
 
@@ -394,13 +402,13 @@ def _gru_slopes(
     later = xp.zeros(hidden.shape, gates.dtype)
     direct = xp.zeros_like(later)
     of_gates, of_recurrent = xp.empty_like(gates), xp.empty_like(gates)
-    step = _cell(xp, gates, "gru_cell_backward")
+    step, multiply = _cell(xp, gates, "gru_cell_backward"), _products(of_recurrent[0], weight_hh, len(input))
     order = _order(len(input), backwards)
     for position in range(len(order) - 1, -1, -1):
         t = order[position]
         before = outputs[order[position - 1]] if position else hidden
         step(of_outputs[t], later, direct, gates[t], candidates[t], before, of_gates[t], of_recurrent[t])
-        _dot(of_recurrent[t], weight_hh, later)
+        multiply(of_recurrent[t], later)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_gates, of_recurrent, backwards)
     return slopes[0], later + direct, *slopes[1:]
 
@@ -418,10 +426,11 @@ def _simple_slopes(
     of_outputs, outputs, input, hidden, weight_ih, weight_hh = _contiguous(xp, g, out, *inputs[:4])
     later = xp.zeros(hidden.shape, outputs.dtype)
     of_sums = 1 - outputs * outputs if activation == "tanh" else (outputs > 0).astype(outputs.dtype)
+    multiply = _products(of_sums[0], weight_hh, len(input))
     for t in reversed(_order(len(input), backwards)):
         later += of_outputs[t]
         of_sums[t] *= later
-        _dot(of_sums[t], weight_hh, later)
+        multiply(of_sums[t], later)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_sums, of_sums, backwards)
     return slopes[0], later, *slopes[1:]
 

@@ -57,6 +57,26 @@ def test_bits_depend_on_row_and_column_alone(dtype):
         np.testing.assert_array_equal(result, results[0])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_factor_packed_once_gives_the_same_bits(dtype):
+    """For each of several left factors, on one thread and on two."""
+    before = threads.get_num_threads()
+    try:
+        for rows, depth, columns in (*SHAPES, (300, 128, 384)):
+            rights = normal((depth, columns), dtype, seed=1), np.asfortranarray(normal((depth, columns), dtype, seed=1))
+            lefts = [normal((rows, depth), dtype, seed=seed) for seed in (2, 3)]
+            for number in (1, 2):
+                threads.set_num_threads(number)
+                for right in rights:
+                    packed = product.Packed(right, rows)
+                    for left in lefts:
+                        out = np.full((rows, columns), np.nan, dtype)
+                        packed.multiply(left, out)
+                        np.testing.assert_array_equal(out, product.multiply(left, right))
+    finally:
+        threads.set_num_threads(before)
+
+
 def test_it_steps_aside():
     big = np.ones((512, 512), np.float32)
     for other in (np.float16, np.int64, np.complex64):
