@@ -47,7 +47,8 @@ def wait_a_little(own: "Sequence[MPI.Request]", looks: int) -> None:
     """Until one of these requests, or something under way, may have come further. looks: so many in vain before."""
     room = next((room for one in under_way.values() if (room := one.watched()) is not None), None)
     if room is not None:
-        pause(looks, room.spins)
+        room.looks += 1
+        pause(room.looks, room.spins)
         if looks % LOOKS_BETWEEN == 0:  # MPI sees its own messages off
             room.comm.Iprobe()
         return

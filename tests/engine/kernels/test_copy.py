@@ -20,3 +20,9 @@ def test_every_byte_and_none_beside(size, starts):
     assert np.array_equal(source, before)
     assert (target[:begin] == 7).all()
     assert (target[begin + size :] == 7).all()
+
+
+def test_as_few_as_asked_for_pass_the_caches_by():
+    values = np.arange(300, dtype=np.uint8)
+    copy.copy_past_caches(target := np.zeros(300, np.uint8), values, least=100)
+    assert np.array_equal(target, values)
