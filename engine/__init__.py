@@ -29,6 +29,7 @@ from engine import (
     methods as methods,
     ops as ops,
     random as random,
+    sparse as sparse,
     special as special,
 )
 from engine.rules import dtypes as _dtypes
@@ -148,6 +149,7 @@ from engine.rules.precision import (
     use_deterministic_algorithms as use_deterministic_algorithms,
 )
 from engine.rules.spec import Size as Size
+from engine.sparse import sparse_coo_tensor as sparse_coo_tensor, spmm as spmm
 from engine.tensor import Tensor as Tensor
 from engine.memory.threads import (
     get_num_threads as get_num_threads,
@@ -178,7 +180,7 @@ globals().update(_wrapped("engine", globals()))
 bool, float, int = _dtypes.bool_, _dtypes.float_, _dtypes.int_
 memory_format = _MemoryFormat
 inverse, pinverse = linalg.inv, linalg.pinv
-strided = "engine.strided"
+strided, sparse_coo = "engine.strided", "engine.sparse_coo"
 newaxis = None
 
 # Imported when first asked for: a program that only computes need not wait for them.
@@ -244,6 +246,6 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    modules = ("autograd", "linalg", "random", "special", *_ON_DEMAND)
+    modules = ("autograd", "linalg", "random", "sparse", "special", *_ON_DEMAND)
     own = (name for name in globals() if name.startswith("__"))
     return sorted({*globals()["__all__"], *modules, *_FUNCTIONAL, *_MIXED_PRECISION, *own})

@@ -29,6 +29,7 @@ from engine.reports import layout_report as report
 from engine.rules import layout
 from engine.rules.spec import Spec
 from engine.tensor import AutogradMeta, Tensor
+from engine.tensor.sparse import SparseTensor
 from engine.tensor.tensor import creation
 
 _accumulation = threading.RLock()  # two backward passes on different threads may meet in one leaf
@@ -154,6 +155,9 @@ def _accumulate(variable: Tensor, meta: AutogradMeta, gradient: Any, unshared: b
         return
     if meta.destination_of is not variable._spec and meta.destination_of is not None:
         raise _converted(variable, meta.destination_of)
+    if gradient.__class__ is SparseTensor or meta.grad.__class__ is SparseTensor:
+        _accumulate_sparse(variable, meta, gradient)
+        return
     if meta.grad is not None:
         total = meta.grad
         if gradient.shape != total._spec.shape:
@@ -194,6 +198,24 @@ def _accumulate(variable: Tensor, meta: AutogradMeta, gradient: Any, unshared: b
     meta.grad = copy_by_contract(variable, gradient)
     if spec is None:
         _report(variable, gradient, perf_counter() - began, None)
+
+
+def _accumulate_sparse(variable: Tensor, meta: AutogradMeta, gradient: Any) -> None:
+    """A gradient by rows stays so until a dense one is added.
+
+    Raises: RuntimeError where it is to be averaged over ranks in a bucket, whose memory is dense.
+    """
+    if meta.destination_of is not None:
+        raise RuntimeError(
+            f"DistributedDataParallel: the gradient of {meta.name or 'a parameter'} of shape {list(variable.shape)} is "
+            "sparse, and gradients are averaged as dense memory here; make its Embedding with sparse=False"
+        )
+    if meta.grad is None:
+        meta.grad = gradient
+    elif gradient.__class__ is SparseTensor:
+        meta.grad = meta.grad.detach() + gradient
+    else:
+        meta.grad = meta.grad + Tensor(gradient, backend.spec_of_array(gradient, variable._spec.device))
 
 
 def _report(variable: Tensor, gradient: Any, seconds: float, consumer: str | None) -> None:

@@ -13,6 +13,7 @@ from engine.autograd.versions import CUSTOM_FUNCTION, MULTIPLE, restricted
 from engine.autograd.writes import check_history, mark_written
 from engine.calls.dispatch import share_memory
 from engine.tensor import Tensor
+from engine.tensor.sparse import SparseTensor
 
 
 class Function:
@@ -174,9 +175,23 @@ def _restrict_views(outputs: list[Any], node: FunctionNode, dirty: set[int]) -> 
             value._view_version = restricted(value._counter.value, MULTIPLE if len(carrying) > 1 else CUSTOM_FUNCTION)
 
 
-def _save(tensor: Tensor | None, node: FunctionNode) -> SavedTensor | None:
+class _SavedSparse:
+    """A sparse tensor between forward and backward: its two tensors, saved."""
+
+    def __init__(self, tensor: SparseTensor) -> None:
+        self._pair = save(tensor._indices()), save(tensor._values())
+        self._form = tuple(tensor.shape), tensor.is_coalesced()
+
+    def tensor(self, node: FunctionNode) -> SparseTensor:
+        indices, values = (saved.tensor(node) for saved in self._pair)
+        return SparseTensor(indices, values, *self._form)
+
+
+def _save(tensor: Tensor | SparseTensor | None, node: FunctionNode) -> SavedTensor | _SavedSparse | None:
     if tensor is None:
         return None
+    if isinstance(tensor, SparseTensor):
+        return _SavedSparse(tensor)
     return save(tensor, tensor._output_nr) if tensor._grad_fn is node else save(tensor)
 
 

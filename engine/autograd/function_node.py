@@ -9,9 +9,10 @@ from engine.autograd.hooks import raw
 from engine.autograd.modes import set_grad_enabled
 from engine.autograd.node import Edge, Node
 from engine.autograd.places import current_place
-from engine.autograd.saved import FREED, SavedTensor
+from engine.autograd.saved import FREED
 from engine.memory import backend
 from engine.tensor import Tensor
+from engine.tensor.sparse import SparseTensor
 
 if TYPE_CHECKING:
     from engine.autograd.function import Function
@@ -30,7 +31,7 @@ class FunctionCtx:
         self._to_save: tuple[Tensor | None, ...] = ()
         self._dirty: tuple[Tensor, ...] = ()
         self._non_differentiable: tuple[Tensor, ...] = ()
-        self._saved: tuple[SavedTensor | None, ...] | None = None
+        self._saved: tuple[Any, ...] | None = None  # saved tensors, sparse ones among them, and None
         self._node: weakref.ref[FunctionNode] | None = None  # weak: the node owns its context
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
@@ -39,7 +40,7 @@ class FunctionCtx:
         Raises: TypeError for anything else.
         """
         for position, tensor in enumerate(tensors):
-            if tensor is not None and not isinstance(tensor, Tensor):
+            if tensor is not None and not isinstance(tensor, Tensor | SparseTensor):
                 raise TypeError(
                     f"save_for_backward can only save variables, but argument {position} is of type "
                     f"{type(tensor).__name__}; keep other values as attributes of ctx"
@@ -161,9 +162,9 @@ class FunctionNode(Node):
                     "corresponding forward input was not a Variable"
                 )
 
-    def _checked(self, place: int, value: Any, where: Any) -> Tensor | None:
-        if value is None:
-            return None
+    def _checked(self, place: int, value: Any, where: Any) -> Any:
+        if value is None or value.__class__ is SparseTensor:
+            return value
         if not isinstance(value, Tensor):
             raise RuntimeError(
                 f"function {self.name()}: expected Variable or None (got {type(value).__name__}) as gradient {place}"

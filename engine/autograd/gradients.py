@@ -15,11 +15,12 @@ from engine.calls.listening import heard
 from engine.memory import backend
 from engine.rules.spec import Spec
 from engine.tensor import Tensor
+from engine.tensor.sparse import SparseTensor
 
 
-def as_tensor(value: Any, like: Spec) -> Tensor | None:
-    """A raw gradient as a Tensor on the same memory, for hooks and Functions."""
-    if value is None or isinstance(value, Tensor):
+def as_tensor(value: Any, like: Spec) -> Any:
+    """A raw gradient as a Tensor on the same memory, for hooks and Functions; None and sparse ones as they are."""
+    if value is None or isinstance(value, Tensor | SparseTensor):
         return value
     if isinstance(value, backend.SCALAR):
         value = np.asarray(value)
@@ -53,6 +54,8 @@ def fit(node: Node, position: int, gradient: Any, spec: Spec, recorded: bool) ->
     """
     if recorded:
         return _fit_tensor(node, position, gradient, spec)
+    if gradient.__class__ is SparseTensor:
+        return gradient
     if gradient.shape != spec.shape:
         axes = _axes_to_sum(node, position, gradient.shape, spec.shape)
         # keepdims leaves the strides of a row-major sum, so that the layout contract is met without another copy

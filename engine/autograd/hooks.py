@@ -10,6 +10,7 @@ from typing import Any
 from engine.autograd.gradients import as_tensor
 from engine.autograd.node import Node, NodeExtras
 from engine.tensor import Tensor
+from engine.tensor.sparse import SparseTensor
 
 
 def run_pre_hooks(extras: NodeExtras, node: Node, buffer: list[Any], recorded: bool, node_runs: bool) -> list[Any]:
@@ -45,10 +46,12 @@ def run_post_hooks(
     return inputs if recorded else [None if tensor is None else raw(tensor) for tensor in inputs]
 
 
-def raw(tensor: Tensor) -> Any:
+def raw(tensor: Tensor | SparseTensor) -> Any:
     """The array with the very strides the Tensor shows (they may differ on axes of size 1, which a stolen gradient
-    keeps).
+    keeps); a sparse tensor is its own.
     """
+    if tensor.__class__ is SparseTensor:
+        return tensor
     array, spec = tensor._array, tensor._spec
     if array.strides != spec.byte_strides and spec.numel:
         from engine.memory import backend
@@ -72,9 +75,9 @@ def _checked_tuple(hook: Callable[..., Any], new: Any, old: Sequence[Tensor | No
     return [None if given is None else _checked(hook, given, had) for given, had in zip(new, old, strict=True)]
 
 
-def _checked(hook: Callable[..., Any], new: Any, old: Tensor | None) -> Tensor:
+def _checked(hook: Callable[..., Any], new: Any, old: Any) -> Any:
     """What a hook returned, if it may replace the gradient it was given."""
-    if not isinstance(new, Tensor):
+    if not isinstance(new, Tensor | SparseTensor):
         raise TypeError(f"expected Tensor, but hook {_label(hook)} returned {type(new).__name__!r}")
     if old is None:
         raise RuntimeError(f"can't replace a None gradient with a non-None value (hook {_label(hook)})")

@@ -15,7 +15,7 @@ _ELSEWHERE = {
     "engine.data.DistributedSampler": "use `from ddp import DistributedSampler`",
     "engine.jit": "there is no compiler; a module is used as it is",
     "engine.onnx": "save the state_dict with engine.save, a safetensors file that PyTorch reads, and export from there",
-    "engine.sparse": "tensors are strided",
+    "engine.sparse_csr_tensor": "sparse tensors are in coordinate format: engine.sparse_coo_tensor",
     "engine.__version__": "the distribution is not installed; `pip install -e .` makes it known",
 }
 

@@ -8,7 +8,9 @@ from engine.ops.creation import constructors, factories, from_data
 from engine.rules import dtypes
 from engine.rules.device import CPU
 from engine.rules.layout import preserve_format
+from engine.sparse import to_sparse as _to_sparse
 from engine.tensor import Tensor
+from engine.tensor.sparse import SparseTensor
 
 
 def to_dtype(name: str) -> Callable[..., Tensor]:
@@ -93,6 +95,11 @@ def new(self: Tensor, *arguments: Any) -> Tensor:
     return constructors.construct(arguments, self.dtype).to(self.device)
 
 
+def to_sparse(self: Tensor, sparse_dim: int | None = None) -> SparseTensor:
+    """Its elements other than zero with their coordinates: see `engine.sparse`."""
+    return _to_sparse(self, sparse_dim)
+
+
 def to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool = True) -> Tensor:
-    """As it is, in `dtype` where one is given: every tensor is dense."""
+    """As it is, in `dtype` where one is given: a Tensor is dense."""
     return self if dtype is None else self.to(dtype)

@@ -465,6 +465,7 @@ class Methods:
     new_zeros = conversion.new_zeros
     short = conversion.to_dtype("int16")
     to_dense = conversion.to_dense
+    to_sparse = conversion.to_sparse
     type = conversion.type
     type_as = conversion.type_as
 

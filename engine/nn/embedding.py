@@ -32,8 +32,6 @@ class _Table(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if sparse:
-            raise NotImplementedError(f"{type(self).__name__}: sparse gradients are not supported, use sparse=False")
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = None if padding_idx is None else checked_padding(padding_idx, num_embeddings)
@@ -59,7 +57,11 @@ class _Table(Module):
 
 
 class Embedding(_Table):
-    """Indices (...) -> vectors (..., embedding_dim). The row `padding_idx` starts at 0 and gets no gradient."""
+    """Indices (...) -> vectors (..., embedding_dim). The row `padding_idx` starts at 0 and gets no gradient.
+
+    With `sparse` the gradient of the weight is sparse: for SparseAdam, SGD and Adagrad, and not under
+    DistributedDataParallel.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.embedding(
@@ -76,6 +78,8 @@ class Embedding(_Table):
             text += f", norm_type={self.norm_type}"
         if self.scale_grad_by_freq:
             text += f", scale_grad_by_freq={self.scale_grad_by_freq}"
+        if self.sparse:
+            text += ", sparse=True"
         return text
 
     @classmethod

@@ -7,6 +7,7 @@ import numpy as np
 
 from engine.optim.optimizer import Group, Optimizer
 from engine.optim.options import check_lr, check_not_negative, check_path
+from engine.optim.rows import refusal
 
 
 class Adagrad(Optimizer):
@@ -58,6 +59,10 @@ class Adagrad(Optimizer):
 
     def start(self, group: Group) -> dict[str, float]:
         return {"sum": group["initial_accumulator_value"]}
+
+    def check_rows(self, group: Group) -> None:
+        if group["weight_decay"] != 0:
+            raise refusal(self, " with weight_decay")
 
     def update(self, group: Group, step: int, p: Any, g: Any, s: dict[str, Any]) -> None:
         if group["maximize"]:

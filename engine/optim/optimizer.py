@@ -17,9 +17,11 @@ from engine.autograd.gradients import drop_gradients
 from engine.autograd.modes import enable_grad, no_grad
 from engine.autograd.node import RemovableHandle
 from engine.calls.listening import heard
+from engine.optim.rows import refusal, step_rows
 from engine.optim.slabs import Plan
 from engine.reports import layout_report as report
 from engine.tensor import Tensor
+from engine.tensor.sparse import SparseTensor
 
 Group = dict[str, Any]
 Closure = Callable[[], Any]
@@ -164,6 +166,10 @@ class Optimizer:
     # A compiled `update` for float32 and float64 in host memory, used for big parameters; same arguments.
     fused: Any = None
 
+    def check_rows(self, group: Group) -> None:
+        """Raises RuntimeError unless `update` of the rows that have a gradient is the step for a sparse one."""
+        raise refusal(self)
+
     # The formula of `update` among those of engine/optim/optimizer.cu, and the names of its state in their order
     # there; None: on a GPU `update` itself runs.
     device_algorithm: ClassVar[tuple[str, tuple[str, ...]] | None] = None
@@ -197,6 +203,11 @@ class Optimizer:
         """
         self._opt_called = True
         gradients = [parameter.grad for parameter in group["params"]]
+        if SparseTensor in map(type, gradients):  # within the interpreter: 0.3 µs for 18 parameters
+            for place, gradient in enumerate(gradients):
+                if isinstance(gradient, SparseTensor):
+                    step_rows(self, group, group["params"][place], gradient)
+                    gradients[place] = None
         plan = self._plans.get(id(group))
         if plan is None or not plan.fits(self, group, gradients):
             plan = self._plans[id(group)] = Plan(self, group, gradients)

@@ -7,6 +7,7 @@ import numpy as np
 
 from engine.optim.optimizer import Group, Optimizer
 from engine.optim.options import check_lr, check_not_negative, check_path
+from engine.optim.rows import refusal
 
 
 class SGD(Optimizer):
@@ -57,6 +58,10 @@ class SGD(Optimizer):
 
     def start(self, group: Group) -> dict[str, float]:
         return {"momentum_buffer": 0.0} if group["momentum"] != 0 else {}
+
+    def check_rows(self, group: Group) -> None:
+        if group["momentum"] != 0 or group["weight_decay"] != 0:
+            raise refusal(self, " with momentum or weight_decay")
 
     def update(self, group: Group, step: int, p: Any, g: Any, s: dict[str, Any]) -> None:
         momentum, decay = group["momentum"], float(group["weight_decay"])

@@ -46,7 +46,7 @@ class AutogradMeta:
     )
 
     def __init__(self) -> None:
-        self.grad: Tensor | None = None
+        self.grad: Any = None  # a Tensor, a SparseTensor or None
         self.accumulator: Edge | None = None  # (AccumulateGrad node, 0); the node refers back weakly
         self.post_accumulate: OrderedDict[int, Callable[[Tensor], None]] | None = None
         self.retains_grad = False
@@ -371,7 +371,7 @@ class Tensor(Methods):
             tell(_GRAD.fset, self, value)
             return
         if value is not None:
-            if not isinstance(value, Tensor):
+            if not isinstance(value, Tensor) and not getattr(value, "is_sparse", False):
                 raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
             if value is self:
                 raise RuntimeError("can't assign a Tensor as its own grad")

@@ -5,6 +5,7 @@ import numpy as np
 import engine
 from engine import ops
 from engine.autograd.modes import no_grad
+from engine.ops.embedding.by_rows import EmbeddingByRows
 from engine.tensor import Tensor
 
 
@@ -19,14 +20,17 @@ def embedding(
 ) -> Tensor:
     """Rows of `weight` (V, D) at the indices `input`: shape (..., D). The row `padding_idx` gets no gradient.
 
-    Raises: AssertionError for a padding_idx outside the table; NotImplementedError for `sparse=True`.
+    With `sparse` the gradient of a leaf `weight` is a sparse tensor of the rows that were looked up. Raises:
+    AssertionError for a padding_idx outside the table; RuntimeError for `sparse` with `scale_grad_by_freq`.
     """
     if padding_idx is not None:
         padding_idx = checked_padding(padding_idx, weight.shape[0])
-    if sparse:
-        raise NotImplementedError("embedding: sparse gradients are not supported, use sparse=False")
     if max_norm is not None:
         _renormalise(weight, input, max_norm, norm_type)
+    if sparse:
+        if scale_grad_by_freq:
+            raise RuntimeError("embedding_backward: scale_grad_by_freq not supported with sparse gradients")
+        return EmbeddingByRows.apply(input, weight, -1 if padding_idx is None else padding_idx)
     return ops.embedding(input, weight, padding_idx, scale_grad_by_freq)
 
 

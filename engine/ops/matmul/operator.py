@@ -28,6 +28,7 @@ from engine.rules import layout
 from engine.rules.dtypes import bool_
 from engine.rules.spec import Spec
 from engine.tensor import Tensor
+from engine.tensor.sparse import SparseTensor
 
 
 def _same_dtype(name: str, *specs: Spec) -> None:
@@ -166,6 +167,8 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
         return deliver(out, matmul, input, other)
     if not isinstance(input, Tensor) or not isinstance(other, Tensor):
         wrong = other if isinstance(input, Tensor) else input
+        if isinstance(wrong, SparseTensor):
+            return input @ other
         raise TypeError(f"matmul(): arguments must be Tensors, not {type(wrong).__name__}")
     ndim, ndim_of_other = input._spec.ndim, other._spec.ndim
     if ndim == 2 and ndim_of_other == 2:
@@ -189,6 +192,8 @@ def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Product of two matrices."""
     if out is not None:
         return deliver(out, mm, input, mat2)
+    if isinstance(input, SparseTensor) or isinstance(mat2, SparseTensor):
+        return input @ mat2
     _require_ndim("mm", (input, 2), (mat2, 2))
     return apply_binary(MM, input, mat2)
 

@@ -69,9 +69,10 @@ def test_d16_an_ignored_parameter_may_be_of_any_kind(group) -> None:
 @pytest.mark.parametrize("as_view", [True, False], ids=["view", "copy"])
 @pytest.mark.parametrize("hooked", [False, True], ids=["plain", "hook"])
 def test_d24_h05_h06_gradients_of_embeddings_are_dense(group, as_view, hooked) -> None:
-    """D24, H5, H6: sparse ones are refused where they are asked for; rows that no rank used are zeros."""
-    with pytest.raises(NotImplementedError, match="Embedding: sparse gradients are not supported"):
-        nn.Embedding(8, 2, sparse=True)
+    """D24, H5, H6: sparse ones are refused in backward; rows that no rank used are zeros."""
+    net = DistributedDataParallel(nn.Embedding(8, 2, sparse=True), gradient_as_bucket_view=as_view)
+    with pytest.raises(RuntimeError, match=r"DistributedDataParallel: the gradient of .*is sparse.*sparse=False"):
+        net(engine.tensor([1])).sum().backward()
     net = DistributedDataParallel(nn.Embedding(8, 2), gradient_as_bucket_view=as_view)
     if hooked:
         net.register_comm_hook(None, allreduce_hook)

@@ -165,7 +165,6 @@ def test_bags_with_weights_and_a_last_offset() -> None:
     ("call", "error", "message"),
     [
         (lambda: nn.Embedding(3, 2, padding_idx=3), AssertionError, "Padding_idx must be within"),
-        (lambda: nn.Embedding(3, 2, sparse=True), NotImplementedError, "sparse gradients"),
         (lambda: nn.Embedding(3, 2, _weight=engine.ones(2, 2)), AssertionError, "Shape of weight"),
         (lambda: F.embedding_bag(engine.tensor([0]), engine.ones(3, 2)), ValueError, "offsets has to be"),
         (

@@ -79,8 +79,3 @@ def test_wrong_arguments() -> None:
         get_ema_avg_fn(1.5)
     with pytest.raises(ValueError, match="not both"):
         AveragedModel(nn.Linear(1, 1), avg_fn=get_ema_avg_fn(), multi_avg_fn=get_swa_multi_avg_fn())
-
-
-def test_sparse_adam_says_what_to_use() -> None:
-    with pytest.raises(NotImplementedError, match=r"no sparse gradients; use engine\.optim\.Adam"):
-        optim.SparseAdam([nn.Parameter(engine.ones(1))])
