@@ -187,7 +187,7 @@ newaxis = None
 _ON_DEMAND = (
     *("accelerator", "amp", "backends", "cuda", "data", "distributions", "fft", "func", "fx", "hub", "jit"),
     "library",
-    *("multiprocessing", "nn", "onnx", "optim", "serialization", "testing", "utils", "version"),
+    *("multiprocessing", "nn", "onnx", "optim", "profiler", "serialization", "testing", "utils", "version"),
 )
 
 

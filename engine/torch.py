@@ -20,6 +20,7 @@ PLACES = {
     "torch.utils.data.distributed": "ddp",
     "torch.distributed": "ddp",
     "torch.utils.data": "engine.data",
+    "torch.autograd.profiler": "engine.profiler",
     "torch": "engine",
 }
 """What stands for a module of PyTorch and for all below it; the longest name counts."""

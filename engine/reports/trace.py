@@ -147,15 +147,23 @@ class trace:
 
     def _within(self, operator: str, key: str, proceed: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
         """Calls, with an entry before those of what is called."""
-        place, depth, began = len(self.calls), self._open, perf_counter()
-        call = Call(operator, key, (), (), (), (), began, 0.0, threading.get_ident(), depth)
-        self.calls.append(call)
-        self._open += 1
+        place = self.begin(operator, key)
         try:
             return proceed(*arguments, **options)
         finally:
-            self._open = depth
-            self.calls[place] = replace(call, seconds=perf_counter() - began)
+            self.end(place)
+
+    def begin(self, operator: str, key: str) -> int:
+        """An entry that goes on until `end` of what this returns; those that begin meanwhile are inside of it."""
+        self.calls.append(Call(operator, key, (), (), (), (), perf_counter(), 0.0, threading.get_ident(), self._open))
+        self._open += 1
+        return len(self.calls) - 1
+
+    def end(self, place: int) -> None:
+        """The entry is over."""
+        call = self.calls[place]
+        self._open = call.depth
+        self.calls[place] = replace(call, seconds=perf_counter() - call.began)
 
     def listing(self) -> str:
         """The calls in order, a line each, those inside of others with an indent: `[call] op=[mm], key=[AutogradCPU]`.
@@ -178,7 +186,7 @@ class trace:
     def table(self, most: int = 40) -> str:
         """Operators by their own time, without that of the calls inside them: calls, total and mean time, share."""
         totals: dict[tuple[str, str], list[float]] = {}
-        for call, seconds in zip(self.calls, self._own_seconds(), strict=True):
+        for call, seconds in zip(self.calls, self.own_seconds(), strict=True):
             entry = totals.setdefault((call.operator, call.key), [0.0, 0.0])
             entry[0] += 1
             entry[1] += seconds
@@ -191,7 +199,8 @@ class trace:
             lines.append(f"{name:<32}{key:<10}{count:>8.0f}{seconds * 1e3:>12.3f}{mean:>12.2f}{share:>8.1%}")
         return "\n".join(lines)
 
-    def _own_seconds(self) -> list[float]:
+    def own_seconds(self) -> list[float]:
+        """Of each call, without those inside of it."""
         own = [call.seconds for call in self.calls]
         open_calls: list[int] = []
         order = sorted(range(len(own)), key=lambda i: (self.calls[i].thread, self.calls[i].began, -own[i]))

@@ -27,6 +27,15 @@ from engine.autograd.saved import SavedTensor, save
 from engine.autograd.task import is_checkpoint_valid
 from engine.random import States, all_states
 from engine.tensor import Tensor
+from engine.utils.selective import (
+    CheckpointPolicy as CheckpointPolicy,
+)
+from engine.utils.selective import (
+    SelectiveCheckpointContext as SelectiveCheckpointContext,
+)
+from engine.utils.selective import (
+    create_selective_checkpoint_contexts as create_selective_checkpoint_contexts,
+)
 
 ContextFn = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
 

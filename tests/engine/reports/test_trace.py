@@ -73,7 +73,7 @@ def test_functions_made_of_others_are_traced_around_them() -> None:
     ]
     assert engine.addcmul is function
     assert engine.Tensor.addcmul is method
-    own = calls._own_seconds()
+    own = calls.own_seconds()
     assert sum(own) == pytest.approx(calls.calls[0].seconds)
     assert "addcmul" in calls.table()
 
