@@ -194,8 +194,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def _files(folder: Path) -> set[str]:
-    """The files below a folder; folders alone are none."""
-    return {str(path) for path in folder.rglob("*") if not path.is_dir()}
+    """The files below a folder; folders alone are none. Others may be removing theirs meanwhile."""
+    return {os.path.join(where, name) for where, _, names in os.walk(folder) for name in names}
 
 
 def _processes(case: str) -> Iterator[int]:
