@@ -26,6 +26,7 @@ VARIABLES = (place.JOB_VARIABLE, WHERE, TOKEN)
 _TICK = 0.1  # seconds between looks at mpirun's children: 50 us each
 _CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the last of them, or when asked to
 _ALL_WELL = 30.0  # the same on however busy a machine, where every rank has finished: there is a 0 to be lost
+_FAILED = 3.0  # seconds in which mpirun ends the others when a rank has failed: Open MPI takes one
 _LOST = 10.0  # seconds in which mpirun ends a job by itself that has lost a host
 _PR_SET_PDEATHSIG = 1
 
@@ -61,6 +62,7 @@ class _Job:
         self._seen_to: set[str] = set()  # hosts whose guard has ended what was left there
         self._answered: set[str] = set()  # hosts whose guard has spoken since the first rank was lost
         self._guards_left = 3  # for this host; more would not stay either
+        self._well_at = time.monotonic()  # when no rank had failed yet
         self._lost_at: float | None = None
         self._ended_at: float | None = None  # when mpirun was asked to end
         self._last_seen = time.monotonic()  # when there was a rank, or none had come yet
@@ -156,7 +158,9 @@ class _Job:
             now = time.monotonic()
             if self._stop.at_once or (self._ended_at is not None and now > self._ended_at + _CLEAN_UP):
                 return True
-            if self._lost_at is not None and now > self._lost_at + _LOST:
+            if self._stop.by is not None or not self._roll.has_failed():
+                self._well_at = now
+            if now > self._well_at + _FAILED or (self._lost_at is not None and now > self._lost_at + _LOST):
                 self._end(kill=True)
             # Open MPI 5.0.11 on two hosts locked itself up in its own clean-up in 3 of 25 jobs that a rank aborted.
             # Hydra's waits for the programs by which it reaches hosts, and they may wait for anything.

@@ -73,6 +73,10 @@ class Roll:
         """Ranks that were not seen to finish."""
         return [n for n in range(self.nproc) if n not in self.ranks or self.ranks[n].ended != FINISHED]
 
+    def has_failed(self) -> bool:
+        """Whether a rank has ended with another exit code than 0, which is to end the others."""
+        return not self.least and any(rank.ended == FAILED and not rank.there for rank in self.ranks.values())
+
     def gone(self) -> bool:
         """Whether no rank is there, as far as is known, and none will come: one that fails ends those on their way."""
         come = len(self.ranks) == self.nproc or (self.first is not None and not self.least)

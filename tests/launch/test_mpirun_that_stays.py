@@ -35,6 +35,12 @@ if os.environ["PMI_RANK"] == "1":
     time.sleep(0.5)  # the guard that rank 0 has started is known to ddprun
     os._exit(3)
 """
+FAILURE = f"""{PIDS}import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while len(list(pathlib.Path().glob("pid.*"))) < 3: time.sleep(0.01)
+time.sleep(0.5 if os.environ["PMI_RANK"] == "1" else 3600)
+sys.exit(3)
+"""
 
 
 @pytest.fixture
@@ -59,6 +65,17 @@ def test_it_is_ended_and_who_is_missing_is_named(
     assert ended.returncode == 1
     words = "mpirun did not end when its ranks had and was killed; rank 1 on .* was not seen to finish\n"
     assert re.search(words, ended.stderr), ended.stderr
+    assert running(tmp_path) == []
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+def test_ranks_that_it_leaves_when_one_has_failed_are_ended(
+    run: Callable, script: Callable, tmp_path: Path, python: Path, hosts: list[str]
+) -> None:
+    """As Open MPI's mpirun that has locked itself up."""
+    ended = run("-n", "2", *hosts, script(FAILURE), python=python)
+    assert ended.returncode == 3
+    assert "mpirun did not end" in ended.stderr
     assert running(tmp_path) == []
 
 
