@@ -15,7 +15,7 @@ from launch import folders, guard, place, ports
 from launch.events import Events, is_open, signals
 from launch.feed import Feed
 from launch.peers import Door, Peer
-from launch.report import ALIVE, STDIN, TOKEN, WHERE
+from launch.report import ALIVE, KEEP_ALIVE, STDIN, TOKEN, WHERE
 from launch.restart import Ended
 from launch.roll import FAILED, FINISHED, GONE, Roll, verdict
 from launch.stop import PASSED_ON, Stop
@@ -89,7 +89,9 @@ class _Job:
         def in_child() -> None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # should this process be killed, mpirun ends the job
 
-        given = {**environ, place.JOB_VARIABLE: self._name, **self._door.variables}
+        names = ("time", "intvl", "probes")  # of Open MPI 5, for the connections to its agents on other hosts
+        alive = {f"PRTE_MCA_oob_tcp_keepalive_{name}": str(each) for name, each in zip(names, KEEP_ALIVE, strict=True)}
+        given = {**alive, **environ, place.JOB_VARIABLE: self._name, **self._door.variables}
         given.setdefault("PRTE_MCA_prte_local_tmpdir_base", self._folders[0])  # Open MPI 5: what it leaves, if killed
         given.setdefault("OMPI_MCA_orte_local_tmpdir_base", self._folders[0])  # Open MPI 4
         self._mpirun = subprocess.Popen(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launch.events import Events
-from launch.report import NONCE, SOCKET, TOKEN, WHERE, proof
+from launch.report import NONCE, SOCKET, TOKEN, WHERE, keep_alive, proof
 
 _STRANGERS = 64  # connections at a time that have proved nothing yet; the oldest makes room
 
@@ -55,7 +55,7 @@ class Door:
             line.setblocking(False)
             peer = Peer(line)
             if self._token:
-                _keep_alive(line)
+                keep_alive(line)
                 self._strangers[peer] = b""
                 if len(self._strangers) > _STRANGERS:
                     self._forget(next(iter(self._strangers)))
@@ -130,13 +130,6 @@ def _on_network() -> socket.socket:
         ("", 0), family=socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET,
         dualstack_ipv6=socket.has_dualstack_ipv6(),
     )  # fmt: skip
-
-
-def _keep_alive(line: socket.socket) -> None:
-    """Has the kernel notice within a minute that the host behind a connection has lost its power, or its cable."""
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
-        line.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def addresses(proc: Path = Path("/proc")) -> list[str]:

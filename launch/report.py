@@ -21,6 +21,8 @@ WHERE = "DDPRUN_REPORT"  # environment variable: a folder, or tcp:PORT:ADDRESS,A
 TOKEN = "DDPRUN_TOKEN"  # in hexadecimal
 NONCE = 16  # bytes, also of a proof
 SOCKET, STDIN, ALIVE = "report", "stdin", "alive"  # names in the folder
+KEEP_ALIVE = 30, 10, 3
+"""Seconds of silence before the other end is asked, and between questions; how many of them."""
 
 _REACH = 30.0  # seconds in which some address of ddprun must answer
 
@@ -164,5 +166,13 @@ def _both_prove(line: _socket.socket, token: bytes) -> bool:
     except OSError:
         return False  # something else that listens there
     line.settimeout(None)
-    line.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
+    keep_alive(line)
     return True
+
+
+def keep_alive(line: _socket.socket) -> None:
+    """Has the kernel notice within a minute that the host behind a connection has lost its power, or its cable."""
+    line.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
+    options = (_socket.TCP_KEEPIDLE, _socket.TCP_KEEPINTVL, _socket.TCP_KEEPCNT)
+    for option, value in zip(options, KEEP_ALIVE, strict=True):
+        line.setsockopt(_socket.IPPROTO_TCP, option, value)

@@ -187,6 +187,23 @@ def hosts_of(folder: Path) -> list[str]:
     return [line.split()[0] for line in (folder / "hosts").read_text().splitlines()]
 
 
+def test_what_mpirun_and_ddprun_are_connected_by_is_kept_alive(start: Start) -> None:
+    """Every such connection of the first host asks within 30 s whether the other end is there, from either end."""
+    process = start(
+        "import re, subprocess\n"
+        "if rank == 0:\n"
+        "    lines = subprocess.check_output(['ss', '-Htnop', 'state', 'established'], text=True).splitlines()\n"
+        "    kept = [line for line in lines if re.search(r'mpirun|prterun|python', line) and 'keepalive' in line]\n"
+        "    print(len(kept), [line for line in kept if 'min' in line.partition('keepalive')[2]])\n"
+        "MPI.COMM_WORLD.Barrier()\n"
+    )
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    count, _, late = out.strip().partition(" ")
+    assert int(count) > 0
+    assert late == "[]"
+
+
 def test_other_hosts_get_what_they_need_and_no_secret(start: Start, hosts: Hosts, tmp_path: Path) -> None:
     given = {"CUPY_CACHE_DIR": "c", "NCCL_DEBUG": "n", "MKL_CBWR": "m", "NUMBA_TOKEN": "t", "MINE": "a b", "OTHER": "o"}
     asked = [*given, "SET", "HF_TOKEN"]
