@@ -1,14 +1,14 @@
 """Strikes a training job at the places where its ranks talk or write, and looks how it ends.
 
-    python -m tests.campaigns.faults --every 1 --at-once 3 --patience 5   # each place once: an hour on two free cores
+    python -m tests.campaigns.faults --every 1 --at-once 3   # each place once: 1,986 cases, 3.3 s of a core each
     python -m tests.campaigns.faults --every 25 --faults SIGKILL raise --ranks 2 --transports shared
 
 tests/campaigns/fault_job.py is the job. An undisturbed run counts its places; then, for each transport, number of
 ranks, and victim (the first and the last rank), every k-th of them is struck: by one fault after the other in turn, and
-by all of them at each place with --all-faults. Of each case it is asked: did the job end
-in time, with a right exit code, naming the victim before any other rank, naming the cause; is nothing left of it (no
-process, no file); and is the newest checkpoint whole, with the content of the undisturbed run. Prints a table; exit
-code 1 where anything was otherwise.
+by all of them at each place with --all-faults. Of each case it is asked: did the job end in time, with a right exit
+code, naming the victim before any other rank, naming the cause; is nothing left of it (no process, no file); and is the
+newest checkpoint whole, with the content of the undisturbed run. Prints a table; exit code 1 where anything was
+otherwise.
 """
 
 import argparse
