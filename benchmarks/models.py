@@ -1,6 +1,6 @@
 """How much processor time does a training step of public models take, beside PyTorch, at one thread and at two?
 
-    python benchmarks/models.py --sources DIR --torch-python PYTHON [--threads 1 2] [--rounds 3] [-k WORDS] [--json]
+    python benchmarks/models.py --sources DIR --torch-python PYTHON [--threads 1 2] [--rounds 3] [-k WORD ...]
 
 DIR has clones of the repositories that `public_models.py` names, each in a folder of its name, and torchvision's wheel
 unpacked in `vision`; PYTHON is that of an environment with PyTorch, einops and Pillow. Both sides run one after
@@ -108,14 +108,17 @@ def main() -> None:
     parser.add_argument("--torch-python", required=True, help="the Python of an environment with PyTorch")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="default: 1 2")
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
-    parser.add_argument("-k", default="", help="only models whose name has this in it")
+    parser.add_argument("-k", default=[""], nargs="+", help="only models whose name has one of these in it")
+    parser.add_argument("--compile", action="store_true", help="engine.compile here, torch.compile (Inductor) there")
     parser.add_argument("--json", action="store_true", help="no table")
     given = parser.parse_args()
     about = surroundings(["python", "benchmarks/models.py", *sys.argv[1:]], given.torch_python)
     repositories = listed(given.torch_python, given.sources)
     results: dict[str, dict[int, dict[str, Any]]] = {
-        name: {} for name in repositories if given.k.lower() in name.lower()
+        name: {} for name in repositories if any(each.lower() in name.lower() for each in given.k)
     }
+    if given.compile:
+        os.environ["MODELS_COMPILED"] = "1"
     with tempfile.TemporaryDirectory() as work:
         for threads in given.threads:
             ours = Side([sys.executable, "-m", "launch", "--torch", "-n", "1"], given.sources, threads, work)

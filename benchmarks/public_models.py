@@ -431,3 +431,13 @@ _add(
 )
 _add("eriklindernoren/PyTorch-GAN", wgan_gp, {"WGAN-GP": ()})
 _add("facebookresearch/dlrm, in its form", recommender, {"DLRM": ()})
+
+
+def workload(name: str) -> Built:
+    """One of the four workloads of `workloads.py`, with one batch of it."""
+    os.environ["BENCHMARK_LIBRARY"] = "torch"
+    model, inputs, classes = importlib.import_module("workloads").STATED[name](torch.Generator().manual_seed(0))
+    return [model], lambda: functional.cross_entropy(model(inputs), classes)
+
+
+_add("workloads.py", workload, {f"workload {name}": (name,) for name in ("mlp", "cnn", "gpt", "tiny")})

@@ -1,4 +1,4 @@
-"""The one way in which an activation gets its compiled kernels on a CPU: they run on dense float32 and float64 arrays,
+"""The one way in which an activation gets its compiled kernels on a CPU: they run on float32 and float64 arrays,
 and what NumPy makes of the activation's own statement runs on all others.
 """
 

@@ -118,12 +118,20 @@ def test_infinities_and_nan(dtype):
     np.testing.assert_array_equal(out, np.array([0, np.nan, np.inf], dtype))
 
 
-def test_other_layouts_and_dtypes_are_left_to_the_plain_operators():
-    x = np.ones((4, 6), np.float32)
-    assert piecewise.activated("relu", x.T) is not None
-    assert piecewise.activated("relu", x.T).strides == x.T.strides
-    assert piecewise.activated("relu", x[:, ::2]) is None
+def test_other_layouts_are_copied_and_other_dtypes_left_to_the_plain_operators():
+    x = normal((4, 6), np.float32)
+    for array in (x.T, x[:, ::2], x[:, 3:], x[:1].repeat(4, 0), np.broadcast_to(x[:, :1], x.shape), x[::-1, ::-1]):
+        out = piecewise.activated("relu", array)
+        np.testing.assert_array_equal(out, np.maximum(array, 0))
+        assert out.strides == np.empty_like(array).strides
+        for gradient in (
+            np.asfortranarray(array),
+            np.ascontiguousarray(array),
+            np.broadcast_to(np.float32(2), array.shape),
+        ):
+            slope = piecewise.slope("relu", gradient, array)
+            np.testing.assert_array_equal(slope, np.where(array > 0, gradient, 0))
+            assert slope.strides == out.strides
     assert piecewise.activated("relu", x.astype(np.float16)) is None
     assert piecewise.activated("relu", x.astype(np.int64)) is None
-    assert piecewise.slope("relu", x.T.copy(), x.T) is None
     assert piecewise.slope("relu", x.astype(np.float64), x) is None
