@@ -4,7 +4,8 @@
     python -m tests.campaigns.elastic --every 1 --ranks 2           # each place, each kind
     python -m tests.campaigns.elastic --victims together --ranks 3  # the first and the last rank, both at their place
     python -m tests.campaigns.elastic --victims recovery --ranks 3  # rank 1 as well, while the others recover
-    python -m tests.campaigns.elastic --victims replacement  # who is lost is replaced; that one is struck, too
+    python -m tests.campaigns.elastic --victims replaced     # who is lost is replaced: seconds until that takes part
+    python -m tests.campaigns.elastic --victims replacement  # and that one is struck, too
 
 tests/campaigns/elastic_job.py is the job. An undisturbed run counts its places; then, for each transport, number of
 ranks, and victim (the first and the last rank), every k-th of them is struck. Of each case it is asked: did the job end
@@ -14,12 +15,14 @@ step. Prints a table; exit code 1 where anything was otherwise, also of a case t
 
 import argparse
 import json
+import math
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +41,7 @@ _RECOVERY = 16  # places of a recovery: as far as the first call of the step tha
 
 class Strike(NamedTuple):
     """What is done to whom, at which of its places. recovery: RANK:PLACE of one more victim, in the recovery.
-    replacement: place at which the same is done to who takes a victim's place; empty: nobody does.
+    replaced: whether another one takes a victim's place. replacement: place at which the same is done to that one.
     """
 
     fault: str
@@ -46,6 +49,7 @@ class Strike(NamedTuple):
     place: int
     recovery: str = ""
     replacement: str = ""
+    replaced: bool = False
 
     def __str__(self) -> str:
         also = f" and {self.recovery} of the recovery" if self.recovery else ""
@@ -72,7 +76,7 @@ def run(folder: Path, transport: str, ranks: int, strike: Strike | None) -> subp
         settings |= {"FAULT_RECOVERY": strike.recovery, "FAULT_REPLACEMENT": strike.replacement}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     # All ranks are waited for where they are replaced: so each strike comes to its replacement.
-    elastic = f"{ranks}:{ranks}" if strike is not None and strike.replacement else "1"
+    elastic = f"{ranks}:{ranks}" if strike is not None and strike.replaced else "1"
     command = [sys.executable, "-m", "launch", "-n", str(ranks), "--elastic", elastic]
     command += ["-m", "tests.campaigns.elastic_job"]
     process = subprocess.Popen(
@@ -137,14 +141,15 @@ def strikes(
 ) -> Iterator[Strike]:
     """What to do to a job of so many ranks, each of which has so many places."""
     who = [(0, ranks - 1)] if victims == "together" else [(0,), (ranks - 1,)]
-    if victims == "replacement":
+    replaced = victims in ("replacement", "replaced")
+    if replaced:
         places = [count * 9 // 10 for count in places]  # afterwards there is no step any more in which one could join
     for each in who:
         for at, place in enumerate(range(begin, min(places[victim] for victim in each), every)):
             for fault in faults if every == 1 else [faults[(at + each[0] + ranks) % len(faults)]]:
                 later = (5 * at + each[0]) % _RECOVERY  # a sample of few places has some from all over the recovery
                 after = str((7 * at + each[0]) % _REPLACEMENT) if victims == "replacement" else ""
-                yield Strike(fault, each, place, f"1:{later}" if victims == "recovery" else "", after)
+                yield Strike(fault, each, place, f"1:{later}" if victims == "recovery" else "", after, replaced)
 
 
 def campaign(
@@ -155,13 +160,20 @@ def campaign(
     every: int,
     begin: int,
     keep: Path | None,
+    seconds: float,
 ) -> bool:
-    """Strikes at places `begin`, `begin + every`, ... Prints a table; returns whether all is as it should be."""
+    """Strikes at places `begin`, `begin + every`, ..., and begins no case after `seconds`. Prints a table; returns
+    whether all is as it should be.
+    """
+    deadline = time.monotonic() + seconds
     endings: dict[str, list[Ending]] = {fault: [] for fault in faults}
     for transport in transports:
         for size in ranks:
             places, expected = undisturbed(transport, size)
             for strike in strikes(faults, victims, size, places, every, begin):
+                if time.monotonic() > deadline:
+                    print(f"not begun, for want of time: {strike}, {size} ranks, {transport}, and what comes after it")
+                    return _print_table(endings)
                 ending = judge(strike, transport, size, expected)
                 endings[strike.fault].append(ending)
                 if ending.problem:
@@ -191,17 +203,25 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=25, help="strike at every k-th place (default 25)")
     parser.add_argument("--begin", type=int, default=0, help="the first place (default 0)")
-    parser.add_argument("--victims", choices=("one", "together", "recovery", "replacement"), default="one")
+    parser.add_argument("--victims", choices=("one", "together", "recovery", "replaced", "replacement"), default="one")
     parser.add_argument("--faults", nargs="+", choices=FAULTS)
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=["shared"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 3, 4])
     parser.add_argument("--keep", type=Path, help="a folder for the output of cases that went wrong")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after so many")
     options = parser.parse_args(arguments)
     if options.victims in ("together", "recovery") and min(options.ranks) < 3:
         parser.error(f"--victims {options.victims}: somebody has to be left; add --ranks 3")
-    faults = options.faults or (FAULTS if options.victims == "one" else WITHOUT_ERROR)
+    faults = options.faults or (FAULTS if options.victims in ("one", "replaced") else WITHOUT_ERROR)
     right = campaign(
-        faults, options.transports, options.ranks, options.victims, options.every, options.begin, options.keep
+        faults,
+        options.transports,
+        options.ranks,
+        options.victims,
+        options.every,
+        options.begin,
+        options.keep,
+        options.seconds,
     )
     return not right
 

@@ -71,9 +71,9 @@ class Hosts:
         return [pid for one in listed for pid in one.stdout.split()]
 
     def run(self, arguments: Sequence[str], ranks: int, timeout: float) -> subprocess.CompletedProcess[str]:
-        """Run Python with these arguments on `ranks` ranks, the first half of them on the first host."""
+        """Run Python with these arguments on `ranks` ranks, the first half of them, rounded up, on the first host."""
         hostfile, agent = self.folder / "hosts", self.folder / "agent"
-        hostfile.write_text("".join(f"{name} slots={ranks // 2}\n" for name in self.names))
+        hostfile.write_text("".join(f"{name} slots={(ranks + 1) // 2}\n" for name in self.names))
         agent.write_text(_AGENT)
         agent.chmod(0o755)
         settings = {
@@ -103,7 +103,7 @@ class Hosts:
         if mpi.name == "Open MPI":
             mpirun += ["--hostfile", str(hostfile), *(word for name in settings for word in ("-x", name))]
         else:  # Hydra exports what it has itself
-            mpirun += [*mpi.hosts([Host(name, ranks // 2, 1) for name in self.names]), "-iface", "e0"]
+            mpirun += [*mpi.hosts([Host(name, (ranks + 1) // 2, 1) for name in self.names]), "-iface", "e0"]
             mpirun += ["-launcher", "ssh", "-launcher-exec", str(agent)]
         mpirun += [sys.executable, *arguments]
         enter = ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c"]

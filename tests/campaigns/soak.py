@@ -1,0 +1,141 @@
+"""Kills a rank of one elastic job every few seconds, for as long as it is told, and replacements as they come.
+
+    python -m tests.campaigns.soak                             # 300 failures, one every two seconds: ten minutes
+    python -m tests.campaigns.soak --failures 20 --period 1.5
+
+tests/campaigns/soak_job.py is the job. Ranks are killed at random, but for one process, whose memory and open files are
+looked at from the first failure to the last. Asked at the end: did the job end well, with the digest of one rank that
+nobody disturbed, had every failure its replacement, is that process as large as it was. Exit code 1 where it was not.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.campaigns.elastic import ROOT, digest_of
+
+_GROWTH = 1.05  # of memory, from the second quarter of the job to its last
+
+
+def command(ranks: int, options: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "launch", "-n", str(ranks), *options, "-m", "tests.campaigns.soak_job"]
+
+
+def environment(folder: Path, steps: int, seconds: float) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    settings = {"SOAK_FOLDER": str(folder), "SOAK_STEPS": str(steps), "SOAK_SECONDS": str(seconds)}
+    return {**os.environ, **settings, "PYTHONPATH": path}
+
+
+def ranks_in(folder: Path) -> dict[int, tuple[int, int]]:
+    """By process: when its last step was, and in how many ranks."""
+    found = {}
+    for path in folder.glob("rank-*"):
+        with contextlib.suppress(ValueError):  # it is just being written
+            pid, step, size = map(int, path.read_text().split())
+            found[pid] = step, size
+    last = max((step for step, _ in found.values()), default=0)
+    return {pid: each for pid, each in found.items() if each[0] >= last - 1 and Path(f"/proc/{pid}").exists()}
+
+
+def size_of(pid: int) -> tuple[int, int]:
+    """Of a process: KiB of its own memory, open files."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    own = next(line for line in status.splitlines() if line.startswith("RssAnon"))
+    return int(own.split()[1]), len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
+    """Runs it and prints what came of it; returns whether all is as it should be."""
+    each = 0.05
+    steps = int(failures * period / each)
+    alone = folder / "alone"
+    alone.mkdir()
+    quiet = subprocess.run(
+        command(1, []),
+        cwd=ROOT,
+        env=environment(alone, steps, 0.0),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    expected = digest_of(quiet.stdout)
+    errors = (folder / "stderr").open("w")
+    job = subprocess.Popen(
+        command(ranks, ["--elastic", f"1:{ranks}"]),
+        cwd=ROOT,
+        env=environment(folder, steps, each),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+    )
+    chance = random.Random(1)
+    spared, struck = 0, 0
+    sizes: list[tuple[int, int]] = []
+    while job.poll() is None and struck < failures:
+        time.sleep(period)
+        there = ranks_in(folder)
+        if len(there) < ranks or {size for _, size in there.values()} != {ranks}:
+            continue  # the last one is not replaced yet
+        spared = spared or min(there)
+        if spared not in there:
+            break
+        sizes.append(size_of(spared))
+        os.kill(chance.choice([pid for pid in there if pid != spared]), signal.SIGKILL)
+        struck += 1
+    out, _ = job.communicate()
+    errors.close()
+    said = (folder / "stderr").read_text()
+    replaced = said.count("replaced from step")
+    found = digest_of(out) if job.returncode == 0 else ""
+    quarter = max(1, len(sizes) // 4)
+    before, after = median_of(sizes[quarter : 2 * quarter] or sizes), median_of(sizes[-quarter:])
+    print(
+        json.dumps(
+            {
+                "failures": struck,
+                "replaced": replaced,
+                "exit code": job.returncode,
+                "same digest": found == expected,
+                "KiB of the process that was spared, before and after": [before[0], after[0]],
+                "open files": [before[1], after[1]],
+            }
+        )
+    )
+    right = bool(found) and found == expected and struck >= failures // 2 and after[0] <= _GROWTH * before[0]
+    if not right:
+        print(said[-4000:], file=sys.stderr)
+    return right
+
+
+def median_of(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Memory and files; none where the process was never looked at."""
+    if not sizes:
+        return 0, 0
+    memory, files = zip(*sizes, strict=True)
+    return int(statistics.median(memory)), int(statistics.median(files))
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--failures", type=int, default=300)
+    parser.add_argument("--period", type=float, default=2.0, help="seconds from one to the next")
+    parser.add_argument("--ranks", type=int, default=3)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        return not soak(options.ranks, options.failures, options.period, Path(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
