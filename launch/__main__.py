@@ -24,7 +24,7 @@ from launch.machine import this_machine
 from launch.options import answer, build_parser, split_command
 from launch.output import output_variables
 from launch.plan import Plan, describe, expected_hosts, make_plan
-from launch.rank import ELASTIC, RESERVE, TORCH
+from launch.rank import ELASTIC, MAX_FAILURES, RESERVE, TORCH
 from launch.roll import Roll
 from launch.sizes import check_started_once, settle
 
@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return subprocess.run([sys.executable, "-P", "-m", "engine.kernels"], check=False).returncode
     if not command:
         parser.error("no script given")
+    if given.max_failures and given.elastic is None:
+        parser.error("--max-failures: without --elastic no rank may be lost; --max-restarts N starts a job again")
     try:
         variables = read_given(given.x, os.environ)
     except ValueError as error:
@@ -82,13 +84,15 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
             gpus=gpus,
             given=own_variables,
         )
-        variables = job_variables(mpi, plan, base) | output_variables(given.log_dir, given.tag)
         least, reserve = _check_elastic(given.elastic, mpi, plan)
+        plan = plan._replace(reserve=reserve)
+        variables = job_variables(mpi, plan, base) | output_variables(given.log_dir, given.tag)
         if least:
             variables[ELASTIC] = str(least)
         if reserve:
-            plan = plan._replace(reserve=reserve)
             variables[RESERVE] = str(reserve)
+        if given.max_failures:
+            variables[MAX_FAILURES] = given.max_failures
         if given.torch:
             variables[TORCH] = "1"
         if given.max_restarts:
@@ -106,7 +110,7 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
         named = [*variables, *(() if plan.one_host else job.VARIABLES)]
         mpirun_argv = build_argv(mpi, mpirun, plan, named, worker, least > 0)
         roll = Roll(plan.nproc, expected_hosts(plan), least)
-        return job.run(mpirun_argv, _with_width(environ), roll, plan.one_host, given.grace)
+        return job.run(mpirun_argv, _with_width(environ), roll, plan.one_host, given.grace, reserve > 0)
 
     return restart.run(start, given.max_restarts, job.say)
 

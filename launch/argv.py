@@ -27,6 +27,7 @@ class Mpi(NamedTuple):
     defaults: Mapping[str, str]
     defaults_one_host: Mapping[str, str]
     defaults_oversubscribed: Mapping[str, str]
+    defaults_reserve: Mapping[str, str]  # where processes are started in the midst of the job
 
 
 def _host_list(hosts: Sequence[Host]) -> str:
@@ -54,6 +55,13 @@ OPEN_MPI = Mpi(
     defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp", "OMPI_MCA_pml": "^ucx"},
     # A rank that waits gives its core to one that works.
     defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
+    # MPI shares no memory between processes of several starts.
+    defaults_reserve={
+        "OMPI_MCA_btl": "^ofi",
+        "OMPI_MCA_btl_tcp_if_include": "lo",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    },
 )
 
 # It never waits for whole lines.
@@ -75,6 +83,7 @@ MPICH = Mpi(
     defaults={"UCX_DEBUG_SIGNO": "0"},
     defaults_one_host={},
     defaults_oversubscribed={},
+    defaults_reserve={},
 )
 
 
@@ -104,6 +113,7 @@ def job_variables(mpi: Mpi, plan: Plan, environ: Mapping[str, str]) -> dict[str,
         **mpi.defaults,
         **(mpi.defaults_one_host if plan.one_host else {}),
         **(mpi.defaults_oversubscribed if plan.oversubscribed else {}),
+        **(mpi.defaults_reserve if plan.reserve else {}),
     }
     return {**plan.variables, **{name: environ.get(name, value) for name, value in defaults.items()}}
 

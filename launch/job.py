@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from launch import folders, guard, place, ports
+from launch import folders, guard, noise, place, ports
 from launch.events import Events, is_open, signals
 from launch.feed import Feed
 from launch.peers import Door, Peer
@@ -31,10 +31,13 @@ _LOST = 10.0  # seconds in which mpirun ends a job by itself that has lost a hos
 _PR_SET_PDEATHSIG = 1
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: bool, grace: float) -> Ended:
+def run(
+    argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: bool, grace: float, grows: bool = False
+) -> Ended:
     """Runs `argv`, an mpirun command, and returns how the job ended; its exit code: see `launch.roll.verdict`.
 
-    one_host: all ranks are on this host. Raises LaunchError if there is no room for the job's files.
+    one_host: all ranks are on this host. grows: the job starts processes of its own. Raises LaunchError if there is no
+    room for the job's files.
     """
     if not is_open(0):  # or one of our own descriptors would be taken for standard input
         os.open(os.devnull, os.O_RDONLY)
@@ -44,7 +47,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: b
         # What this process was started to ignore, as by nohup, is left ignored.
         passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
         stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
-        job.start(argv, environ)
+        job.start(argv, environ, grows)
         return Ended(job.wait(), job.stopped(), roll)
 
 
@@ -77,8 +80,8 @@ class _Job:
             os.mkfifo(os.path.join(places[0], ALIVE), 0o600)
             self._kept.append(os.open(os.path.join(places[0], ALIVE), os.O_RDWR))
 
-    def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Starts the guard of this host, then mpirun.
+    def start(self, argv: Sequence[str], environ: Mapping[str, str], grows: bool) -> None:
+        """Starts the guard of this host, then mpirun. grows: see `run`.
 
         mpirun is in a session of its own: it would end the job at once on a signal of the terminal, whose grace is ours
         to give.
@@ -95,8 +98,14 @@ class _Job:
         given.setdefault("PRTE_MCA_prte_local_tmpdir_base", self._folders[0])  # Open MPI 5: what it leaves, if killed
         given.setdefault("OMPI_MCA_orte_local_tmpdir_base", self._folders[0])  # Open MPI 4
         self._mpirun = subprocess.Popen(
-            argv, env=given, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=in_child
+            argv,
+            env=given,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if grows else None,
+            start_new_session=True,
+            preexec_fn=in_child,
         )
+        self._noise = None if self._mpirun.stderr is None else noise.pass_on(self._mpirun.stderr, 2)
         # A connection a rank, where fewer descriptors are allowed than that; ranks keep the limit that they have.
         few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(few, 2 * self._roll.nproc + 100), most), most))
@@ -122,6 +131,8 @@ class _Job:
             self._mpirun.kill()
         self._end_leftovers(hangs)
         code = self._mpirun.wait()
+        if self._noise is not None:
+            self._noise.join(_CLEAN_UP)
         self.events.wait(0.0)  # last words of ranks that had time for some
         for peer in self._guards.values():
             peer.line.close()

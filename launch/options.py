@@ -84,6 +84,13 @@ def build_parser() -> argparse.ArgumentParser:
         "the number of ranks, those that are lost are replaced",
     )
     parser.add_argument(
+        "--max-failures",
+        type=_failures,
+        metavar="N[/SECONDS]",
+        help="with --elastic: end the job, with a checkpoint, when more than N ranks were lost, or more than N in so "
+        "many seconds (default: however many)",
+    )
+    parser.add_argument(
         "--log-dir",
         "--log_dir",
         type=Path,
@@ -224,6 +231,13 @@ def _elastic(text: str) -> tuple[int, int | None]:
     if not least.isdecimal() or int(least) < 1 or (colon and not (most.isdecimal() and int(most) >= int(least))):
         raise argparse.ArgumentTypeError(f"expected numbers of ranks MIN or MIN:N, 1 <= MIN <= N, got {text!r}")
     return int(least), int(most) if colon else None
+
+
+def _failures(text: str) -> str:
+    number, slash, seconds = text.partition("/")
+    if not number.isdecimal() or (slash and _seconds(seconds) == 0):
+        raise argparse.ArgumentTypeError(f"expected N or N/SECONDS, N losses in so much time at most, got {text!r}")
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -26,7 +26,11 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 ELASTIC = "ALLSTRIDE_ELASTIC"  # with how few ranks the job may go on; unset: with none less
 
+MAX_FAILURES = "ALLSTRIDE_MAX_FAILURES"  # of how many ranks, N or N/SECONDS; unset: of any number
+
 RESERVE = "ALLSTRIDE_RESERVE"  # how many processes more wait until a rank is lost
+
+SPAWNED = "ALLSTRIDE_SPAWNED"  # set in a process that one of the job has started, to be in reserve
 
 LOSSES = "ddp.losses"  # the module, where the script has imported it, that knows whether ranks may be lost
 
@@ -61,6 +65,8 @@ def main(
     connect: see `launch.report`. join: see `launch.place`. open_output: see `launch.output`.
     """
     global _output
+    if SPAWNED in os.environ:  # to its MPI it is the only one of its world
+        os.environ[RANK_VARIABLES[0]] = os.environ[NPROC]
     faulthandler.enable()  # a crash in native code shows the Python lines that led to it
     # Lines appear as they are printed, each in one piece: with PYTHONUNBUFFERED, which images like to set, Python would
     # send a line and its end apart, and the lines of two ranks would mix.

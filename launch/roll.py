@@ -114,6 +114,8 @@ def verdict(roll: Roll, mpirun: int | None, stopped_by: int | None) -> tuple[int
         told = f"{_places(roll, missing)} not seen to finish" if missing else "their exit code is lost"
         return roll.code or 1, words or f"mpirun did not end when its ranks had and was killed; {told}"
     code = 128 - mpirun if mpirun < 0 else mpirun
+    if code and roll.least and not words:  # ranks may be lost, so mpirun has no word for them
+        words = f"mpirun has ended the job; {_places(roll, missing)} not seen to finish"
     if code == 0 and missing:
         code = roll.code or 1
         words = words or f"{_places(roll, missing)} not seen to finish, though mpirun returned 0"

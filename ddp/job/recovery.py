@@ -74,6 +74,9 @@ class Recovery:
         self._lacking: list[int] = []  # ranks that have not, the same on every rank
         self._lost: list[losses.Member] = []  # of whom nobody has told yet
         self._lost_of_reserve: list[losses.Member] = []
+        self._futile = 0  # see `ddp.losses.Standing`
+        self._limit = losses.limit()
+        self._failures: tuple[float, ...] = ()  # when, the same on every rank
         self._known: WeakSet[Optimizer] = WeakSet()  # those that a replacement gets
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
@@ -175,7 +178,10 @@ class Recovery:
         _wait_until_told()
         of_ranks, others = losses.shrink()
         self._lost += of_ranks
+        if self._limit is not None:
+            self._failures = self._limit.still_count((*self._failures, *[time.monotonic()] * len(of_ranks)))
         self._lost_of_reserve += others
+        self._futile += len(others)
         return self._go_on(losses.meet(self._standing()))
 
     def _standing(self) -> losses.Standing:
@@ -191,6 +197,8 @@ class Recovery:
             shards=job.num_shards,
             made=(len(job.wrapped()), len(losses.keepers)),
             reducers=job.process_group.models,
+            failures=self._failures,
+            futile=self._futile,
         )
 
     def _go_on(self, meeting: losses.Meeting) -> bool:
@@ -203,6 +211,8 @@ class Recovery:
         if not current:
             say("error: nobody is left who has the state of the job; it is ended")
             abort(1)
+        self._failures = current[0].failures
+        self._futile = 0 if joined else current[0].futile
         furthest = losses.furthest(meeting.standings)
         assert all(each.done == furthest or (each.meets and each.done == furthest - 1) for each in before)
         elsewhere = not self._outside and self._done < furthest
@@ -279,6 +289,8 @@ class Recovery:
         group, least = self._job.process_group, losses.minimum()
         if self._runs and group.rank == 0 and losses.call():
             self.recover()
+        if self._limit is not None and (too_many := self._limit.passed(self._failures)):
+            self._end(too_many)
         too_few = f"of at least {least} ranks are left (--elastic)"
         if group.size() < least and self._runs and losses.coming():
             self._await_replacements()
@@ -300,6 +312,8 @@ class Recovery:
 
     def _end(self, why: str) -> NoReturn:
         """Collective: the job ends with what it has, by a checkpoint where it writes some."""
+        if self._lacking:
+            self._hand_over()  # for which those wait that have just come
         saved = [where for keeper in [*losses.keepers] if (where := keeper.save_last(self._job.step))]
         if self._job.process_group.rank == 0:
             where = f"step {self._job.step} is saved in {', '.join(saved)}" if saved else "nothing saves its state"
@@ -310,13 +324,10 @@ class Recovery:
 
 def _wait_until_told() -> None:
     """Ends the job where the MPI library does not come to know that a rank has ended."""
-    deadline = time.monotonic() + _UNTOLD
-    while untold := losses.untold():
-        if time.monotonic() > deadline:
-            say(
-                f"error: {name_ranks([member.number for member in untold])} ended in a way of which the MPI library is "
-                "not told, as by exit(3) in native code, so the others cannot go on without it; the job is ended. "
-                "Start it again from its newest checkpoint, as ddprun --max-restarts does"
-            )
-            abort(1)
-        time.sleep(0.002)
+    if untold := losses.untold(_UNTOLD):
+        say(
+            f"error: {name_ranks([member.number for member in untold])} ended, and the MPI library does not take "
+            "notice, so the others cannot go on without it; the job is ended. Start it again from its newest "
+            "checkpoint, as ddprun --max-restarts does"
+        )
+        abort(1)

@@ -1,10 +1,11 @@
 """Ranks that are lost while the others go on (`ddprun --elastic`): options, what ddprun was asked for; watch, how a
-loss is noticed; words, why; ending, how a rank ends alone; keepers, who is told; roles, meeting and reserve, who
-replaces it. What follows from it is `ddp.job.recovery`.
+loss is noticed; pmix, how MPI learns of it; words, why; ending, how a rank ends alone; keepers, who is told; roles,
+meeting, reserve and nursery, who replaces it; limit, when it is enough. What follows from it is `ddp.job.recovery`.
 """
 
 from ddp.losses.ending import at_step, current_step, dies_alone, end_together
 from ddp.losses.keepers import Keeper, keepers
+from ddp.losses.limit import limit
 from ddp.losses.meeting import Meeting, call, called, coming, meet
 from ddp.losses.options import MINIMUM, in_reserve, minimum, refuse
 from ddp.losses.reserve import join, outside
@@ -46,6 +47,7 @@ __all__ = [
     "is_behind",
     "join",
     "keepers",
+    "limit",
     "meet",
     "minimum",
     "outside",

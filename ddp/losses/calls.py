@@ -44,6 +44,11 @@ def say_ready() -> None:
     _mark(os.getpid()).touch()
 
 
+def say_unready() -> None:
+    """The same no longer holds."""
+    _mark(os.getpid()).unlink(missing_ok=True)
+
+
 def is_ready(pid: int) -> bool:
     """Whether a process has said so."""
     return _mark(pid).exists()

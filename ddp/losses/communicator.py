@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ddp.losses.options import in_reserve
+
 if TYPE_CHECKING:
     from ddp.losses.watch import Watch
 
@@ -20,6 +22,8 @@ class Communicator(MPI.Intracomm):
         return self._watched(MPI.Intracomm(self).Split(color, key))
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = MPI.INFO_NULL) -> MPI.Intracomm:
+        if in_reserve() and split_type == MPI.COMM_TYPE_SHARED:
+            return self.Split(0, key)  # of processes that were started later Open MPI does not know that they are here
         return self._watched(MPI.Intracomm(self).Split_type(split_type, key, info))
 
     def Free(self) -> None:

@@ -39,6 +39,9 @@ def meet(own: Standing) -> Meeting:
     on_the_way = {at for at, each in enumerate(standings) if each.role in (STARTING, READY)}
     on_the_way = (on_the_way | dealt.promoted.keys()).difference(dealt.joined, dealt.refused)
     watching.coming = [watching.members[at].pid for at in on_the_way]
+    watching.nurse = None if dealt.nurse is None else watching.members[dealt.nurse].pid
+    if dealt.free and watching.nurse is not None:
+        watching.coming.append(watching.nurse)  # with whom another comes
     return Meeting(working, standings, dealt, comm.rank)
 
 
@@ -51,7 +54,10 @@ def coming() -> bool:
 def call() -> bool:
     """Where a process is ready to work, or has ended that was to, calls all of them, this one too, and returns true."""
     watching = watch.watching()
-    if watching is None or not any(calls.is_ready(pid) or watching.has_ended(pid) for pid in watching.coming):
+    if watching is None:
+        return False
+    awaited = {*watching.coming, *(() if watching.nurse is None else (watching.nurse,))}
+    if not any(calls.is_ready(pid) or watching.has_ended(pid) for pid in awaited):
         return False
     calls.call([member.pid for member in watching.members])
     watching.noticed.wait()

@@ -8,6 +8,12 @@ MINIMUM = "ALLSTRIDE_ELASTIC"
 RESERVE = "ALLSTRIDE_RESERVE"
 """Environment variable in which `ddprun --elastic MIN:N` says how many processes more wait in reserve."""
 
+RANKS = "ALLSTRIDE_NPROC"
+"""Environment variable in which `ddprun` says how many ranks there are."""
+
+SPAWNED = "ALLSTRIDE_SPAWNED"
+"""Environment variable of a process that one of the job has started, to be in reserve."""
+
 
 def minimum() -> int:
     """How few ranks may be left; 0 where the job was not started to go on without some."""
@@ -15,7 +21,7 @@ def minimum() -> int:
 
 
 def in_reserve() -> int:
-    """How many processes were started beside the ranks, to replace those that are lost; 0 where nobody is replaced."""
+    """How many processes wait beside the ranks, to replace those that are lost; 0 where nobody is replaced."""
     return int(os.environ.get(RESERVE) or 0)
 
 
@@ -25,3 +31,8 @@ def refuse(what: str, instead: str) -> None:
         raise ValueError(
             f"{what} does not outlive the loss of a rank, and this job was started to (--elastic): {instead}"
         )
+
+
+def is_spawned() -> bool:
+    """Whether this process was started by one of the job."""
+    return SPAWNED in os.environ

@@ -1,32 +1,32 @@
 """A process in reserve, which takes the place of a rank that is lost (`ddprun --elastic MIN:N`).
 
-ddprun starts some with the ranks, in one world of MPI: that can lose any of its processes and go on. (It can be given
-new ones, too, by MPI_Comm_spawn; but one that dies before it has joined leaves the others there for ever.) They sleep,
-and take part in what follows a loss. The one that is promoted then runs the script from its top, as a rank that talks
-to nobody: what the others have done together it does alone, until it comes to its first step, or to where it would
-read a checkpoint. Then it is ready. Rank 0 looks for that at the beginning of each step, and calls all to a meeting, in
-which it joins.
+ddprun starts some with the ranks, in one world of MPI: that can lose any of its processes and go on. They sleep, and
+take part in what follows a loss. The first of them starts new ones (`ddp.losses.nursery`) where no other waits. The
+one that is promoted then runs the script from its top, as a rank that talks to nobody: what the others have done
+together it does alone, until it comes to its first step, or to where it would read a checkpoint. Then it is ready.
+Rank 0 looks for that at the beginning of each step, and calls all to a meeting, in which it joins.
 
 Until then a thread answers for it in meetings, whatever its script does meanwhile.
 """
 
+import math
 import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ddp.losses import calls, watch
+from ddp.losses import calls, nursery, watch
 from ddp.losses.meeting import Meeting, meet
+from ddp.losses.options import is_spawned
 from ddp.losses.roles import READY, STARTING, WAITING, Standing
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_LOOK = 0.002  # seconds
+_ENOUGH = 2  # waiting, the nurse and another one
 
 
 class _Seat:
@@ -37,8 +37,22 @@ class _Seat:
         self.rank = -1  # that it is going to be, as far as is known
         self.meeting: Meeting | None = None  # in which it has joined
         self.promoted, self.joined = threading.Event(), threading.Event()
+        self.wanted = threading.Event()  # for `promoted`, or a new process
+        watching = watch.watching()
+        assert watching is not None
+        self._comes = is_spawned() and watching.problem is None  # into a meeting that is under way
         self._tell = joined
         threading.Thread(target=self._run, name="ddp reserve", daemon=True).start()
+
+    def bring(self) -> None:
+        """Starts one process more, and lets the ranks know when it is there."""
+        try:
+            nursery.bring()
+        except Exception as error:  # noqa: BLE001  the job goes on with those that it has
+            sys.stderr.write(f"ddp: no process more can be started for the reserve: {error}\n")
+            self.standing = self.standing._replace(barren=True)
+        else:
+            calls.say_ready()
 
     def _run(self) -> None:
         try:
@@ -53,17 +67,21 @@ class _Seat:
         """In the next meeting."""
         watching = watch.watching()
         assert watching is not None
-        watching.noticed.wait()
+        comes, self._comes = self._comes, False
         try:
-            while watch.untold():
-                time.sleep(_LOOK)
-            watch.shrink()
+            if not comes:
+                watching.noticed.wait()
+                watch.untold(math.inf)
+                watch.shrink()
+            if nursery.has_brought():
+                calls.say_unready()
             meeting = meet(self.standing)
         except Exception as error:
             if not watch.is_behind(error):
                 raise
             return
-        _, standings, (working, joined, promoted, refused), place = meeting
+        _, standings, deal, place = meeting
+        working, joined, promoted, refused = deal[:4]
         own = standings[place]
         if not working:
             os.kill(os.getpid(), signal.SIGKILL)  # nobody has the state of the job any more
@@ -78,6 +96,9 @@ class _Seat:
             self.standing = Standing(STARTING, promoted[place])
             self.rank = sum(each.role != WAITING for each in standings) + [*promoted].index(place)
             self.promoted.set()
+            self.wanted.set()
+        if place == deal.nurse and deal.waiting < _ENOUGH and nursery.has_brought():
+            self.wanted.set()
         if place in joined:
             self.meeting = meeting
             self._tell()
@@ -93,10 +114,17 @@ def stand_by(world: "MPI.Intracomm", joined: Callable[[], None]) -> int:
     joined: called when it is a rank.
     """
     global _seat
-    watch.begin(world.Dup())
+    if is_spawned():
+        watch.come_in()
+    else:
+        watch.begin(world.Dup())
     _seat = _Seat(joined)
-    _seat.promoted.wait()
-    return watch.own_number()
+    while True:
+        _seat.wanted.wait()
+        _seat.wanted.clear()
+        if _seat.promoted.is_set():
+            return watch.own_number()
+        _seat.bring()
 
 
 def outside() -> int | None:

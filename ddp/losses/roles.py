@@ -1,6 +1,7 @@
 """Who works, who waits in reserve, and who is on the way from the one to the other (`ddprun --elastic MIN:N`).
 
-After each loss all processes meet, say where they stand, and draw the same conclusions from it.
+After each loss all processes meet, say where they stand, and draw the same conclusions from it. The first of those that
+wait stays where it is: it starts new ones (`ddp.losses.nursery`).
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,12 @@ class Standing(NamedTuple):
     """How many models it has wrapped, and how many managers of checkpoints it has made."""
     reducers: int = 0
     """How many times buckets of gradients were made, by which their meetings are named."""
+    failures: tuple[float, ...] = ()
+    """When ranks were lost, as far as that is limited."""
+    futile: int = 0
+    """Processes of the reserve that were lost since one of them has joined."""
+    barren: bool = False
+    """Whether it has found that it cannot start new processes."""
 
 
 class Deal(NamedTuple):
@@ -46,6 +53,12 @@ class Deal(NamedTuple):
     """Those that waited and start now, each with the number of the rank that it is to replace."""
     refused: list[int]
     """Those that are ready, and have not made what the others have."""
+    nurse: int | None = None
+    """Who starts new processes."""
+    waiting: int = 0
+    """How many wait now, the nurse among them."""
+    free: int = 0
+    """How many ranks nobody is, nor is to replace."""
 
 
 def furthest(standings: Sequence[Standing]) -> int:
@@ -66,8 +79,12 @@ def deal(standings: Sequence[Standing], ranks: int) -> Deal:
     refused = [at for at in places[READY] if at not in fit] if at_a_step else []
     coming = [at for at, each in enumerate(standings) if each.role != WAITING and at not in refused]
     free = sorted({*range(ranks)} - {standings[at].number for at in coming})
-    promoted = dict(zip(places[WAITING], free, strict=False))
-    return Deal(sorted([*places[WORKING], *joined]), joined, promoted, refused)
+    able = first[0].futile < ranks  # else they are lost by what they do, and more would be
+    nurse = next((at for at in places[WAITING] if able and not standings[at].barren), None)
+    promoted = dict(zip([at for at in places[WAITING] if at != nurse], free, strict=False)) if able else {}
+    waiting = len(places[WAITING]) - len(promoted)
+    working = sorted([*places[WORKING], *joined])
+    return Deal(working, joined, promoted, refused, nurse, waiting, len(free) - len(promoted))
 
 
 _ROLES = (WORKING, WAITING, STARTING, READY)

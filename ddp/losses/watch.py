@@ -15,19 +15,24 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakSet
 
-from ddp.losses import calls
+from ddp.losses import calls, nursery, pmix
 from ddp.losses.noise import filter_libnbc
-from ddp.losses.options import in_reserve
+from ddp.losses.options import RANKS, in_reserve
 from ddp.losses.words import Member, excuse
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has told
+_PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has told, as by an error
+_DETECTION = 0.2  # the same in a thread of a busy machine, where any error may come of what was broken off
+_UNTOLD = 0.1  # seconds after which MPI is told of an end: it should have heard of it from its launcher
+_LOOK = 0.002  # seconds between looks at what it knows
 
 
 class Interrupted(Protocol):
@@ -47,11 +52,10 @@ def ranks() -> int:
 class Watch:
     """Over the processes of one world, until one of them is lost, or somebody calls. Making one is collective.
 
-    home: their communicator, which stays usable: it is only shrunk, and duplicated. working: the processes that were
-    ranks so far.
+    home: their communicator, which stays usable: it is only shrunk, and duplicated. before: who watched so far.
     """
 
-    def __init__(self, home: "MPI.Intracomm", number: int, working: "frozenset[int] | None" = None) -> None:
+    def __init__(self, home: "MPI.Intracomm", number: int, before: "Watch | None" = None) -> None:
         from ddp.losses.communicator import Communicator
 
         self.home = home
@@ -59,25 +63,39 @@ class Watch:
         self.interrupted: WeakSet[Interrupted] = WeakSet()
         self._lock = threading.Lock()
         self._comms: list[MPI.Intracomm] = []
-        calls.forget()
-        try:
-            self.members = [Member(*each) for each in home.allgather((number, os.getpid()))]
-            self.comm = Communicator(home.Dup())
-        except Exception:
-            home.Revoke()  # nobody looks yet, and others may be in there; it can be shrunk all the same
-            raise
-        self.comm.watch = self
-        self.register(self.comm)
-        places = enumerate(self.members)
-        self.working = [place for place, member in places if working is None or member.pid in working]
-        """The places of those that are ranks, by rank."""
         self.coming: list[int] = []
         """Process numbers of those that are on their way to work."""
+        self.nurse: int | None = None
+        """The process number of who starts new ones."""
         self._meeting = in_reserve() > 0  # until it is known who works, all are needed
         self._gone: set[int] = set()  # places of those that have ended
         self._ends = False
-        self._wake: int | None = os.eventfd(0)
+        self._wake: int | None = None
         self._files: dict[int, int] = {}  # by descriptor: place in `members`
+        self.members: list[Member] = [] if before is None else before.members
+        self.working: list[int] = [] if before is None else before.working
+        """The places of those that are ranks, by rank."""
+        self.bringing: int | None = None
+        """The place of who brings a new process."""
+        self.problem: Exception | None = None
+        """What one's end has led to before all had begun to watch: they are to be shrunk again."""
+        ranks = {self.members[place].pid for place in self.working}
+        calls.forget()
+        try:
+            own = Member(number, os.getpid(), pmix.own_name()), nursery.brings()
+            everyones = home.allgather(own)
+            self.comm = Communicator(home.Dup())
+        except (sys.modules["mpi4py.MPI"].Exception, UnpicklingError) as error:
+            home.Revoke()  # nobody looks yet, and others may be in there; it can be shrunk all the same
+            self.problem = error
+            self.noticed.set()
+            return
+        self.comm.watch = self
+        self.register(self.comm)
+        self.members = [member for member, _ in everyones]
+        self.bringing = next((place for place, (_, brings) in enumerate(everyones) if brings), None)
+        self.working = [place for place, member in enumerate(self.members) if before is None or member.pid in ranks]
+        self._wake = os.eventfd(0)
         for place, member in enumerate(self.members):
             if place != home.rank:
                 try:
@@ -123,6 +141,8 @@ class Watch:
 
     def untold(self) -> list[Member]:
         """Ranks whose processes have ended, of which MPI does not know: to shrink it would wait for them for ever."""
+        if self.problem is not None:
+            return []
         ready = select.poll()
         for descriptor in self._files:
             ready.register(descriptor, select.POLLIN)
@@ -218,11 +238,22 @@ def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
     _number = home.rank
     _ranks = home.size - in_reserve()
     _watch = Watch(home, _number)
+    if _watch.problem is not None:
+        raise _watch.problem
     if not in_reserve():
         return _watch.comm
     comm = _watch.comm.Split(0 if home.rank < _ranks else MPI.UNDEFINED, home.rank)
     _watch.work_by([*range(_ranks)])
     return comm
+
+
+def come_in() -> None:
+    """Watches over the processes of the job from now on, which one of them has started this one for."""
+    global _watch, _number, _ranks
+    filter_libnbc()
+    calls.listen()
+    _number = _ranks = int(os.environ[RANKS])
+    _watch = Watch(nursery.come(), _number)
 
 
 def own_number() -> int:
@@ -245,18 +276,26 @@ def is_behind(error: Exception) -> bool:
     """Whether a rank is lost, so that an error may be nothing but that."""
     if _watch is None:
         return False
-    mpi = sys.modules["mpi4py.MPI"]
-    of_ulfm = (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED)
-    if isinstance(error, mpi.Exception) and error.Get_error_class() in of_ulfm:
-        _watch.noticed.wait(_PATIENCE)
-    return _watch.noticed.is_set()
+    # Of whatever class: not only ULFM's come of a loss, and what an interrupted collective has given is no pickle.
+    of_talk = isinstance(error, (sys.modules["mpi4py.MPI"].Exception, UnpicklingError))
+    return _watch.noticed.wait(_PATIENCE if of_talk else _DETECTION)
 
 
-def untold() -> list[Member]:
-    """After a loss: who has ended without MPI knowing it, which it does after 20 ms, or never."""
+def untold(seconds: float) -> list[Member]:
+    """After a loss: waits until MPI knows who has ended, which it does after 20 ms, or when it is told here; so long at
+    most. Returns those of whom it does not know even then.
+    """
     assert _watch is not None
     _watch.noticed.wait(_PATIENCE)
-    return _watch.untold()
+    began = time.monotonic()
+    told: set[Member] = set()
+    while (left := _watch.untold()) and time.monotonic() < began + seconds:
+        if time.monotonic() > began + _UNTOLD:
+            for member in set(left) - told:
+                pmix.tell_of_end(member.name)
+            told.update(left)
+        time.sleep(_LOOK)
+    return left
 
 
 def shrink() -> "tuple[list[Member], list[Member]]":
@@ -267,12 +306,24 @@ def shrink() -> "tuple[list[Member], list[Member]]":
     before = _watch
     before.noticed.wait(_PATIENCE)
     before.end()
-    working = frozenset(before.members[place].pid for place in before.working)
-    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number, working)
+    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number, before)
+    if _watch.bringing is not None and _all_live(_watch):
+        _watch.end()
+        _watch = Watch(nursery.admit(_watch.home, _watch.bringing), _number, before)
+    if _watch.problem is not None:
+        raise _watch.problem
     left = {member.pid for member in _watch.members}
     lost = [place for place, member in enumerate(before.members) if member.pid not in left]
     of_ranks = [before.members[place] for place in lost if place in before.working]
     return of_ranks, [before.members[place] for place in lost if place not in before.working]
+
+
+def _all_live(watch: Watch) -> bool:
+    """Collective: whether none has been lost since the watch began, with the same answer everywhere."""
+    try:
+        return bool(watch.home.Agree(not watch.noticed.is_set()))
+    except sys.modules["mpi4py.MPI"].Exception:  # on each of them
+        return False
 
 
 def happened() -> bool:

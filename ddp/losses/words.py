@@ -6,14 +6,17 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddp.losses.pmix import Name
+
 _JOB_FOLDER = "DDPRUN_REPORT"  # on one host: see launch/report.py
 
 
 class Member(NamedTuple):
-    """A rank, by the number that it had when the job was started, and its process."""
+    """A rank, by the number that it had when the job was started, its process, and the launcher's name for that."""
 
     number: int
     pid: int
+    name: Name = Name("", 0)
 
 
 def excuse(member: Member, why: str) -> None:

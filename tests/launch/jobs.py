@@ -51,8 +51,8 @@ def mpirun_of(ddprun: int) -> int:
     return next(pid for pid in children_of(ddprun) if pid != guard_of(ddprun))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
+def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)

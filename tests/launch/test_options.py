@@ -32,6 +32,7 @@ def test_options_are_pinned() -> None:
         *("--hostfile", "-H", "--host", "-x", "--grace", "--log-dir", "--log_dir", "--tag", "--dry-run"),
         *("-m", "--module", "--version", "--warm-cache", "--max-restarts", "--max_restarts", "--torch"),
         "--elastic",
+        "--max-failures",
     }
 
 

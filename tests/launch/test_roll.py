@@ -109,6 +109,9 @@ def test_an_elastic_job_is_over_well_with_the_ranks_that_are_left(peer: Peer) ->
     assert of(2, FINISHED, GONE, FINISHED, FINISHED) == (0, "rank 1 on a was lost on the way")
     assert of(2, FINISHED, "1", GONE, FINISHED) == (0, "rank 1 on a and rank 2 on b were lost on the way")
     assert of(2, *[FINISHED] * 4) == (0, "")
-    assert of(2, FINISHED, GONE, GONE, GONE) == (9, "")
+    assert of(2, FINISHED, GONE, GONE, GONE) == (
+        9,
+        "mpirun has ended the job; rank 1 on a and ranks 2, 3 on b were not seen to finish",
+    )
     assert of(2, FINISHED, "3", GONE, GONE) == (3, "")
     assert of(0, FINISHED, GONE, FINISHED, FINISHED)[0] == 9

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -293,6 +294,52 @@ def test_a_job_is_started_again_on_the_host_that_is_left(
     assert process.returncode == 0, err
     assert out.splitlines().count(f"2 1 {hosts.names[0]}") == 2  # mpirun may say there that it lost a host
     assert f"host {hosts.names[1]} no longer answered; the job is started again (1 of 2)" in err
+
+
+# Ends with the same digest, whoever carries its shards; is slow where it is to be struck.
+TRAINING = """
+import datetime, json, ddp, engine, engine.nn.functional as F
+from ddp import checkpoint
+from engine import nn
+from engine.data import DataLoader, TensorDataset
+ddp.init_process_group(host_timeout=datetime.timedelta(seconds=15))
+job = ddp.Job(shards=8, seed=0)
+x = engine.randn(160, 8)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+loader = DataLoader(data, batch_sampler=ddp.ShardSampler(data, 16, job))
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 1))
+net = ddp.DistributedDataParallel(model, job=job)
+optimizer = engine.optim.AdamW(net.parameters(), lr=1e-2)
+def train_step():
+    for inputs, targets in job.shards(loader):
+        F.mse_loss(net(inputs), targets).backward()
+    optimizer.step()
+with checkpoint.Manager("states", {"job": job, "net": net, "optimizer": optimizer}, every=5) as saving:
+    saving.restore()
+    while job.step < 30:
+        job.run(train_step)
+        saving.step(job.step)
+        if job.step > 12 and ddp.get_world_size() == 4:
+            pathlib.Path(f"ready.{rank}").touch()
+            time.sleep(0.2)
+if ddp.get_rank() == 0:
+    print(json.dumps({"digest": ddp.digest(net, optimizer), "world": ddp.get_world_size()}))
+"""
+
+
+def test_a_training_that_loses_a_host_ends_with_the_same_digest(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+    alone = start(TRAINING, ["-H", "localhost:1", "-n", "1"])
+    expected, err = alone.communicate(timeout=10 * LIMIT)  # kernels of a new cache
+    assert alone.returncode == 0, err
+    shutil.rmtree(tmp_path / "states")
+    process = start(TRAINING, ["--hostfile", str(tmp_path / "hosts"), "--max-restarts", "1"])
+    wait_until(lambda: ready(tmp_path), 10 * LIMIT)
+    end_host(hosts.names[1], process, busy=False)
+    out, err = process.communicate(timeout=10 * LIMIT)
+    assert process.returncode == 0, err
+    last = [line for line in out.splitlines() if line.startswith("{")][-1]
+    assert last == expected.strip().replace('"world": 1', '"world": 2')
+    assert f"host {hosts.names[1]} no longer answered; the job is started again (1 of 1)" in err
 
 
 @pytest.mark.parametrize("busy", [False, True])

@@ -26,7 +26,8 @@ from engine import nn
 from engine.data import DataLoader, TensorDataset
 
 kind, folder = sys.argv[1], sys.argv[2]
-replaces = int(os.environ["PMIX_RANK"]) >= int(os.environ["ALLSTRIDE_NPROC"])
+spawned = "ALLSTRIDE_SPAWNED" in os.environ
+replaces = spawned or int(os.environ["PMIX_RANK"]) >= int(os.environ["ALLSTRIDE_NPROC"])
 
 
 def die(*_):
@@ -83,7 +84,7 @@ def train_step():
         kill(5, 1)
         if (kind == "one" and (job.step, me) == (5, 1)) or (kind == "all" and job.step == 5):
             raise ArithmeticError("a bad sample")
-        if kind == "native" and (job.step, me) == (5, 1):
+        if kind == "native" and (job.step, me) == (5, 1) and not replaces:
             ctypes.CDLL(None)._exit(3)
     kill(7, 0 if kind == "replaced" else 2)
     optimizer.step()
@@ -155,6 +156,14 @@ def test_below_the_minimum_the_job_ends_with_a_checkpoint(tmp_path: Path) -> Non
     )
     assert (tmp_path / "states" / "step-00000005").is_dir()
     assert "MPI_ABORT" not in done.stderr
+
+
+def test_more_losses_than_are_allowed_end_the_job_with_a_checkpoint(tmp_path: Path) -> None:
+    done = run(tmp_path, "kill", "-n", "4", "--elastic", "1:4", "--max-failures", "1/60")
+    assert done.returncode == 1
+    words = "ddp: error: more than 1 rank was lost in 60 s (--max-failures): the job ends after step 7; step 7 is saved"
+    assert f"{words} in {tmp_path / 'states'}" in done.stderr
+    assert "rank 1 is replaced" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -235,10 +244,13 @@ def test_an_exception_of_one_rank_is_a_loss_and_of_all_a_bug(tmp_path: Path) -> 
     assert "ArithmeticError: a bad sample" in done.stderr
 
 
-def test_an_end_of_which_mpi_is_not_told_ends_the_job_in_time(tmp_path: Path) -> None:
-    done = run(tmp_path, "native", "-n", "3", "--elastic", "1")
-    assert done.returncode != 0
-    assert "ddp: error: rank 1 ended in a way of which the MPI library is not told" in done.stderr
+@pytest.mark.parametrize("elastic", ["1", "1:3"])
+def test_the_others_go_on_after_an_end_of_which_the_launcher_does_not_tell(
+    tmp_path: Path, undisturbed: str, elastic: str
+) -> None:
+    done = run(tmp_path, "native", "-n", "3", "--elastic", elastic)
+    assert digest_of(done) == undisturbed
+    assert "ddp: rank 1 was lost at step 6 (killed, or crashed)" in done.stderr
 
 
 def test_a_rank_that_is_lost_when_all_is_done_changes_nothing(tmp_path: Path) -> None:
