@@ -41,6 +41,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "cuda" in getattr(item, "fixturenames", ()):
+            item.add_marker("gpu")
     rest = [item for item in items if tiers.needs_everything(item)]
     if not tiers.runs_everything(config):
         config.hook.pytest_deselected(items=rest)
@@ -94,7 +97,7 @@ def _torchrun_variables() -> Iterator[None]:
 @pytest.fixture
 def cuda() -> Iterator[engine.device]:
     """`engine.device("cuda")`: a real GPU where there is one, else two simulated ones (tests/cuda_simulator), whose
-    races fail the test at its end. Tests marked `gpu` need the real one."""
+    races fail the test at its end. Tests with it are marked `gpu`."""
     try:
         backend.require_cupy()
     except RuntimeError:

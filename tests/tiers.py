@@ -3,6 +3,7 @@
 Single tests are marked `full` where they stand.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -42,7 +43,8 @@ _GPU_PATHS = frozenset(_TESTS / name for name in LEFT_OUT[_GPU])
 
 def runs_everything(config: pytest.Config) -> bool:
     """Whether nothing is left out."""
-    return bool(config.getoption("full")) or config.args_source is pytest.Config.ArgsSource.ARGS
+    on_gpu = bool(re.search(r"\b(gpu|sanitizer)\b", config.getoption("markexpr")))
+    return on_gpu or bool(config.getoption("full")) or config.args_source is pytest.Config.ArgsSource.ARGS
 
 
 def is_left_out(path: Path) -> bool:

@@ -16,6 +16,7 @@ from ddp.groups.group import resolve
 from ddp.world import bootstrap
 from engine import cuda
 from engine.memory import threads
+from engine.memory.backend import find_nccl, require_cupy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,4 +174,24 @@ def _gpu(problems: dict[str, str]) -> str:
         if machine.has_nvidia_gpu():
             problems["gpu"] = str(error)
         return ""
-    return f"{cuda.device_count()} of {cuda.get_device_name()}"
+    cupy = require_cupy()
+    runtime, (major, minor) = cupy.cuda.runtime, cuda.get_device_capability()
+    nccl = find_nccl()
+    parts = [
+        f"{cuda.device_count()} of {cuda.get_device_name()}",
+        f"compute capability {major}.{minor}",
+        f"driver for CUDA {_release(runtime.driverGetVersion())}",
+        f"CuPy {cupy.__version__} for CUDA {_release(runtime.runtimeGetVersion())}",
+        "no NCCL" if nccl is None else f"NCCL {_nccl_release(nccl.get_version())}",
+    ]
+    return ", ".join(parts)
+
+
+def _nccl_release(version: int) -> str:
+    """22503 as NCCL writes it: 2.25.3."""
+    return f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
+
+
+def _release(version: int) -> str:
+    """12090 as CUDA writes it: 12.9."""
+    return f"{version // 1000}.{version % 1000 // 10}"

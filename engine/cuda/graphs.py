@@ -11,7 +11,7 @@ from typing import Any
 from engine.cuda import streams
 from engine.cuda.devices import current_device, synchronize
 from engine.cuda.memory import empty_cache
-from engine.memory import backend, blocks
+from engine.memory import backend, blocks, cublas
 from engine.memory.blocks import PrivatePool
 from engine.ops.random.cuda.fills import set_captured
 from engine.random import DeviceGenerator, device_generator
@@ -52,6 +52,7 @@ class CUDAGraph:
         self._graph: Any = None
         self._pool: PrivatePool | None = None
         self._stream: Any = None
+        self._products = 0  # the number of the recording, to cuBLAS's workspaces
         self._generators: list[DeviceGenerator] = []
         self._drawn_from: Any = None  # an event: their memory may be written
         self._draws: list[tuple[DeviceGenerator, Any, int]] = []  # where the replays of each draw from, and how much
@@ -95,6 +96,7 @@ class CUDAGraph:
             raise
         self._pool, self._stream = pool, raw
         blocks.capturing[raw.ptr] = pool
+        self._products = cublas.begin_capture()
 
     def _end_draws(self) -> None:
         self._draws = [(generator, *generator.end_capture()) for generator in self._generators]
@@ -108,6 +110,8 @@ class CUDAGraph:
             raise RuntimeError("CUDAGraph: capture_end() without capture_begin()")
         raw, self._stream = self._stream, None
         blocks.capturing.pop(raw.ptr, None)
+        assert self._pool is not None
+        self._pool.kept += cublas.end_capture(self._products)
         self._end_draws()
         try:
             self._graph = raw.end_capture()
@@ -123,6 +127,8 @@ class CUDAGraph:
         if raw is None:
             return
         blocks.capturing.pop(raw.ptr, None)
+        assert self._pool is not None
+        self._pool.kept += cublas.end_capture(self._products)
         self._end_draws()
         try:
             raw.end_capture()

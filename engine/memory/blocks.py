@@ -15,7 +15,7 @@ from typing import Any
 from engine.memory import backend
 from engine.memory.guard import on_gpu
 
-_ROUND = 512  # bytes: what CuPy's pool rounds requests to
+_ROUND = 512  # bytes, a power of two: what CuPy's pool rounds requests to
 
 
 class OutOfMemoryError(RuntimeError):
@@ -96,31 +96,31 @@ def install(cupy: Any) -> None:
         __slots__ = ("counted", "inner", "private", "streams")
 
         def __init__(self, inner: Any, private: PrivatePool | None) -> None:
-            self.ptr = inner.ptr  # type: ignore[misc] # a slot of the base
-            self.size = inner.size  # type: ignore[misc] # a slot of the base
-            self.device_id = inner.device_id  # type: ignore[misc] # a slot of the base
             self.inner = inner
+            self.ptr = inner.ptr  # type: ignore[misc] # a slot of the base
+            self.size = size = inner.size  # type: ignore[misc] # a slot of the base
+            self.device_id = index = inner.device_id  # type: ignore[misc] # a slot of the base
             self.private = private
             self.streams: dict[int, Any] | None = None
-            self.counted = counted = -(-inner.size // _ROUND) * _ROUND
-            known = statistics(inner.device_id)
+            self.counted = counted = (size + _ROUND - 1) & -_ROUND
+            known = known_devices[index] if index in known_devices else statistics(index)
             known.requested += counted
             known.blocks += 1
-            known.allocated += counted
-            if known.allocated > known.peak:
-                known.peak = known.allocated
+            known.allocated = allocated = known.allocated + counted
+            if allocated > known.peak:
+                known.peak = allocated
             if known.blocks > known.peak_blocks:
                 known.peak_blocks = known.blocks
 
         def __del__(self) -> None:
-            # the interpreter ends, or CuPy was exchanged since
-            if getattr(seam, "_cupy", None) is not cupy or _devices is not known_devices:
+            if _devices is not known_devices:  # CuPy was exchanged since, or the interpreter ends
                 return
-            known = _devices[self.device_id]
-            known.allocated -= self.counted
-            known.freed += self.counted
+            known = known_devices[self.device_id]
+            counted = self.counted
+            known.allocated -= counted
+            known.freed += counted
             known.blocks -= 1
-            if self.streams:
+            if self.streams and seam._cupy is cupy:
                 _free_later(self)
 
     def allocate(size: int) -> Any:

@@ -87,11 +87,16 @@ class Members:
         self._steps = steps
         self._scalars = [*scalars, None, None][:2]
         self._kept = (parameters, state, master)
-        self._states = np.zeros((), _STATES)
-        self._states["addresses"][: len(state)] = [0 if each is None else backend.address(each) for each in state]
-        self._states["master"] = 0 if master is None else backend.address(master)
+        states = np.zeros((), _STATES)
+        states["addresses"][: len(state)] = [0 if each is None else backend.address(each) for each in state]
+        states["master"] = 0 if master is None else backend.address(master)
+        self._states = backend.constant(states)
         self._known: tuple[Any, ...] = ()
-        self._options = np.zeros((), _OPTIONS)
+        self._options = backend.constant(np.zeros((), _OPTIONS))
+        # What a launch passes by value it takes at once: one table serves all steps.
+        self._table = backend.constant(np.zeros((), _GRADIENTS))
+        self._addresses = self._table.kept["addresses"][: len(parameters)]
+        self._count = backend.constant(np.int64(len(parameters)))
 
     def step(
         self,
@@ -110,9 +115,9 @@ class Members:
         known = tuple(value if isinstance(value, int | float) else backend.address(value) for value in options.values())
         if known != self._known:
             # a new one: a launch that was captured keeps the old
-            self._options, self._known = _packed(options), known
-        table = np.zeros((), _GRADIENTS)
-        table["addresses"][: len(gradients)] = [backend.address(array) for array in gradients]
+            self._options, self._known = backend.constant(_packed(options)), known
+        assert len(gradients) == len(self._addresses)
+        self._addresses[:] = [array.data.ptr for array in gradients]
         found = pointer(found_inf)
         self._advance(
             (1,),
@@ -121,7 +126,7 @@ class Members:
                 self._options,
                 self._steps,
                 *map(pointer, self._scalars),
-                np.int64(len(gradients)),
+                self._count,
                 self._coefficients,
                 pointer(grad_scale),
                 found,
@@ -131,7 +136,7 @@ class Members:
             self._update(
                 (len(self._chunks),),
                 (256,),
-                (table, self._states, self._members, self._chunks, self._coefficients, found),
+                (self._table, self._states, self._members, self._chunks, self._coefficients, found),
             )
 
 

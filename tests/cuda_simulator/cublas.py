@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.cuda_simulator import counters, execution, handles, memory
+from tests.cuda_simulator import counters, execution, handles, memory, streams
 
 CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C = 0, 1, 2
 CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = 0, 1
@@ -35,15 +35,43 @@ class CUBLASError(RuntimeError):
     """What CuPy raises for a status that is not success."""
 
 
-class Library:
-    """cuBLAS itself as `ctypes` calls it: on the stream that it was given, captured or not."""
+class _Handle:
+    """What `Library` knows of a handle that it made."""
 
     def __init__(self) -> None:
-        self._stream = 0
+        self.device = streams.current_device()
+        self.stream = 0
+        self.mode = CUBLAS_DEFAULT_MATH
+        self.workspace: tuple[int, int] | None = None
+
+
+class Library:
+    """cuBLAS itself as `ctypes` calls it: on the stream that a handle was given, captured or not. A product needs a
+    workspace that was given after the stream."""
+
+    def __init__(self) -> None:
+        self._handles: list[_Handle] = []
+
+    def cublasCreate_v2(self, handle: Any) -> int:
+        self._handles.append(_Handle())
+        handle._obj.value = len(self._handles)
+        return 0
 
     def cublasSetStream_v2(self, handle: Any, stream: Any) -> int:
-        _check(handle.value)
-        self._stream = stream.value or 0
+        known = self._known(handle)
+        known.stream, known.workspace = stream.value or 0, None
+        return 0
+
+    def cublasSetWorkspace_v2(self, handle: Any, workspace: Any, size: Any) -> int:
+        block = memory.find(workspace.value)
+        assert block is not None, "no device memory"
+        assert workspace.value + size.value <= block.start + block.size
+        assert workspace.value % 256 == 0
+        self._known(handle).workspace = (workspace.value, size.value)
+        return 0
+
+    def cublasSetMathMode(self, handle: Any, mode: Any) -> int:
+        self._known(handle).mode = mode.value
         return 0
 
     def cublasGemmEx(self, *arguments: Any) -> int:
@@ -52,11 +80,18 @@ class Library:
     def cublasGemmStridedBatchedEx(self, *arguments: Any) -> int:
         return self._run(gemmStridedBatchedEx, "PiiiiiPPiilPiilPPiiliii", arguments)
 
+    def _known(self, handle: Any) -> _Handle:
+        known = self._handles[handle.value - 1]
+        assert known.device == streams.current_device(), "a handle belongs to one device"
+        return known
+
     def _run(self, function: Any, kinds: str, arguments: Any) -> int:
         types = {"P": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_longlong}
         assert [type(each) for each in arguments] == [types[kind] for kind in kinds], "nothing converts arguments here"
-        assert self._stream == handles.get_current_stream().ptr, "work of another stream"
-        _past_cupy.append(True)
+        known = self._known(arguments[0])
+        assert known.stream == handles.get_current_stream().ptr, "work of another stream"
+        assert known.workspace is not None
+        _past_cupy.append(known)
         try:
             function(*(each.value or 0 for each in arguments))
         finally:
@@ -65,7 +100,7 @@ class Library:
 
 
 library = Library()
-_past_cupy: list[bool] = []
+_past_cupy: list[_Handle] = []
 
 
 def refuse_in_capture() -> None:
@@ -75,6 +110,8 @@ def refuse_in_capture() -> None:
 
 
 def _check(handle: int) -> None:
+    if _past_cupy:
+        return
     assert handle == handles.Device().cublas_handle, "a handle belongs to one device"
 
 
@@ -191,7 +228,7 @@ def _gemm(name: str, handle: int, transa: int, transb: int, m: int, n: int, k: i
     in_a, range_a = _matrices(a, element, size_a, lda, stride_a, count)
     in_b, range_b = _matrices(b, element, size_b, ldb, stride_b, count)
     out, range_c = _matrices(c, element, (m, n), ldc, stride_c, count)
-    calls.append((name, compute, math_mode))
+    calls.append((name, compute, _past_cupy[-1].mode if _past_cupy else math_mode))
 
     def run() -> None:
         left, right = (_prepared(array, turned, wide, compute) for array, turned in ((in_a, transa), (in_b, transb)))

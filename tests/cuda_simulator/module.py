@@ -96,6 +96,8 @@ def _build() -> Any:
         "device": _module("cupy.cuda.device", Device=handles.Device, **device),
         "pinned_memory": _module("cupy.cuda.pinned_memory", is_memory_pinned=_is_pinned, **_public(pinned)),
         "nvtx": _module("cupy.cuda.nvtx", **dict.fromkeys(("Mark", "RangePush", "RangePop"), _remark)),
+        "nvrtc": _module("cupy.cuda.nvrtc", getVersion=lambda: (12, 9)),
+        "function": _module("cupy.cuda.function", CPointer=raw.CPointer),
         "Graph": graphs.Graph,
         "Function": raw.Function,
         "is_available": lambda: streams.device_count() > 0,

@@ -21,6 +21,10 @@ class NcclError(RuntimeError):
     """`cupy_backends.cuda.libs.nccl.NcclError`."""
 
 
+def get_version() -> int:
+    return 22503
+
+
 def get_unique_id() -> tuple[int, ...]:
     return (next(_numbers), *range(127))
 

@@ -168,6 +168,13 @@ class RawKernel:
         execution.submit(name, lambda: run(code, options, name, grid, block, passed, shared_mem), reads, writes, queue)
 
 
+class CPointer:
+    """`cupy.cuda.function.CPointer`: the address of an argument that somebody keeps; here a subclass says in `kept`."""
+
+    def __init__(self, p: int = 0) -> None:
+        self.ptr = p
+
+
 class Function(RawKernel):
     """`cupy.cuda.Function`."""
 
@@ -185,6 +192,9 @@ def _scalar(value: Any) -> Any:
         return np.uint64(0)
     if isinstance(value, memory.MemoryPointer):
         return np.uint64(value.ptr)
+    if isinstance(value, CPointer):
+        assert value.ptr == value.kept.ctypes.data
+        return value.kept.copy() if value.kept.dtype.names else value.kept[()]
     if isinstance(value, bool):
         return np.bool_(value)
     if isinstance(value, int):

@@ -75,6 +75,18 @@ class Source:
         options = OPTIONS if self.contract else (*OPTIONS, "--fmad=false")
         return (*options, *(f"-D{name}={text}" for name, text in sorted(macros.items())))
 
+    def prepare(
+        self,
+        kernel: str,
+        macros: dict[str, str],
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        constants: Sequence[Any] = (),
+        shared_mem: int = 0,
+    ) -> "Prepared":
+        """The kernel with a grid and its last arguments, `constants`: NumPy scalars and structs."""
+        return Prepared(self.get(kernel, **macros), grid, block, constants, shared_mem)
+
     def get(self, kernel: str, **macros: str) -> Launch:
         """The kernel, compiled for the current device; `launch(grid, block, arguments, shared_mem=0)` queues it on the
         current stream.
@@ -90,6 +102,29 @@ class Source:
             module = cupy.RawModule(code=self.code(), options=self.options(macros))
             found = self._functions[key] = module.get_function(kernel)
         return found
+
+
+class Prepared:
+    """A launch of which only the arrays are open: `prepared(*arrays)` queues it on the current stream.
+
+    What depends on shapes, strides and dtypes alone is decided once, with the object, and remembered by these.
+    """
+
+    __slots__ = ("_block", "_constants", "_grid", "_launch", "_shared_mem")
+
+    def __init__(
+        self, launch: Launch, grid: tuple[int, ...], block: tuple[int, ...], constants: Sequence[Any], shared_mem: int
+    ) -> None:
+        self._launch, self._grid, self._block, self._shared_mem = launch, grid, block, shared_mem
+        self._constants = tuple(map(backend.constant, constants))
+
+    def __call__(self, *arrays: Any) -> None:
+        self._launch(self._grid, self._block, (*arrays, *self._constants), shared_mem=self._shared_mem)
+
+
+def gpu_in_use() -> int:
+    """The index of the GPU for which kernels are compiled and launched now: a part of what plans are remembered by."""
+    return backend.require_cupy().cuda.runtime.getDevice() if backend.several_gpus else 0
 
 
 def cuda_type(dtype: Any) -> str:

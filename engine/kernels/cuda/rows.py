@@ -42,14 +42,30 @@ def width(columns: int, *arrays: Array) -> int:
     return elements
 
 
+def aligned(*arrays: Array) -> bool:
+    """Whether all (None: one that is not there) begin at multiples of 16 bytes."""
+    bits = 0
+    for array in arrays:
+        if array is not None:
+            bits |= array.data.ptr
+    return not bits & 15
+
+
+def accesses(columns: int, itemsize: int, in_line: bool) -> int:
+    """Elements an access: 16 bytes where rows of `columns` elements allow that and the first is `aligned`, else 1."""
+    elements = 16 // itemsize
+    return elements if in_line and columns % elements == 0 else 1
+
+
 def macros(elements: int, array: Array, **more: str) -> dict[str, str]:
     """The variant for the element type of an array; not to be changed."""
-    variant = _macros(elements, array.dtype)
-    return {**variant, **more} if more else variant
+    found = variant(elements, array.dtype)
+    return {**found, **more} if more else found
 
 
 @cache
-def _macros(elements: int, dtype: np.dtype) -> dict[str, str]:
+def variant(elements: int, dtype: np.dtype) -> dict[str, str]:
+    """The same by the dtype alone."""
     return {"ELEMENT": cuda_type(dtype), "WIDTH": str(elements)}
 
 

@@ -4,12 +4,13 @@ Arrays are dense in one layout, of a floating point dtype; half types are comput
 activation's parameters in the order of torch.nn.functional.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from engine.kernels.cuda.launch import CUDA_TYPES, Source
-from engine.kernels.cuda.rows import FLOATS, flat_grid, macros
+from engine.kernels.cuda.launch import CUDA_TYPES, Prepared, Source, gpu_in_use
+from engine.kernels.cuda.rows import FLOATS, aligned, flat_grid, variant
 from engine.memory import backend
 
 Array = Any
@@ -38,12 +39,18 @@ def backward(name: str, gradient: Array, x: Array, *numbers: float) -> Array:
 
 def _run(kernel: str, numbers: tuple[float, ...], *arrays: Array) -> Array:
     first = arrays[0]
-    out = backend.require_cupy().empty_like(first)
-    count, elements = first.size, 16 // first.dtype.itemsize
+    count, dtype = first.size, first.dtype
+    row_major = first.flags.c_contiguous
+    out = backend.device_empty(first.shape, dtype) if row_major else backend.require_cupy().empty_like(first)
     if count:
-        aligned = not any(array.data.ptr % 16 for array in (*arrays, out))
-        packs = count // elements if aligned else 0
-        launch = SOURCE.get(kernel, **macros(elements, first))
-        padded = (*numbers, *(0.0,) * (3 - len(numbers)))
-        launch(*flat_grid(packs or count), (*arrays, out, np.int64(count), np.int64(packs), *map(np.float64, padded)))
+        _plan(kernel, numbers, count, dtype, aligned(*arrays), gpu_in_use())(*arrays, out)
     return out
+
+
+@lru_cache(4096)
+def _plan(kernel: str, numbers: tuple[float, ...], count: int, dtype: np.dtype, in_line: bool, gpu: int) -> Prepared:
+    elements = 16 // dtype.itemsize
+    packs = count // elements if in_line else 0
+    padded = (*numbers, *(0.0,) * (3 - len(numbers)))
+    constants = (np.int64(count), np.int64(packs), *map(np.float64, padded))
+    return SOURCE.prepare(kernel, variant(elements, dtype), *flat_grid(packs or count), constants)

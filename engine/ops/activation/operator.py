@@ -6,6 +6,7 @@ relu, sigmoid and tanh are rows of `engine.ops.pointwise.rows`.
 """
 
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +47,13 @@ def _activation(name: str, forward: Callable[..., Any], slope: Callable[..., Any
     return operator
 
 
+@cache
+def _kernels() -> Any:
+    from engine.ops.activation import cuda  # no part of import engine, which it makes slower
+
+    return cuda
+
+
 def on_gpu(operator: Operator, name: str, slope: Callable[..., Any]) -> None:
     """Gives an activation its kernels of engine.ops.activation.cuda. `slope`: its rule, a function of g, nd, the
     input (or the result) and numbers.
@@ -54,17 +62,13 @@ def on_gpu(operator: Operator, name: str, slope: Callable[..., Any]) -> None:
     def run(xp: ModuleType, input: Any, *given: Any) -> Any:
         if not served(input):
             return operator.forward(xp, input, *given)
-        from engine.ops.activation import cuda as activation
-
         called, numbers = compiled.variant(name, given)
-        return activation.forward(called, *alike(xp, input), *numbers)
+        return _kernels().forward(called, *alike(xp, input), *numbers)
 
     def run_backward(g: Any, nd: Any, input: Any, *given: Any) -> Any:
-        from engine.ops.activation import cuda as activation
-
         called, numbers = compiled.variant(name, given)
         input, g = alike(nd.xp, input, g)
-        return activation.backward(called, g, input, *numbers)
+        return _kernels().backward(called, g, input, *numbers)
 
     operator.kernel("cuda")(run)
     operator.derivative("cuda", (on_arrays(slope, run_backward),))

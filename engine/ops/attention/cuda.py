@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.kernels.cuda.launch import CUDA_TYPES, Source
+from engine.kernels.cuda.launch import CUDA_TYPES, Prepared, Source, gpu_in_use
 from engine.kernels.cuda.limits import TENSOR_CORES, limits, ready
-from engine.kernels.cuda.rows import pointer
+from engine.kernels.cuda.rows import aligned, pointer
 from engine.memory import backend
 
 Array = Any
 Axes = tuple[int, ...]
 
+_FLOAT32 = np.dtype(np.float32)
 _NAMES = ("float32", "float16", "bfloat16")
 _HEADS = (32, 64, 128, 256)  # elements of a row in shared memory, at least the widths of operands
 _HEADERS = ["philox.cuh", "mma.cuh", "ops/attention/attention_dropout.cuh", "ops/attention/attention.cuh"]
@@ -102,12 +103,17 @@ def serves(*arrays: Array) -> bool:
     """Whether the kernels are there for these queries, keys and values: dtype, width, and a device of compute
     capability 8.0 or more with enough shared memory.
     """
-    if arrays[0].dtype.name not in _NAMES or not all(array.size for array in arrays):
+    return _serves(arrays[0].dtype, tuple([array.shape for array in arrays]), gpu_in_use())
+
+
+@lru_cache(4096)
+def _serves(dtype: np.dtype, shapes: tuple[Axes, ...], gpu: int) -> bool:
+    if dtype.name not in _NAMES or not all(map(prod, shapes)):
         return False
-    widest = max(array.shape[-1] for array in arrays)
+    widest = max(shape[-1] for shape in shapes)
     if widest > _HEADS[-1]:
         return False
-    plan = _plan(arrays[0].dtype.name, False, _head(widest), True)
+    plan = _plan(dtype.name, False, _head(widest), True)
     capability, shared = limits()
     return capability >= TENSOR_CORES and max(plan.forward_bytes, plan.query_bytes, plan.key_bytes) <= shared
 
@@ -129,25 +135,40 @@ def forward(
 
     mask: bool, or of the operands' dtype, broadcasting to (..., L, S); draws: uint64 (2,) from `draw`, with dropout.
     """
-    assert query.dtype == key.dtype == value.dtype == out.dtype
-    cupy = backend.require_cupy()
+    dtype = query.dtype
+    assert dtype == key.dtype == value.dtype == out.dtype
     query, key, value = map(_with_neighbours, (query, key, value))
-    log_sums = cupy.empty(out.shape[:-1], np.float32)
-    batch = out.shape[:-2]
-    operands = (query, key, value, out)
-    plan = _plan(query.dtype.name, tf32, _head(max(query.shape[-1], value.shape[-1])), not (mask is None is draws))
-    count, middle, inner, sizes, steps = _places(batch, *_layouts(*operands, mask))
-    grid = (count * -(-query.shape[-2] // plan.queries),)
-    ready(FORWARD, "attention", plan.forward, plan.forward_bytes)(
-        grid,
-        (plan.threads,),
-        (
-            query, key, value, pointer(mask), pointer(draws), out, log_sums, middle, inner, *sizes, *steps,
-            _mask_kind(mask), np.int32(causal), _vectors(operands), np.float32(scale), np.float32(kept_scale),
-        ),
-        shared_mem=plan.forward_bytes,
+    log_sums = backend.device_empty(out.shape[:-1], _FLOAT32)
+    launch = _forward_plan(
+        _layouts(query, key, value, out, mask), dtype, _mask_kind(mask), not (mask is None is draws),
+        causal, scale, kept_scale, tf32, aligned(query, key, value, out), gpu_in_use(),
     )  # fmt: skip
+    launch(query, key, value, pointer(mask), pointer(draws), out, log_sums)
     return log_sums
+
+
+@lru_cache(4096)
+def _forward_plan(
+    layouts: tuple[Any, ...],
+    dtype: np.dtype,
+    mask_kind: int,
+    masked: bool,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+    tf32: bool,
+    in_line: bool,
+    gpu: int,
+) -> Prepared:
+    query, _, value, out, _ = layouts
+    plan = _plan(dtype.name, tf32, _head(max(query[0][-1], value[0][-1])), masked)
+    count, middle, inner, sizes, steps = _places(out[0][:-2], *layouts)
+    constants = (
+        middle, inner, *sizes, *steps, np.int32(mask_kind), np.int32(causal), _vectors(layouts[:4], in_line),
+        np.float32(scale), np.float32(kept_scale),
+    )  # fmt: skip
+    kernel = ready(FORWARD, "attention", plan.forward, plan.forward_bytes)
+    return Prepared(kernel, (count * -(-query[0][-2] // plan.queries),), (plan.threads,), constants, plan.forward_bytes)
 
 
 def backward(
@@ -167,41 +188,56 @@ def backward(
     """The gradients of query, key and value from that of `out`, with the leading axes of `out`; where key and value are
     both shared along the last of these, it has size 1 in theirs. Positions lie outside heads in their memory.
     """
-    assert slope.dtype == query.dtype
-    cupy = backend.require_cupy()
+    dtype = query.dtype
+    assert slope.dtype == dtype
     query, key, value, out, slope = map(_with_neighbours, (query, key, value, out, slope))
     batch = out.shape[:-2]
     shared = batch[-1] if batch and all(_is_shared(each, batch) for each in (key, value)) else 1
     few = (*batch[:-1], batch[-1] // shared) if batch else batch
-    of_query = _positions_first((*batch, *query.shape[-2:]), query.dtype)
-    of_key = _positions_first((*few, *key.shape[-2:]), key.dtype)
-    of_value = _positions_first((*few, *value.shape[-2:]), value.dtype)
-    deltas = cupy.empty(log_sums.shape, np.float32)
-    plan = _plan(query.dtype.name, tf32, _head(max(query.shape[-1], value.shape[-1])), not (mask is None is draws))
-    vectors = _vectors((query, key, value, out, slope))
-    scalars = (_mask_kind(mask), np.int32(causal), vectors, np.float32(scale), np.float32(kept_scale))
-
-    count, middle, inner, sizes, steps = _places(batch, *_layouts(query, key, value, out, slope, of_query, mask))
-    ready(BACKWARD, "attention_of_query", plan.backward, plan.query_bytes)(
-        (count * -(-query.shape[-2] // plan.tile),),
-        (plan.threads,),
-        (
-            query, key, value, pointer(mask), pointer(draws), out, slope, log_sums, deltas, of_query,
-            middle, inner, *sizes, *steps, *scalars,
-        ),
-        shared_mem=plan.query_bytes,
+    of_query = _positions_first((*batch, *query.shape[-2:]), dtype)
+    of_key = _positions_first((*few, *key.shape[-2:]), dtype)
+    of_value = _positions_first((*few, *value.shape[-2:]), dtype)
+    deltas = backend.device_empty(log_sums.shape, _FLOAT32)
+    launch_of_query, launch_of_key = _backward_plans(
+        _layouts(query, key, value, out, slope, of_query, of_key, of_value, mask), dtype, shared, _mask_kind(mask),
+        not (mask is None is draws), causal, scale, kept_scale, tf32, aligned(query, key, value, out, slope),
+        gpu_in_use(),
     )  # fmt: skip
-    count, middle, inner, sizes, steps = _places(batch, *_layouts(query, key, value, slope, of_key, of_value, mask))
-    ready(BACKWARD, "attention_of_key", plan.backward, plan.key_bytes)(
-        (count // shared * -(-key.shape[-2] // plan.tile), plan.chunks),
-        (plan.threads,),
-        (
-            query, key, value, pointer(mask), pointer(draws), slope, log_sums, deltas, of_key, of_value,
-            middle, inner, np.int64(shared), *sizes, *steps, *scalars,
-        ),
-        shared_mem=plan.key_bytes,
-    )  # fmt: skip
+    masks = pointer(mask), pointer(draws)
+    launch_of_query(query, key, value, *masks, out, slope, log_sums, deltas, of_query)
+    launch_of_key(query, key, value, *masks, slope, log_sums, deltas, of_key, of_value)
     return of_query, of_key, of_value
+
+
+@lru_cache(4096)
+def _backward_plans(
+    layouts: tuple[Any, ...],
+    dtype: np.dtype,
+    shared: int,
+    mask_kind: int,
+    masked: bool,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+    tf32: bool,
+    in_line: bool,
+    gpu: int,
+) -> tuple[Prepared, Prepared]:
+    query, key, value, out, slope, of_query, of_key, of_value, mask = layouts
+    plan = _plan(dtype.name, tf32, _head(max(query[0][-1], value[0][-1])), masked)
+    batch = out[0][:-2]
+    vectors = _vectors(layouts[:5], in_line)
+    scalars = (np.int32(mask_kind), np.int32(causal), vectors, np.float32(scale), np.float32(kept_scale))
+    count, middle, inner, sizes, steps = _places(batch, query, key, value, out, slope, of_query, mask)
+    kernel = ready(BACKWARD, "attention_of_query", plan.backward, plan.query_bytes)
+    grid = (count * -(-query[0][-2] // plan.tile),)
+    constants = (middle, inner, *sizes, *steps, *scalars)
+    launch_of_query = Prepared(kernel, grid, (plan.threads,), constants, plan.query_bytes)
+    count, middle, inner, sizes, steps = _places(batch, query, key, value, slope, of_key, of_value, mask)
+    kernel = ready(BACKWARD, "attention_of_key", plan.backward, plan.key_bytes)
+    places = (count // shared * -(-key[0][-2] // plan.tile), plan.chunks)
+    constants = (middle, inner, np.int64(shared), *sizes, *steps, *scalars)
+    return launch_of_query, Prepared(kernel, places, (plan.threads,), constants, plan.key_bytes)
 
 
 def draw(state: tuple[np.uint64, np.uint64, np.uint64]) -> Array:
@@ -228,11 +264,10 @@ def _head(width: int) -> int:
     return next(size for size in _HEADS if width <= size)
 
 
-def _layouts(*arrays: Array | None) -> Iterable[tuple[Axes, Axes, int] | None]:
-    return [None if array is None else (array.shape, array.strides, array.itemsize) for array in arrays]
+def _layouts(*arrays: Array | None) -> tuple[tuple[Axes, Axes, int] | None, ...]:
+    return tuple([None if array is None else (array.shape, array.strides, array.itemsize) for array in arrays])
 
 
-@lru_cache(4096)
 def _places(
     batch: Axes, query: Any, key: Any, value: Any, *others: Any
 ) -> tuple[int, np.int64, np.int64, tuple[np.int32, ...], tuple[np.int64, ...]]:
@@ -285,29 +320,22 @@ def _with_neighbours(array: Array) -> Array:
     return backend.require_cupy().ascontiguousarray(array)
 
 
-def _vectors(arrays: Iterable[Array]) -> np.int32:
-    """Whether all rows begin and end at multiples of 16 bytes."""
-    return np.int32(
-        all(
-            backend.address(array) % 16 == 0 and _in_vectors(array.shape, array.strides, array.itemsize)
-            for array in arrays
-        )
-    )
+def _vectors(layouts: Iterable[tuple[Axes, Axes, int]], in_line: bool) -> np.int32:
+    """Whether all rows begin (the first ones: `in_line`) and end at multiples of 16 bytes."""
+    return np.int32(in_line and all(_in_vectors(*each) for each in layouts))
 
 
-@lru_cache(4096)
 def _in_vectors(shape: Axes, strides: Axes, size: int) -> bool:
     rows = zip(shape[:-1], strides[:-1], strict=True)
     return shape[-1] * size % 16 == 0 and all(step % 16 == 0 for count, step in rows if count > 1)
 
 
-def _mask_kind(mask: Array | None) -> np.int32:
-    return np.int32(0 if mask is None else 1 if mask.dtype == np.bool_ else 2)
+def _mask_kind(mask: Array | None) -> int:
+    return 0 if mask is None else 1 if mask.dtype == np.bool_ else 2
 
 
 def _positions_first(shape: Axes, dtype: Any) -> Array:
     """Memory for a gradient (..., heads, positions, width)."""
-    cupy = backend.require_cupy()
     if len(shape) < 3:
-        return cupy.empty(shape, dtype)
-    return cupy.empty((*shape[:-3], shape[-2], shape[-3], shape[-1]), dtype).swapaxes(-2, -3)
+        return backend.device_empty(shape, dtype)
+    return backend.device_empty((*shape[:-3], shape[-2], shape[-3], shape[-1]), dtype).swapaxes(-2, -3)

@@ -5,6 +5,7 @@ draws from, two 64-bit numbers in device memory, and not a mask. What the kernel
 than 256 elements, no elements) is computed by the formulas for any array module.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from engine.ops.attention.cuda import serves as serves
 from engine.random import generator_of
 from engine.rules import layout
 from engine.rules import precision as settings
+from engine.rules.dtypes import of_numpy
 from engine.rules.spec import spec_of
 
 Array = Any
@@ -100,11 +102,15 @@ def _few_axes(array: Array, batch: tuple[int, ...]) -> Array:
 
 def _like_query(query: Array, shape: tuple[int, ...], kept: Array) -> Array:
     """Memory for the result in the layout of the operator's rule."""
-    cupy = backend.require_cupy()
     if query.ndim != 4 or kept is not None or query.shape != shape:
-        return cupy.empty(shape, query.dtype)
-    spec = backend.spec_of_array(query)
-    stride = layout.preserve_strides(spec.shape, spec.stride) if spec.stride[-1] == 1 else None
-    sizes, axes = spec_of(shape, stride, spec.dtype).allocation
-    memory = cupy.empty(sizes, query.dtype)
+        return backend.device_empty(shape, query.dtype)
+    sizes, axes = _allocation(shape, query.strides, query.dtype)
+    memory = backend.device_empty(sizes, query.dtype)
     return memory if axes is None else memory.transpose(axes)
+
+
+@lru_cache(4096)
+def _allocation(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+    steps = tuple(step // dtype.itemsize for step in strides)
+    stride = layout.preserve_strides(shape, steps) if steps[-1] == 1 else None
+    return spec_of(shape, stride, of_numpy(dtype)).allocation

@@ -7,7 +7,7 @@ torch.nn.functional.scaled_dot_product_attention.
 """
 
 import math
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -194,6 +194,13 @@ def _attention_cpu(xp: ModuleType, query: Any, key: Any, value: Any, *masks_and_
     return run(query, key, value, *masks_and_attributes)
 
 
+@cache
+def _on_gpu() -> Any:
+    from engine.ops.attention import gpu  # no part of import engine, which it makes slower
+
+    return gpu
+
+
 @ATTENTION.kernel("cuda")
 def _attention_on_gpu(
     xp: ModuleType,
@@ -206,11 +213,10 @@ def _attention_on_gpu(
     scale: float,
     kept_scale: float,
 ) -> Any:
-    from engine.ops.attention import gpu as attention_cuda  # no part of import engine, which it makes slower
-
-    if attention_cuda.serves(query, key, value):
-        return attention_cuda.forward(query, key, value, mask, kept, causal, scale, kept_scale)
-    kept = attention_cuda.keep_mask(kept, query, key, value, kept_scale)
+    fused = _on_gpu()
+    if fused.serves(query, key, value):
+        return fused.forward(query, key, value, mask, kept, causal, scale, kept_scale)
+    kept = fused.keep_mask(kept, query, key, value, kept_scale)
     return _attention(xp, query, key, value, mask, kept, causal, scale, kept_scale)
 
 
@@ -222,11 +228,10 @@ def _on(where: Any, array: Any) -> Tensor:
 def _slopes_on_gpu_composed(
     g: Any, query: Any, key: Any, value: Any, mask: Any, kept: Any, causal: bool, scale: float, kept_scale: float
 ) -> list[Any]:
-    from engine.ops.attention import gpu as attention_cuda
-
+    fused = _on_gpu()
     whole = None
     if kept is not None:
-        whole = _on(query.device, attention_cuda.keep_mask(kept._array, query, key, value, kept_scale))
+        whole = _on(query.device, fused.keep_mask(kept._array, query, key, value, kept_scale))
     return _slopes_composed(g, query, key, value, mask, whole, causal, scale, kept_scale)
 
 
@@ -246,11 +251,10 @@ def _slopes_on_gpu(
     out: Any,
     log_sums: Any,
 ) -> list[Any]:
-    from engine.ops.attention import gpu as attention_cuda
-
-    if not needs[3] and attention_cuda.serves(query, key, value):
-        return attention_cuda.slopes(g, query, key, value, mask, kept, causal, scale, kept_scale, out, log_sums)
-    kept = attention_cuda.keep_mask(kept, query, key, value, kept_scale)
+    fused = _on_gpu()
+    if not needs[3] and fused.serves(query, key, value):
+        return fused.slopes(g, query, key, value, mask, kept, causal, scale, kept_scale, out, log_sums)
+    kept = fused.keep_mask(kept, query, key, value, kept_scale)
     return _slopes(g, nd, needs, query, key, value, mask, kept, causal, scale, kept_scale, None, None)
 
 
@@ -287,9 +291,7 @@ def scaled_dot_product_attention(
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
         kept_scale = 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
         if query.is_cuda:
-            from engine.ops.attention import gpu as attention_cuda
-
-            kept = _on(query.device, attention_cuda.draws(query.device))
+            kept = _on(query.device, _on_gpu().draws(query.device))
         else:
             batch = layout.broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2]), tuple(value.shape[:-2]))
             kept = keep_mask((*batch, query.shape[-2], key.shape[-2]), 1 - dropout_p, query.device)

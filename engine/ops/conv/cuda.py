@@ -10,18 +10,19 @@ calls give equal bits.
 
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.kernels.cuda.launch import CUDA_TYPES, Source, cuda_type
+from engine.kernels.cuda.launch import CUDA_TYPES, Prepared, Source, cuda_type, gpu_in_use
 from engine.kernels.cuda.limits import TENSOR_CORES, limits
 from engine.kernels.cuda.rows import flat_grid, pointer
 from engine.memory import backend
-from engine.ops.copy.cuda import copy
+from engine.ops.copy.cuda import prepared
 
 Array = Any
 Axes = tuple[int, ...]
+Layout = tuple[Axes, Axes, int]  # shape, strides in bytes, and the address modulo 16
 Moves = tuple[Axes, Axes, Axes, int]  # stride, padding, dilation, groups
 
 _PRODUCTS = {"float32": ("Simt", "Tf32"), "float16": ("Tensor",), "bfloat16": ("Tensor",)}
@@ -86,6 +87,11 @@ def serves(weight_shape: Axes, dtype: Any, moves: Moves) -> bool:
     """Whether there are kernels for a weight (O, C / groups, kernel...) of this dtype: products of matrices need a
     device of compute capability 8.0 or more.
     """
+    return _serves(weight_shape, dtype, tuple(moves), gpu_in_use())
+
+
+@lru_cache(4096)
+def _serves(weight_shape: Axes, dtype: np.dtype, moves: Moves, gpu: int) -> bool:
     stride, _, _, groups = moves
     if dtype.name != "float64" and dtype.name not in _PRODUCTS:
         return False
@@ -103,30 +109,62 @@ def convolve(
     source: Array, weight: Array, bias: Array | None, out: Array, moves: Moves, adjoint: bool, tf32: bool
 ) -> None:
     """Fills `out`: (N, O, d...) from a source (N, C, d...); with `adjoint`, (N, C, d...) from (N, O, d...)."""
-    assert source.dtype == weight.dtype == out.dtype
+    dtype = source.dtype
+    assert dtype == weight.dtype == out.dtype
+    if bias is not None and not bias.flags.c_contiguous:
+        bias = backend.require_cupy().ascontiguousarray(bias)
+    layouts = _layout(source), _layout(weight), _layout(out)
+    plan = _convolution(*layouts, dtype, tuple(moves), adjoint, tf32, gpu_in_use())
+    if plan.pack is not None:
+        packed = backend.device_empty(plan.packed, dtype)
+        plan.pack(weight, packed)
+        weight = packed
+    plan.launch(source, weight, pointer(bias), out)
+
+
+class _Plan(NamedTuple):
+    launch: Prepared
+    packed: Axes = ()  # the shape of a copy of the weight that `pack` fills
+    pack: Prepared | None = None
+
+
+@lru_cache(4096)
+def _convolution(
+    of_source: Layout,
+    of_weight: Layout,
+    of_out: Layout,
+    dtype: np.dtype,
+    moves: Moves,
+    adjoint: bool,
+    tf32: bool,
+    gpu: int,
+) -> _Plan:
+    """How `convolve` is launched: a pure function of layouts, made on arrays that stand in for those on the device."""
+    source, weight, out = (_stand_in(each, dtype) for each in (of_source, of_weight, of_out))
     stride, _, _, groups = moves
     channels, outputs = source.shape[1] // groups, out.shape[1] // groups
-    if bias is not None:
-        bias = backend.require_cupy().ascontiguousarray(bias)
-    pointers = (source, weight, pointer(bias), out)
     points = _points(source.shape[2:], out.shape[2:], weight.shape[2:], *moves[:3])
     images = (*_image(source), *_image(out))
     if _is_direct(weight.shape, groups):
-        launch = DIRECT.get("direct", ELEMENT=cuda_type(source.dtype))
         batch, count = out.shape[0], prod(out.shape[1:])
         numbers = (np.int32(batch), np.uint32(count), *map(np.int32, (groups, channels, outputs)))
         flags = (np.int32(adjoint), np.int32(_lies_channels_last(out)))
-        launch(
-            (-(-count // 256), min(batch, _GRID_AT_MOST)),
-            (256,),
-            (*pointers, *numbers, *points, *images, *_weights(weight, groups, adjoint), *flags),
-        )
-        return
-    name = source.dtype.name
+        constants = (*numbers, *points, *images, *_weights(weight, groups, adjoint), *flags)
+        grid = (-(-count // 256), min(batch, _GRID_AT_MOST))
+        return _Plan(DIRECT.prepare("direct", {"ELEMENT": cuda_type(dtype)}, grid, (256,), constants))
+    name = dtype.name
     vector = _vector(name) if _has_vectors(source, channels) else 1
+    packed, pack = (), None
     if vector > 1:
-        weight = _packed(weight, groups, adjoint)
-        steps = _packed_steps(weight)
+        turned = _turned(weight, groups, adjoint)
+        if not _is_packed(turned):
+            packed = turned.shape
+            target = _stand_in((packed, _row_major_steps(packed, dtype.itemsize), 0), dtype)
+            in_line = not of_weight[2]
+            pack = prepared(packed, turned.strides, target.strides, (dtype, dtype), in_line, gpu)
+            assert pack is not None
+            turned = target
+        steps = _packed_steps(turned)
     else:
         steps = _weights(weight, groups, adjoint)
     columns = 4 if outputs <= 32 else 8
@@ -135,15 +173,16 @@ def convolve(
     pixels = out.shape[0] * prod(
         -(-size // (step if adjoint else 1)) for size, step in zip(out.shape[2:], stride, strict=True)
     )
-    CONV.get("conv", **macros)(
+    numbers = (np.int32(out.shape[0]), np.int32(channels), np.int32(outputs))
+    launch = CONV.prepare(
+        "conv",
+        macros,
         (-(-pixels // _ROWS) * -(-outputs // (8 * columns)), groups, phases),
         (128,),
-        (
-            source, weight, pointer(bias), out, np.int32(out.shape[0]), np.int32(channels), np.int32(outputs),
-            *points, *images, *steps, _in_pairs(out, outputs),
-        ),
-        shared_mem=_conv_bytes(name, vector, columns),
-    )  # fmt: skip
+        (*numbers, *points, *images, *steps, _in_pairs(out, outputs)),
+        _conv_bytes(name, vector, columns),
+    )
+    return _Plan(launch, packed, pack)
 
 
 def weight_gradient(slope: Array, input: Array, out: Array, moves: Moves, tf32: bool) -> None:
@@ -191,6 +230,7 @@ def weight_gradient(slope: Array, input: Array, out: Array, moves: Moves, tf32: 
     PARTS.get("add_parts", ELEMENT=cuda_type(out.dtype))(*flat_grid(out.size), (parts, out, *numbers, *_image(out)))
 
 
+@lru_cache(4096)
 def wants_channels_last(weight_shape: Axes, dtype: Any, groups: int) -> bool:
     """Whether images whose channels are neighbours are read 16 bytes at a time and often enough to change the layout of
     others first: with windows of several taps.
@@ -203,13 +243,32 @@ def wants_channels_last(weight_shape: Axes, dtype: Any, groups: int) -> bool:
 
 def in_channels_last(image: Array) -> Array:
     """A float32 or half precision image (N, C, d...) with its channels as neighbours: itself, or a copy."""
-    last = (0, *range(2, image.ndim), 1)
-    rows = image.transpose(last)
-    if rows.flags.c_contiguous:
+    found = _to_channels_last(*_layout(image), image.dtype, gpu_in_use())
+    if found is None:
         return image
-    target = backend.require_cupy().empty(rows.shape, image.dtype)
-    copy(target, rows)
+    shape, launch = found
+    target = backend.device_empty(shape, image.dtype)
+    launch(image, target)
     return target.transpose(0, image.ndim - 1, *range(1, image.ndim - 1))
+
+
+@lru_cache(4096)
+def _to_channels_last(
+    shape: Axes, strides: Axes, beside: int, dtype: np.dtype, gpu: int
+) -> tuple[Axes, Prepared] | None:
+    last = (0, *range(2, len(shape)), 1)
+    sizes, steps = (tuple(each[axis] for axis in last) for each in (shape, strides))
+    dense = _row_major_steps(sizes, dtype.itemsize)
+    if all(size == 1 or step == its for size, step, its in zip(sizes, steps, dense, strict=True)):
+        return None
+    launch = prepared(sizes, steps, dense, (dtype, dtype), not beside, gpu)
+    assert launch is not None
+    return sizes, launch
+
+
+def _row_major_steps(shape: Axes, size: int) -> Axes:
+    """Strides in bytes."""
+    return tuple(size * prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _split(units: int, at_least: int, blocks: int) -> tuple[int, int]:
@@ -244,6 +303,20 @@ def _weight_bytes(name: str, vector: int, depth: int) -> int:
     return stages * slab * size + 2 * depth * 32 + _WEIGHT_COLUMNS * 24
 
 
+# --- arrays that stand in for those on the device: they lie alike, and nobody reads them ------------------------------
+
+
+def _layout(array: Array) -> Layout:
+    return (array.shape, array.strides, array.data.ptr & 15)
+
+
+def _stand_in(layout: Layout, dtype: np.dtype) -> Array:
+    shape, strides, beside = layout
+    room = np.empty(48, np.uint8)
+    begin = (beside - backend.address(room)) % 16
+    return np.lib.stride_tricks.as_strided(room[begin : begin + dtype.itemsize].view(dtype), shape, strides)
+
+
 # --- places in memory -------------------------------------------------------------------------------------------------
 
 
@@ -275,18 +348,17 @@ def _weights(weight: Array, groups: int, adjoint: bool) -> tuple[np.int64, ...]:
     return (inner, outer, *taps, group) if adjoint else (outer, inner, *taps, group)
 
 
-def _packed(weight: Array, groups: int, adjoint: bool) -> Array:
-    """(groups, result's channels, kernel..., source's channels); a view of a channels-last weight, for convolution."""
+def _turned(weight: Array, groups: int, adjoint: bool) -> Array:
+    """(groups, result's channels, kernel..., source's channels), a view."""
     split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
     taps = range(3, split.ndim)
-    order = (0, 2, *taps, 1) if adjoint else (0, 1, *taps, 2)
-    turned = split.transpose(order)
-    fits = turned.strides[-1] == turned.itemsize and all(step % 16 == 0 for step in turned.strides[:-1])
-    if fits and backend.address(turned) % 16 == 0:
-        return turned
-    target = backend.require_cupy().empty(turned.shape, turned.dtype)
-    copy(target, turned)
-    return target
+    return split.transpose((0, 2, *taps, 1) if adjoint else (0, 1, *taps, 2))
+
+
+def _is_packed(turned: Array) -> bool:
+    """Whether the kernels read it as it is: a channels-last weight, for convolution."""
+    steps = all(step % 16 == 0 for step in turned.strides[:-1])
+    return steps and turned.strides[-1] == turned.itemsize and backend.address(turned) % 16 == 0
 
 
 def _packed_steps(packed: Array) -> tuple[np.int64, ...]:

@@ -10,6 +10,7 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
+from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import cuda as kernels
 from engine.ops.matmul import gpu as matmul_cuda
@@ -137,9 +138,9 @@ def _run(
     adjoint: bool,
 ) -> Array:
     if memory_format is contiguous_format:
-        out = xp.empty(shape, source.dtype)
+        out = backend.device_empty(shape, source.dtype)
     else:
-        out = channels_first(xp.empty((shape[0], *shape[2:], shape[1]), source.dtype))
+        out = channels_first(backend.device_empty((shape[0], *shape[2:], shape[1]), source.dtype))
     if _is_pointwise(weight.shape, window, source.shape[2:], shape[2:]) and _multiply(
         xp, source, weight, bias, out, adjoint
     ):

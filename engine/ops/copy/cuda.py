@@ -6,11 +6,13 @@ squares in shared memory where it is not, so that both sides are read and writte
 """
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from math import prod
+from typing import Any
 
 import numpy as np
 
-from engine.kernels.cuda.launch import CUDA_TYPES, Source
+from engine.kernels.cuda.launch import CUDA_TYPES, Prepared, Source, gpu_in_use
+from engine.kernels.cuda.rows import aligned
 
 Array = Any
 
@@ -44,15 +46,6 @@ _LAYOUT = np.dtype(
 )
 
 
-class _Plan(NamedTuple):
-    kernel: str
-    layout: np.ndarray
-    units: int  # elements, packs or tiles
-    wide: bool
-    grid: tuple[int]
-    block: tuple[int, ...]
-
-
 def copy(target: Array, source: Array) -> None:
     """target[...] = source, for device arrays of one shape on one GPU that share no memory, on the current stream.
 
@@ -61,30 +54,54 @@ def copy(target: Array, source: Array) -> None:
     """
     if not target.size:
         return
-    if target.dtype == source.dtype:
-        word = _WORDS.get(target.dtype.itemsize)
-        macros = None if word is None else {"SOURCE": word, "ELEMENT": word}
-    else:
-        macros = _CONVERSIONS.get((source.dtype.name, target.dtype.name))
-    sizes = source.dtype.itemsize, target.dtype.itemsize
-    aligned = target.data.ptr % 16 == 0 and source.data.ptr % 16 == 0
+    shape, types = target.shape, (source.dtype, target.dtype)
     plan = None
-    if macros is not None and target.shape == source.shape:
-        plan = _plan(tuple(target.shape), tuple(source.strides), tuple(target.strides), *sizes, aligned)
-    if macros is None or plan is None:
+    if shape == source.shape:
+        plan = prepared(shape, source.strides, target.strides, types, aligned(target, source), gpu_in_use())
+    if plan is None:
         target[...] = source
-        return
-    arguments: tuple[Any, ...] = (source, target, plan.layout, np.int64(plan.units))
-    if plan.kernel == "strided":
-        arguments += (np.bool_(plan.wide),)
-    SOURCE.get(plan.kernel, **macros)(plan.grid, plan.block, arguments)
+    else:
+        plan(source, target)
+
+
+def fill_rows(target: Array, row: Array) -> None:
+    """target[...] = row, for row-major memory (..., N) and a vector (N,)."""
+    plan = _plan_of_rows(target.shape, row.strides, row.dtype, target.dtype, aligned(target, row), gpu_in_use())
+    if plan is not None:
+        plan(row, target)
+    elif target.size:
+        target[...] = row
+
+
+@lru_cache(4096)
+def _plan_of_rows(
+    shape: tuple[int, ...], step: tuple[int], of_row: np.dtype, of_target: np.dtype, in_line: bool, gpu: int
+) -> Prepared | None:
+    count, columns = prod(shape[:-1]), shape[-1]
+    target = (columns * of_target.itemsize, of_target.itemsize)
+    return prepared((count, columns), (0, *step), target, (of_row, of_target), in_line, gpu) if prod(shape) else None
 
 
 @lru_cache(65536)
-def _plan(
-    shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], size: int, target_size: int, aligned: bool
-) -> _Plan | None:
-    """How to copy between two layouts, strides in bytes; None where no kernel does it."""
+def prepared(
+    shape: tuple[int, ...],
+    source: tuple[int, ...],
+    target: tuple[int, ...],
+    types: tuple[np.dtype, np.dtype],
+    in_line: bool,
+    gpu: int,
+) -> Prepared | None:
+    """The launch, of (source, target), that copies between two layouts of one shape with elements, strides in bytes;
+    None where no kernel does it. in_line: whether both begin at multiples of 16 bytes.
+    """
+    size, target_size = types[0].itemsize, types[1].itemsize
+    if types[0] == types[1]:
+        word = _WORDS.get(size)
+        macros = None if word is None else {"SOURCE": word, "ELEMENT": word}
+    else:
+        macros = _CONVERSIONS.get((types[0].name, types[1].name))
+    if macros is None:
+        return None
     if any(step % size for step in source) or any(step % target_size for step in target):
         return None
     axes = [
@@ -113,15 +130,17 @@ def _plan(
         order = [*batch, merged[fastest], merged[-1]]
         squares = -(-merged[fastest][0] // _TILE) * -(-merged[-1][0] // _TILE)
         count = squares * int(np.prod([axis[0] for axis in batch], dtype=np.int64))
-        return _Plan("tiles", _packed(order), count, False, (min(count, _BLOCKS),), (_TILE, 8))
+        constants: tuple[Any, ...] = (_packed(order), np.int64(count))
+        return SOURCE.prepare("tiles", macros, (min(count, _BLOCKS),), (_TILE, 8), constants)
     pack = 16 // max(size, target_size)
-    wide = bool(merged) and aligned and merged[-1][1:] == (1, 1) and merged[-1][0] % pack == 0
+    wide = bool(merged) and in_line and merged[-1][1:] == (1, 1) and merged[-1][0] % pack == 0
     wide = wide and all(step % pack == 0 for axis in merged[:-1] for step in axis[1:])
     if wide:
         length, _, _ = merged[-1]
         merged[-1] = (length // pack, pack, pack)
     count = int(np.prod([axis[0] for axis in merged], dtype=np.int64))
-    return _Plan("strided", _packed(merged), count, wide, (min(-(-count // _THREADS), _BLOCKS),), (_THREADS,))
+    constants = (_packed(merged), np.int64(count), np.bool_(wide))
+    return SOURCE.prepare("strided", macros, (min(-(-count // _THREADS), _BLOCKS),), (_THREADS,), constants)
 
 
 def _packed(axes: list[tuple[int, int, int]]) -> np.ndarray:

@@ -6,6 +6,7 @@ Source: torch.nn.functional.layer_norm, rms_norm; aten/src/ATen/native/layer_nor
 Sennrich (2019).
 """
 
+from functools import cache
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -223,8 +224,17 @@ def rms_norm(
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
 
 
+@cache
+def _kernels() -> Any:
+    from engine.ops.norm.cuda import layer_norm  # no part of import engine, which it makes slower
+
+    return layer_norm
+
+
 def _rows(xp: ModuleType, array: Array, shape: tuple[int, ...], kind: Any) -> Array:
     """(M, N) row-major in the dtype `kind`, N the size of `shape`."""
+    if array.ndim == 2 and len(shape) == 1 and array.dtype == kind and array.flags.c_contiguous:
+        return array
     return row_major(xp, array, kind, (_leading(array, shape), prod(shape)))
 
 
@@ -247,19 +257,17 @@ def _layer_norm_cuda(
 ) -> tuple[Array, Array, Array]:
     if not served(input, weight, bias):
         return _layer_norm(xp, input, weight, bias, shape, eps)
-    from engine.ops.norm.cuda import layer_norm as norm
-
+    norm = _kernels()
     rows = _rows(xp, input, shape, input.dtype)
     weight, bias = _vectors(xp, input, weight, bias)
     out, mean, rstd = norm.layer_norm_forward(rows, weight, bias, eps)
-    return out.reshape(input.shape), mean, rstd
+    return out if out.shape == input.shape else out.reshape(input.shape), mean, rstd
 
 
 def _layer_norm_backward_cuda(
     g: Any, nd: Any, needs: Any, input: Any, weight: Any, mean: Any, rstd: Any, shape: tuple[int, ...], eps: float
 ) -> tuple[Any, ...]:
-    from engine.ops.norm.cuda import layer_norm as norm
-
+    norm = _kernels()
     rows, gradient = (_rows(nd.xp, array, shape, input.dtype) for array in (input, g))
     (weight,) = _vectors(nd.xp, input, weight)
     found = norm.layer_norm_backward(gradient, rows, mean, rstd, weight, needs)
@@ -275,8 +283,7 @@ def _rms_norm_cuda(
 ) -> tuple[Array, Array]:
     if not served(input, weight):
         return _rms_norm(xp, input, weight, shape, eps)
-    from engine.ops.norm.cuda import layer_norm as norm
-
+    norm = _kernels()
     rows = _rows(xp, input, shape, input.dtype)
     (weight,) = _vectors(xp, input, weight)
     out, rstd = norm.rms_norm_forward(rows, weight, eps)
@@ -286,8 +293,7 @@ def _rms_norm_cuda(
 def _rms_norm_backward_cuda(
     g: Any, nd: Any, needs: Any, input: Any, weight: Any, rstd: Any, shape: tuple[int, ...], eps: float
 ) -> tuple[Any, ...]:
-    from engine.ops.norm.cuda import layer_norm as norm
-
+    norm = _kernels()
     rows, gradient = (_rows(nd.xp, array, shape, input.dtype) for array in (input, g))
     (weight,) = _vectors(nd.xp, input, weight)
     found = norm.rms_norm_backward(gradient, rows, rstd, weight, needs)

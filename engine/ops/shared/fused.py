@@ -17,7 +17,10 @@ _SERVED = frozenset(kind.numpy for kind in (float32, float64, float16, bfloat16)
 
 def served(*arrays: Any) -> bool:
     """Whether the fused kernels have the element types of these arrays (None where there is none)."""
-    return all(array is None or array.dtype in _SERVED for array in arrays)
+    for array in arrays:  # noqa: SIM110, a generator takes twice as long
+        if array is not None and array.dtype not in _SERVED:
+            return False
+    return True
 
 
 def on_arrays(rule: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,13 +4,15 @@ Arrays are row-major, of float32, float64, float16 or bfloat16; half types are c
 side by side along the axis are a row's; across it, a thread walks along the axis beside its neighbours.
 """
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from engine.kernels.cuda.launch import Source
-from engine.kernels.cuda.rows import flat_grid, macros, shape, variants, width
+from engine.kernels.cuda.launch import Prepared, Source, gpu_in_use
+from engine.kernels.cuda.rows import accesses, aligned, flat_grid, variant, variants
+from engine.kernels.cuda.rows import shape as grid_of_rows
 from engine.memory import backend
 
 Array = Any
@@ -35,18 +37,22 @@ def backward(name: str, gradient: Array, out: Array, dim: int) -> Array:
 
 
 def _run(name: str, way: str, dim: int, *arrays: Array) -> Array:
-    cupy = backend.require_cupy()
     first = arrays[0]
-    out = cupy.empty(first.shape, first.dtype)
-    if not first.size:
-        return out
-    sizes = first.shape or (1,)
+    shape, dtype = first.shape, first.dtype
+    out = backend.device_empty(shape, dtype)
+    if first.size:
+        _plan(f"{name}_{way}", shape, dtype, dim, aligned(*arrays), gpu_in_use())(*arrays, out)
+    return out
+
+
+@lru_cache(4096)
+def _plan(kernel: str, shape: tuple[int, ...], dtype: np.dtype, dim: int, in_line: bool, gpu: int) -> Prepared:
+    sizes = shape or (1,)
     size, outer, inner = sizes[dim], prod(sizes[:dim]), prod(sizes[dim % len(sizes) + 1 :])
     if inner > 1:
-        launch = SOURCE.get(f"{name}_columns_{way}", **macros(1, first))
-        launch(*flat_grid(outer * inner), (*arrays, out, np.int64(outer), np.int64(size), np.int64(inner)))
-        return out
-    elements = width(size, *arrays)
-    launch = SOURCE.get(f"{name}_{way}", **macros(elements, first))
-    launch(*shape(outer, size // elements, 512), (*arrays, out, np.int64(outer), np.int64(size)))
-    return out
+        name, way = kernel.rsplit("_", 1)
+        numbers = (np.int64(outer), np.int64(size), np.int64(inner))
+        return SOURCE.prepare(f"{name}_columns_{way}", variant(1, dtype), *flat_grid(outer * inner), numbers)
+    elements = accesses(size, dtype.itemsize, in_line)
+    grid, block = grid_of_rows(outer, size // elements, 512)
+    return SOURCE.prepare(kernel, variant(elements, dtype), grid, block, (np.int64(outer), np.int64(size)))

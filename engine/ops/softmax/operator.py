@@ -1,5 +1,6 @@
 """softmax and log_softmax along one axis. Results are row-major whatever the layout of the input, as PyTorch's are."""
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -121,12 +122,17 @@ def _log_softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
 
 
-def _fused(xp: ModuleType, name: str, way: str, dim: int, *arrays: Any) -> Any:
-    from engine.ops.softmax import cuda as kernels
+@cache
+def _on_gpu() -> Any:
+    from engine.ops.softmax import cuda  # no part of import engine, which it makes slower
 
-    first = arrays[0]
-    dense = [row_major(xp, array, arrays[-1].dtype, first.shape) for array in arrays]
-    return getattr(kernels, way)(name, *dense, dim)
+    return cuda
+
+
+def _fused(xp: ModuleType, name: str, way: str, dim: int, *arrays: Any) -> Any:
+    shape, kind = arrays[0].shape, arrays[-1].dtype
+    dense = [row_major(xp, array, kind, shape) for array in arrays]
+    return getattr(_on_gpu(), way)(name, *dense, dim)
 
 
 @SOFTMAX.kernel("cuda")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import engine
 from engine.memory import backend
 from tests.examples.running import run, summary
 
@@ -126,3 +127,15 @@ def test_without_a_gpu_it_says_what_is_missing() -> None:
     assert done.returncode == 2
     assert done.stderr == f"benchmarks/gpu.py: {missing}\n"
     assert done.stdout == ""
+
+
+def test_host_time_is_measured_beside_cupys(
+    cuda: engine.device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_host_time.py", "--json", "--toy"])
+    assert runpy.run_path("benchmarks/gpu_host_time.py")["main"]() == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"x + y", "x @ w", "linear", "softmax", "layer_norm", "gelu", "attention", "adamw of 48", "step"} <= {
+        line["op"] for line in lines
+    }
+    assert all(set(line) == {"op", "ours_us", "cupy_us", "ratio"} and line["ratio"] > 0 for line in lines)

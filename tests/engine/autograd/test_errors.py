@@ -1,6 +1,7 @@
 """Bad input: each mistake gets one clear error that names what was expected and what to do."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -110,7 +111,6 @@ def test_cuda_without_cupy_says_how_to_get_it(ask, monkeypatch):
 
 def fake_cupy(count):
     """A module that answers like CuPy on a machine with `count` GPUs; None: with no driver."""
-    from types import SimpleNamespace
 
     class CUDARuntimeError(RuntimeError):
         pass
@@ -133,6 +133,33 @@ def test_cuda_without_a_gpu_says_that_it_is_missing(count, message, monkeypatch)
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(count))
     with pytest.raises(RuntimeError, match=message):
         engine.zeros(2, device="cuda")
+
+
+@pytest.mark.parametrize("missing", ["NVRTC", "cuBLAS"])
+def test_cuda_without_the_toolkits_libraries_names_the_command_that_brings_them(missing, monkeypatch):
+    """CuPy's wheel alone: it finds the GPU, and compiles and multiplies nothing."""
+
+    class Cuda(SimpleNamespace):
+        @property
+        def cublas(self):
+            if missing == "cuBLAS":
+                raise ImportError("libcublasLt.so.12: cannot open shared object file")
+            return self
+
+    def version():
+        if missing == "NVRTC":
+            raise RuntimeError('Failure finding "libnvrtc.so.12"')
+        return (12, 9)
+
+    runtime = fake_cupy(1).cuda.runtime
+    runtime.runtimeGetVersion = lambda: 12090
+    cuda = Cuda(runtime=runtime, nvrtc=SimpleNamespace(getVersion=version))
+    monkeypatch.setattr("engine.memory.backend._cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    message = rf"not {missing}, a library of the CUDA Toolkit; install it with pip install 'allstride\[cuda12\]'$"
+    with pytest.raises(RuntimeError, match=message) as caught:
+        engine.zeros(2, device="cuda")
+    assert caught.value.__cause__ is not None
 
 
 def test_values_of_a_meta_tensor_cannot_be_read():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import engine
+from engine.memory import cublas as workspaces
 from engine.rules import precision as settings
 from tests import cuda_simulator
 from tests.cuda_simulator import cublas
@@ -204,3 +205,27 @@ def test_integers_and_refusals(cuda: engine.device) -> None:
         x @ x
     with pytest.raises(RuntimeError, match="expected all tensors to be on the same device"):
         x @ engine.ones(3, 2, dtype=engine.int64)
+
+
+def test_each_stream_and_each_graph_has_a_workspace_of_its_own(cuda):
+    """cuBLAS's scratch memory: no allocation in a graph, none shared by products that may run at once, and none of it
+    counts as memory of tensors."""
+    x = engine.ones(4, 4, device=cuda)
+    y = x @ x
+    before = engine.cuda.memory_allocated()
+    side, graph = engine.cuda.Stream(), engine.cuda.CUDAGraph()
+    side.wait_stream(engine.cuda.current_stream())
+    with engine.cuda.stream(side):
+        z = x @ x
+    engine.cuda.current_stream().wait_stream(side)
+    eager = dict(workspaces._workspaces)
+    assert len({memory.ptr for memory in eager.values()}) == 2
+    assert engine.cuda.memory_allocated() == before + z.nbytes // 512 * 512 + 512
+    with engine.cuda.graph(graph, stream=side):
+        z = x @ x
+    assert workspaces._workspaces == eager
+    kept = [each for each in graph.pool().kept if getattr(each, "size", 0) in (4 << 20, 32 << 20)]
+    assert kept
+    assert not {memory.ptr for memory in kept} & {memory.ptr for memory in eager.values()}
+    graph.replay()
+    assert engine.equal(z, y)

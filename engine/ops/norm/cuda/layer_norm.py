@@ -5,12 +5,13 @@ half precision rows. Statistics and sums are in float32 for the half types. The 
 alone, so equal calls give equal bits.
 """
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.kernels.cuda.launch import CUDA_TYPES, Source, cuda_type
-from engine.kernels.cuda.rows import FLOATS, macros, pointer, shape, variants, width, work_type
+from engine.kernels.cuda.launch import CUDA_TYPES, Prepared, Source, cuda_type, gpu_in_use
+from engine.kernels.cuda.rows import FLOATS, NOTHING, accesses, aligned, pointer, shape, variant, variants, work_type
 from engine.memory import backend
 
 Array = Any
@@ -54,21 +55,32 @@ def rms_norm_backward(
 
 
 def _forward(kernel: str, rows: Array, vectors: tuple[Array | None, ...], eps: float) -> tuple[Array, Array, Array]:
-    cupy = backend.require_cupy()
     count, columns = rows.shape
+    dtype = rows.dtype
     kind = work_type(rows)
-    out, rstd = cupy.empty(rows.shape, rows.dtype), cupy.empty(count, kind)
-    statistics = [cupy.empty(count, kind), rstd] if kernel == "layer_norm_forward" else [rstd]
+    empty = backend.device_empty
+    out = empty((count, columns), dtype)
+    statistics: tuple[Array, ...]
+    if kernel == "layer_norm_forward":  # in one block: an allocation takes the host longer than a view
+        block = empty((2, count), kind).data
+        statistics = empty((count,), kind, block), empty((count,), kind, block + count * kind.itemsize)
+    else:
+        statistics = (empty((count,), kind),)
     if count:
-        elements = width(columns, rows, *vectors)
-        launch = SOURCE.get(kernel, **macros(elements, rows, WEIGHT=_weight_type(rows, *vectors)))
-        grid, block = shape(count, columns // elements, 512)
-        launch(
-            grid,
-            block,
-            (rows, *map(pointer, vectors), out, *statistics, np.int64(count), np.int64(columns), np.float64(eps)),
-        )
-    return out, statistics[0], rstd
+        in_line = aligned(rows, *vectors)
+        plan = _forward_plan(kernel, count, columns, dtype, _weight_type(rows, *vectors), eps, in_line, gpu_in_use())
+        plan(rows, *map(pointer, vectors), out, *statistics)
+    return out, statistics[0], statistics[-1]
+
+
+@lru_cache(4096)
+def _forward_plan(
+    kernel: str, count: int, columns: int, dtype: np.dtype, weight: str, eps: float, in_line: bool, gpu: int
+) -> Prepared:
+    elements = accesses(columns, dtype.itemsize, in_line)
+    grid, block = shape(count, columns // elements, 512)
+    constants = (np.int64(count), np.int64(columns), np.float64(eps))
+    return SOURCE.prepare(kernel, {**variant(elements, dtype), "WEIGHT": weight}, grid, block, constants)
 
 
 def _backward(
@@ -79,60 +91,55 @@ def _backward(
     weight: Array | None,
     needs: tuple[bool, bool, bool],
 ) -> tuple[Array | None, Array | None, Array | None]:
-    cupy = backend.require_cupy()
+    empty = backend.device_empty
     count, columns = rows.shape
-    kind = rows.dtype if weight is None else weight.dtype
-    to_rows = cupy.empty(rows.shape, rows.dtype) if needs[0] else None
-    to_vectors = [cupy.empty(columns, kind) if needed else None for needed in needs[1:]]
+    dtype = rows.dtype
+    kind = dtype if weight is None else weight.dtype
+    to_rows = empty((count, columns), dtype) if needs[0] else None
+    to_vectors = [empty((columns,), kind) if needed else None for needed in needs[1:]]
     if not count or not columns:
         for vector in to_vectors:
             if vector is not None:
                 vector.fill(0)
         return to_rows, to_vectors[0], to_vectors[1]
-    elements = width(columns, rows, gradient, weight)
-    variant = macros(elements, rows, WEIGHT=_weight_type(rows, weight))
-    grid, block = shape(count, columns // elements, 256)
-    if any(needs[1:]):
-        parts = min(max(count // _ROWS_A_PART, 1), _BLOCKS_AT_MOST * block[1])
-        grid = (min(-(-parts // block[1]), grid[0]),)
-    parts = grid[0] * block[1]
-    sums = [cupy.empty((parts, columns), work_type(rows)) if needed else None for needed in needs[1:]]
+    in_line, vectors = aligned(rows, gradient, weight), any(needs[1:])
+    plan = _backward_plan(kernel, count, columns, dtype, _weight_type(rows, weight), vectors, in_line, gpu_in_use())
+    work = work_type(rows)
+    sums = [empty((plan.parts, columns), work) if needed else None for needed in needs[1:]]
     given = sums if kernel == "layer_norm_backward" else sums[:1]
-    launch = SOURCE.get(kernel, **variant)
-    launch(
-        grid,
-        block,
-        (
-            gradient,
-            rows,
-            pointer(weight),
-            *statistics,
-            pointer(to_rows),
-            *map(pointer, given),
-            np.int64(count),
-            np.int64(columns),
-        ),
-    )
-    if any(needs[1:]):
-        if sums[0] is None:  # one matrix: the first
-            _add(variant, columns, parts, sums[1], None, to_vectors[1], None)
-        else:
-            _add(variant, columns, parts, sums[0], sums[1], to_vectors[0], to_vectors[1])
+    plan.launch(gradient, rows, pointer(weight), *statistics, pointer(to_rows), *map(pointer, given))
+    if sums[0] is None and vectors:  # one matrix: the first
+        plan.add_one(sums[1], NOTHING, to_vectors[1], NOTHING)
+    elif vectors:
+        add = plan.add_one if sums[1] is None else plan.add_both
+        add(sums[0], pointer(sums[1]), to_vectors[0], pointer(to_vectors[1]))
     return to_rows, to_vectors[0], to_vectors[1]
 
 
-def _add(
-    variant: dict[str, str],
-    columns: int,
-    parts: int,
-    first: Array,
-    second: Array | None,
-    of_first: Array,
-    of_second: Array | None,
-) -> None:
-    launch = SOURCE.get("add_parts", **variant)
-    arguments = (first, pointer(second), of_first, pointer(of_second), np.int64(parts), np.int64(columns))
-    launch((-(-columns // 32), 1 if second is None else 2), (32, 32), arguments)
+class _BackwardPlan(NamedTuple):
+    launch: Prepared
+    parts: int  # rows of sums
+    add_one: Prepared
+    add_both: Prepared
+
+
+@lru_cache(4096)
+def _backward_plan(
+    kernel: str, count: int, columns: int, dtype: np.dtype, weight: str, vectors: bool, in_line: bool, gpu: int
+) -> _BackwardPlan:
+    elements = accesses(columns, dtype.itemsize, in_line)
+    macros = {**variant(elements, dtype), "WEIGHT": weight}
+    grid, block = shape(count, columns // elements, 256)
+    if vectors:
+        parts = min(max(count // _ROWS_A_PART, 1), _BLOCKS_AT_MOST * block[1])
+        grid = (min(-(-parts // block[1]), grid[0]),)
+    parts = grid[0] * block[1]
+    launch = SOURCE.prepare(kernel, macros, grid, block, (np.int64(count), np.int64(columns)))
+    sizes = (np.int64(parts), np.int64(columns))
+    add_one, add_both = (
+        SOURCE.prepare("add_parts", macros, (-(-columns // 32), matrices), (32, 32), sizes) for matrices in (1, 2)
+    )
+    return _BackwardPlan(launch, parts, add_one, add_both)
 
 
 def _weight_type(rows: Array, *vectors: Array | None) -> str:

@@ -1,5 +1,6 @@
-"""NVIDIA's compute-sanitizer over the tests of the kernels, on a real GPU that has it."""
+"""NVIDIA's compute-sanitizer over the tests of the kernels, on a real GPU that has it: `pytest -n0 -m sanitizer`."""
 
+import faulthandler
 import os
 import shutil
 import subprocess
@@ -17,11 +18,12 @@ import sys
 import pytest
 from engine.memory.backend import require_cupy
 require_cupy().cuda.set_allocator(None)
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[1:]]))
+sys.exit(pytest.main(["-q", "-x", "-n0", "-o", "faulthandler_timeout=0", "-p", "no:cacheprovider", *sys.argv[1:]]))
 """
+LIMIT = 7200  # seconds: the tools run kernels tens of times slower, and NVRTC compiles every variant before
 
 
-@pytest.mark.gpu
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_kernels_are_clean(tool: str) -> None:
     try:
@@ -34,7 +36,7 @@ def test_kernels_are_clean(tool: str) -> None:
     here = Path(__file__)
     words = [sanitizer, "--tool", tool, "--error-exitcode", "9", "--target-processes", "application-only"]
     words += [sys.executable, "-c", PROGRAM, str(here.parent), "--ignore", str(here)]
-    done = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": python_path()}, capture_output=True, text=True, check=False
-    )
+    faulthandler.cancel_dump_traceback_later()  # pytest's limit, which is for tests of seconds
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
