@@ -15,6 +15,7 @@ import engine
 from engine.memory import backend
 from launch.machine import cpu_quota
 from tests import cuda_simulator, tiers
+from tests.cuda_driver import control
 
 pytest_plugins = ["pytester", "launch.testing"]
 
@@ -97,7 +98,12 @@ def _torchrun_variables() -> Iterator[None]:
 @pytest.fixture
 def cuda() -> Iterator[engine.device]:
     """`engine.device("cuda")`: a real GPU where there is one, else two simulated ones (tests/cuda_simulator), whose
-    races fail the test at its end. Tests with it are marked `gpu`."""
+    races fail the test at its end. With ALLSTRIDE_CUDA_DRIVER set it is CuPy itself on a CPU (tests/cuda_driver). Tests
+    with it are marked `gpu`."""
+    if os.environ.get("ALLSTRIDE_CUDA_DRIVER"):
+        with control.watched():
+            yield engine.device("cuda")
+        return
     try:
         backend.require_cupy()
     except RuntimeError:

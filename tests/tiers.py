@@ -15,6 +15,8 @@ _GPU = "the simulated GPU (needs g++)"
 LEFT_OUT = {
     _GPU: (
         "cuda_simulator",
+        "cuda_driver",
+        "test_cuda_driver",
         "test_cuda_simulator",
         "ddp/cuda",
         "engine/cuda",

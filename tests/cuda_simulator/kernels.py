@@ -18,13 +18,16 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests import cuda_driver
+from tests.cuda_driver import control
 
 HOST = Path(__file__).with_name("host.h")
 FLAGS = (
@@ -62,7 +65,8 @@ def checked(seed: int = 0) -> Iterator[None]:
     before = settings.seed, settings.check
     settings.seed, settings.check = seed, True
     try:
-        yield
+        with control.checked(seed) if cuda_driver.loaded() else ExitStack():
+            yield
     finally:
         settings.seed, settings.check = before
 
@@ -73,7 +77,8 @@ def order(seed: int) -> Iterator[None]:
     before = settings.seed
     settings.seed = seed
     try:
-        yield
+        with control.order(seed) if cuda_driver.loaded() else ExitStack():
+            yield
     finally:
         settings.seed = before
 

@@ -1,0 +1,74 @@
+"""A CPU driver for CUDA: the real CuPy, from its wheel, on memory of the host.
+
+`load()` puts the driver's libraries where CuPy looks for NVIDIA's. CuPy's compiled code, its memory pools and its
+kernels are the real ones; what CuPy hands to NVRTC, kernels of this project among it, is compiled with g++ and run, one
+block after another. Ours are the functions of the CUDA runtime and driver that CuPy calls (source/), the language
+CUDA C++ and its assembler on a host (host/), products in place of cuBLAS, and sorting in place of Thrust (thrust.py).
+"""
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from typing import Any
+
+from tests.cuda_driver import build, nvrtc
+
+_loaded: ctypes.CDLL | None = None
+_kept: list[Any] = []  # functions that C calls
+_RUNTIME = "cupy_backends.cuda.api.runtime"
+
+
+def why_not() -> str | None:
+    """The reason why there is no driver here; None where there is one."""
+    return build.why_not()
+
+
+def load(devices: int = 2, memory: int = 16 << 30) -> ctypes.CDLL:
+    """Makes the driver where it is not made yet, and has CuPy find it: before CuPy is imported, once a process."""
+    global _loaded
+    if _loaded is None:
+        assert "cupy" not in sys.modules, "CuPy has found another driver already"
+        place = build.libraries()
+        _loaded = ctypes.CDLL(str(place / "libcpucuda.so"), mode=ctypes.RTLD_GLOBAL)
+        for name in (*build.NAMES, "libcublas.so.12"):
+            ctypes.CDLL(str(place / name), mode=ctypes.RTLD_GLOBAL)  # found by name from now on
+        os.environ["CUPY_ACCELERATORS"] = ""  # cub is machine code in the wheel
+        os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # nvrtc.py keeps what it compiled
+        sys.meta_path.insert(0, _Finder())
+        _loaded.driver_configure(devices, ctypes.c_size_t(memory))
+        _connect(_loaded)
+    return _loaded
+
+
+def loaded() -> ctypes.CDLL | None:
+    """The driver, where `load` was called."""
+    return _loaded
+
+
+class _Finder:
+    """Finds the one module of CuPy's that is compiled anew, and ours in place of Thrust."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name == _RUNTIME:
+            file = next(build.libraries().glob("runtime.*"))
+            loader = importlib.machinery.ExtensionFileLoader(name, str(file))
+            return importlib.util.spec_from_file_location(name, file, loader=loader)
+        if name == "cupy.cuda.thrust":
+            return importlib.util.spec_from_file_location(name, build.HERE / "thrust.py")
+        return None
+
+
+def _connect(driver: ctypes.CDLL) -> None:
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+    def compile(source: bytes, options: bytes, text: int, size: int) -> int:
+        try:
+            found, good = str(nvrtc.compiled(source.decode(), options.decode().split("\n"))), 1
+        except RuntimeError as cause:
+            found, good = str(cause), 0
+        ctypes.memmove(text, found.encode()[: size - 1] + b"\0", min(len(found.encode()), size - 1) + 1)
+        return good
+
+    _kept.append(compile)
+    driver.driver_set_compiler(compile)

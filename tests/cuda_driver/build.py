@@ -1,0 +1,175 @@
+"""Makes the driver's libraries, once for a text of theirs and a CuPy: in `folder()`, under the hash of what they come
+from.
+
+CuPy's wheel looks libcuda, NVRTC and cuBLAS up by name as it starts; the CUDA runtime it has linked statically into one
+module, `cupy_backends.cuda.api.runtime`. That module is compiled anew, from the same text: `runtime.pyx` of CuPy's
+source distribution, which pip brings.
+"""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCES = ("execution", "memory", "streams", "pinned", "runtime", "driver", "nvrtc")
+FLAGS = ("-O2", "-fPIC", "-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+# What stands for what CuPy looks up by name: libraries without code of their own, over the one that has it all.
+NAMES = ("libcuda.so.1", "libcudart.so.12", "libnvrtc.so.12", "libcublasLt.so.12")
+WANTED = {"cupy": "cupy-cuda12x", "Cython": "cython", "nvidia.cuda_runtime": "nvidia-cuda-runtime-cu12"}
+
+
+def why_not() -> str | None:
+    """What is missing for the driver; None where it can be made."""
+    if shutil.which("g++") is None:
+        return "the CPU driver for CUDA needs g++"
+    missing = [package for module, package in WANTED.items() if not _exists(module)]
+    return f"the CPU driver for CUDA needs {', '.join(missing)}: pip install -e '.[cuda-driver]'" if missing else None
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@cache
+def folder() -> Path:
+    """Where compiled things are kept: `ALLSTRIDE_KERNELS`, by default a folder of the user's among temporary files."""
+    default = Path(tempfile.gettempdir(), f"allstride-kernels-{os.getuid()}")
+    found = Path(os.environ.get("ALLSTRIDE_KERNELS") or default)
+    found.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return found
+
+
+def site_packages() -> Path:
+    """The folder in which CuPy and NVIDIA's headers are installed."""
+    found = find_spec("cupy_backends")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parents[1]
+
+
+def headers() -> list[str]:
+    """NVIDIA's, as options of the compiler."""
+    return [f"-I{HERE / 'toolkit'}", f"-I{site_packages() / 'nvidia/cuda_runtime/include'}"]
+
+
+@cache
+def libraries() -> Path:
+    """The folder with the driver's libraries, made where it is not there yet.
+
+    Raises: RuntimeError with the compiler's or pip's words.
+    """
+    texts = [path.read_bytes() for path in sorted((HERE / "source").iterdir())]
+    version = importlib.metadata.version("cupy-cuda12x").encode()
+    key = hashlib.sha256(b"\0".join([*texts, version, sys.version.encode(), Path(__file__).read_bytes()]))
+    made = folder() / f"driver-{key.hexdigest()[:24]}"
+    with open(folder() / "driver.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            with tempfile.TemporaryDirectory(dir=folder()) as scratch:
+                _make(Path(scratch))
+                shutil.copytree(scratch, made.with_suffix(".part"), ignore=shutil.ignore_patterns("work"))
+                os.rename(made.with_suffix(".part"), made)
+    return made
+
+
+def _make(place: Path) -> None:
+    work = place / "work"
+    work.mkdir()
+    runtime = _compile_runtime(work)
+    objects = [_compile(HERE / "source" / f"{name}.cpp", work) for name in SOURCES]
+    known = _symbols(objects, defined=True)
+    rest = _stubs("cudart", sorted(_wanted(runtime, "cuda") - known), 801, work)  # cudaErrorNotSupported
+    core = place / "libcpucuda.so"
+    _call("g++", "-shared", "-Wl,-soname,libcpucuda.so", *map(str, objects), str(rest), "-o", str(core), "-ldl")
+    beside = ("-Wl,-rpath,$ORIGIN", f"-L{place}", "-Wl,--no-as-needed", "-lcpucuda")
+    for name in NAMES:
+        _call("g++", "-shared", f"-Wl,-soname,{name}", "-o", str(place / name), *beside)
+    blas = _compile(HERE / "source/cublas.cpp", work, "-O3")
+    wheel = next((site_packages() / "cupy_backends/cuda/libs").glob("cublas.*.so"))
+    rest = _stubs("cublas", sorted(_wanted(wheel, "cublas") - _symbols([blas], defined=True)), 15, work)
+    versions = work / "versions"
+    versions.write_text("libcublas.so.12 { global: *; };")
+    named = ("-Wl,-soname,libcublas.so.12", f"-Wl,--version-script={versions}")
+    _call("g++", "-shared", *named, str(blas), str(rest), "-o", str(place / "libcublas.so.12"), *beside)
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    _call("g++", "-shared", str(runtime), "-o", str(place / f"runtime{suffix}"), *beside)
+
+
+def _compile(source: Path, work: Path, *more: str) -> Path:
+    made = work / f"{source.stem}.o"
+    _call("g++", *FLAGS, *more, *headers(), f"-I{HERE / 'source'}", "-c", str(source), "-o", str(made))
+    return made
+
+
+def _compile_runtime(work: Path) -> Path:
+    """CuPy's module over the CUDA runtime, as an object file."""
+    text = _cupy_sources()
+    folder_of_module = text / "cupy_backends/cuda/api"
+    constants = "CUPY_CUDA_VERSION=12090,CUPY_HIP_VERSION=0,CUPY_USE_CUDA_PYTHON=0"
+    made = work / "cupy_runtime.cpp"
+    _call(
+        *(sys.executable, "-m", "cython", "-3", "--cplus", "-E", constants, f"-I{text}"),
+        *(str(folder_of_module / "runtime.pyx"), "-o", str(made)),
+    )
+    python = sysconfig.get_paths()["include"]
+    return _compile(made, work, "-O1", f"-I{folder_of_module}", f"-I{python}")
+
+
+def _cupy_sources() -> Path:
+    """CuPy's source distribution of the installed version, unpacked."""
+    version = importlib.metadata.version("cupy-cuda12x")
+    place = folder() / f"cupy-{version}"
+    if not place.exists():
+        with tempfile.TemporaryDirectory(dir=folder()) as scratch:
+            _call(
+                *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "cupy"),
+                *(f"cupy=={version}", "--dest", scratch),
+                CUPY_INSTALL_USE_STUB="1",  # pip wants its metadata, for which it looks for CUDA else
+            )
+            with tarfile.open(next(Path(scratch).glob("cupy-*.tar.gz"))) as archive:
+                archive.extractall(scratch, filter="data")
+            os.rename(Path(scratch, f"cupy-{version}"), place)
+    return place
+
+
+def _stubs(name: str, functions: Iterable[str], status: int, work: Path) -> Path:
+    """Functions that answer that they are not supported."""
+    source = work / f"{name}_rest.cpp"
+    lines = [f'extern "C" int {each}() {{ return {status}; }}' for each in functions]
+    source.write_text("\n".join(lines))
+    return _compile(source, work)
+
+
+def _symbols(files: Iterable[Path], defined: bool) -> set[str]:
+    which = "--defined-only" if defined else "--undefined-only"
+    found = subprocess.run(["nm", which, *map(str, files)], capture_output=True, text=True, check=True).stdout
+    return {line.split()[-1].split("@")[0] for line in found.splitlines() if line and not line.endswith(":")}
+
+
+def _wanted(file: Path, prefix: str) -> set[str]:
+    found = _symbols([file], defined=False)
+    if not found:
+        found = set(
+            subprocess.run(["nm", "-D", "-u", str(file)], capture_output=True, text=True, check=True).stdout.split()
+        )
+    return {name.split("@")[0] for name in found if name.startswith(prefix)}
+
+
+def _call(*command: str, **environment: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-8000:]}{done.stdout[-2000:]}")

@@ -1,0 +1,180 @@
+"""NVRTC on a host: CUDA C++ becomes C++ for g++, which makes a shared object of it.
+
+What differs between the languages is rewritten here; everything else is in `host/cuda.h`. Objects are kept in
+`build.folder()` under the hash of what made them; several processes may compile the same source at once.
+"""
+
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from pathlib import Path
+
+from tests.cuda_driver import build
+
+HOST = build.HERE / "host"
+FLAGS = (
+    *("-O1", "-fPIC", "-std=c++17", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-U_FORTIFY_SOURCE"),
+    # Fibers change static variables behind the compiler's back.
+    *("-fno-ipa-reference", "-fno-ipa-pure-const"),
+    # Every access is reported to the driver.
+    *("-fsanitize=thread,alignment,bounds", "--param=tsan-instrument-func-entry-exit=0"),
+)
+# Threads of a block. A thread has 255 registers at most, and a block 65536: so many threads a device starts of any
+# kernel. One that declares another number has as many registers as that leaves it. CuPy's own need few registers.
+UNDECLARED, UNDECLARED_OF_CUPY = 256, 1024
+
+
+def compiled(source: str, options: Sequence[str]) -> Path:
+    """The shared object of a program.
+
+    Raises: RuntimeError with the compiler's words.
+    """
+    cupys = "#include <cupy/" in source
+    prelude = "cupy.h" if cupys else "cuda.h"
+    included = tuple(each for each in options if each.startswith("-I"))
+    text = _text(source, options, UNDECLARED_OF_CUPY if cupys else UNDECLARED)
+    path = _place(text, prelude, included)
+    if not path.exists():
+        header = _precompiled(prelude, included)
+        with tempfile.TemporaryDirectory(dir=build.folder()) as scratch:
+            file, objects, made = (Path(scratch, f"kernel.{suffix}") for suffix in ("cpp", "o", "so"))
+            file.write_text(text)
+            # In two steps: the library of -fsanitize=thread is not wanted.
+            include = ("-include", str(header), *_folders(included))
+            build._call("g++", *FLAGS, *include, "-c", str(file), "-o", str(objects))
+            build._call("g++", "-shared", "-Wl,-Bsymbolic", str(objects), "-o", str(made), "-lm")
+            os.replace(made, path)
+    return path
+
+
+@cache
+def _made_of() -> bytes:
+    texts = [path.read_bytes() for path in sorted(HOST.rglob("*")) if path.is_file()]
+    version = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, check=True).stdout
+    return b"\0".join([*texts, version, " ".join(FLAGS).encode()])
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256(b"\0".join([_made_of(), *(part.encode() for part in parts)])).hexdigest()[:32]
+
+
+def _place(text: str, prelude: str, included: Sequence[str]) -> Path:
+    return build.folder() / f"{_key(text, prelude, *included)}.so"
+
+
+def _folders(included: Sequence[str]) -> list[str]:
+    return [f"-I{HOST}", f"-I{build.HERE / 'toolkit'}", *included]
+
+
+@cache
+def _precompiled(prelude: str, included: tuple[str, ...]) -> Path:
+    """The header that comes first, precompiled: by far most of the text."""
+    place = build.folder() / f"prelude-{_key(prelude, *included)}"
+    header = place / prelude
+    if not place.exists():
+        with tempfile.TemporaryDirectory(dir=build.folder()) as scratch:
+            part = Path(scratch, "part")
+            part.mkdir()
+            (part / prelude).write_text((HOST / prelude).read_text())
+            build._call("g++", *FLAGS, *_folders(included), "-x", "c++-header", str(part / prelude))
+            try:
+                os.rename(part, place)
+            except OSError:
+                assert place.exists()  # another process was faster
+    return header
+
+
+def kernel_heads(code: str) -> list[tuple[str, str]]:
+    """Name and `__launch_bounds__` (or "") of each kernel of a source."""
+    bounds = r"(?:__launch_bounds__\s*\(([^)]*)\)\s+)?"
+    found = re.findall(rf"__global__\s+{bounds}void\s+{bounds}(\w+)\s*\(", code)
+    return [(name, before or after) for before, after, name in found]
+
+
+def _text(source: str, options: Sequence[str], undeclared: int) -> str:
+    """The program in C++, its kernels' entries after it."""
+    code = _without_comments(source)
+    values = dict(re.findall(r"#define\s+(\w+)\s+(\d+)\s*$", code, flags=re.MULTILINE))
+    values.update(re.findall(r"\bconst int (\w+) = ([^;,]+);", code))
+    macros = [each[2:].split("=", 1) for each in options if each.startswith("-D")]
+    values.update((name, text[0]) for name, *text in macros if text)
+
+    def product(text: str) -> int:
+        factors = [each.strip() for each in text.split("*")]
+        return prod(int(each) if each.isdecimal() else product(values[each]) for each in factors)
+
+    defined = "".join(f"#define {name} {text[0] if text else 1}\n" for name, *text in macros)
+    heads = kernel_heads(code)
+    entries = "".join(f"ENTRY({name}, {product(bounds) if bounds else undeclared})\n" for name, bounds in heads)
+    return f'{defined}#line 1 "kernel.cu"\n{_for_host(code)}\n{entries}'
+
+
+def _without_comments(code: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda found: "\n" * found.group().count("\n"), code, flags=re.DOTALL)
+
+
+_ALIGNED = r"(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?"
+
+
+def _for_host(code: str) -> str:
+    """Shared arrays become references to memory that the driver keeps; assembler becomes calls of functions."""
+    code = re.sub(
+        rf"extern\s+__shared__\s+{_ALIGNED}([\w:<> ]+?)\s+(\w+)\s*\[\s*\]\s*;",
+        r"\1* \2 = (\1*)simulated::dynamic_shared;",
+        code,
+    )
+
+    def fixed(found: re.Match[str]) -> str:
+        arrays = re.findall(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)(?:,|$)", found.group(2))
+        return " ".join(f"SHARED_ARRAY({found.group(1)}, {name}, {dims.strip()});" for name, dims in arrays)
+
+    code = re.sub(rf"__shared__\s+{_ALIGNED}((?:typename\s+)?[\w:]+(?:<[^;>]*>(?:::\w+)?)?)\s+(\w[^;]*);", fixed, code)
+    if "__shared__" in code:
+        raise RuntimeError("a declaration of shared memory that tests/cuda_driver/nvrtc.py does not know")
+    return _without_assembler(code)
+
+
+def _without_assembler(code: str) -> str:
+    """`asm("name.of.operation %0, [%1], 16;" : outputs : inputs)` becomes `ptx::name_of_operation(out, in, 16)`, a
+    function of `host/ptx.h`: operands in the instruction's order.
+    """
+    made, at = [], 0
+    for found in re.finditer(r"\basm\s*(?:volatile\s*)?\(", code):
+        start, end = found.end(), _closing(code, found.end())
+        made += [code[at : found.start()], _call_of(code[start:end])]
+        at = end + 1
+    return "".join([*made, code[at:]])
+
+
+def _closing(code: str, at: int) -> int:
+    """Where the parenthesis closes that is open at `at`."""
+    depth, inside = 1, False
+    while True:
+        if code[at] == '"':
+            inside = not inside
+        elif not inside and code[at] in "()":
+            depth += 1 if code[at] == "(" else -1
+            if depth == 0:
+                return at
+        at += 1
+
+
+def _call_of(statement: str) -> str:
+    literals = r'\s*((?:"[^"]*"\s*)+)'
+    head = re.match(literals, statement)
+    if head is None:
+        raise RuntimeError(f"assembler that tests/cuda_driver/nvrtc.py does not know: {statement}")
+    text = "".join(re.findall(r'"([^"]*)"', head.group(1)))
+    operands = []
+    for constraint in re.finditer(r'"[+=]?[a-z]"\s*\(', statement[head.end() :]):
+        begin = head.end() + constraint.end()
+        operands.append(statement[begin : _closing(statement, begin)])
+    name, _, rest = text.strip().rstrip(";").partition(" ")
+    order = [each for each in re.split(r"[\s,{}\[\]]+", rest) if each]
+    chosen = [f"({operands[int(each[1:])]})" if each[0] == "%" else each for each in order]
+    return f"ptx::{name.replace('.', '_')}({', '.join(chosen)})"

@@ -1,0 +1,125 @@
+// What the parts of the driver share: clocks, allocations, streams, captured work, problems found.
+//
+// Work runs at once, in the thread that queues it, in the order of the calls; that order is one of those a device may
+// choose. What another order would break is found by clocks: every stream has a timeline, on which its work ticks; an
+// event is a copy of a clock; who waits for it takes the later of both in every entry. An access to memory that work of
+// another timeline wrote (or read, for a write) has to come after it by its clock, else it is a race.
+
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace driver {
+
+typedef std::vector<uint64_t> Clock;  // of each timeline, the tick that is known to lie before
+
+void join(Clock& clock, const Clock& other);
+inline uint64_t at(const Clock& clock, uint32_t timeline) { return timeline < clock.size() ? clock[timeline] : 0; }
+
+// One tick of one timeline; 0: none.
+typedef uint64_t Epoch;
+const int TICKS = 44;
+inline Epoch epoch(uint32_t timeline, uint64_t tick) { return (Epoch)timeline << TICKS | tick; }
+inline uint32_t timeline_of(Epoch epoch) { return (uint32_t)(epoch >> TICKS); }
+inline uint64_t tick_of(Epoch epoch) { return epoch & (((Epoch)1 << TICKS) - 1); }
+inline bool reached(const Clock& clock, Epoch epoch) { return at(clock, timeline_of(epoch)) >= tick_of(epoch); }
+
+// Who last wrote and read four bytes. Of the readers since the last write two are kept, the last of two timelines.
+struct Accesses {
+    Epoch write, read, other_read;
+};
+const size_t GRAIN = 4;
+
+enum Place { DEVICE, PINNED, FOREIGN };  // FOREIGN: another process's, opened
+
+struct Allocation {
+    char* start;
+    size_t size, mapped;
+    Place place;
+    int device;
+    int file;            // of device memory, for other processes; -1: none
+    bool registered;     // PINNED: the user's own pages
+    Accesses* accesses;  // one each GRAIN bytes
+};
+
+struct Capture;
+struct Stream {
+    uint32_t number;
+    int device;
+    unsigned flags;
+    int priority;
+    uint32_t timeline;
+    Clock clock;
+    Capture* capture;
+    std::vector<int> last;  // while captured: the nodes that the next one comes after
+    bool alive;
+};
+
+// Work under way: its clock, and what it is called where it appears in a race.
+struct Work {
+    Clock* clock;
+    Epoch epoch;
+};
+
+struct Node {
+    std::string what;
+    std::function<const char*()> run;
+    std::vector<int> after;
+    int lane;  // nodes of one stream share a timeline
+};
+struct Capture {
+    Stream* origin;
+    std::vector<Node> nodes;
+    std::vector<Stream*> streams;
+    bool invalid, ended;  // kept after its end, as events point to it
+};
+
+extern std::recursive_mutex lock;
+extern thread_local int device;
+extern int device_count;
+extern size_t memory_size;
+extern Clock host;   // what the host has waited for
+extern Work* under_way;
+extern int captures;  // under way
+extern bool kernels_run;  // false: launches do nothing, for measuring the host's time
+
+// Problems: texts for the test that runs. The last one is also the text of the error that a call returns.
+void problem(const char* format, ...) __attribute__((format(printf, 1, 2)));
+extern std::string last_problem;
+
+// The journal: what tests count.
+void note(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// memory.cpp
+Allocation* find(const void* address);
+Allocation* allocate(size_t size, Place place, int device);
+void release(Allocation* allocation);
+size_t used(int device);
+// An access by the work under way. False: a race, and problem() has it.
+bool touch(Allocation& allocation, size_t offset, size_t size, bool write);
+// The same for an address that is no kernel's: memory of the host is not followed. False: outside, or a race.
+bool touch(const void* address, size_t size, bool write, const char* what);
+
+// streams.cpp
+uint32_t new_timeline();
+std::string describe(Epoch epoch);
+Stream* stream_of(const void* handle);  // NULL: no such stream, and problem() has it
+void wait_for(Clock& clock);            // the host does
+// Queues work: recorded in a capture, else run. `run` returns NULL or what went wrong.
+const char* submit(Stream& stream, std::string what, std::function<const char*()> run);
+// Whether no capture under way forbids a call that waits for the device; else problem() has it.
+bool allowed_in_capture(const char* call);
+
+// pinned.cpp: copies to and from page-locked memory, which the host sees late
+void deliver_late(void* target, const void* source, size_t size);
+void watch(const void* source, size_t size);
+void settle(const Clock& clock);
+
+}  // namespace driver

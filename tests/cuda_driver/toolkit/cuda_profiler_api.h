@@ -1,0 +1,4 @@
+#pragma once
+#include <cuda_runtime_api.h>
+extern "C" cudaError_t cudaProfilerStart();
+extern "C" cudaError_t cudaProfilerStop();
