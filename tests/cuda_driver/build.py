@@ -116,17 +116,20 @@ def _compile(source: Path, work: Path, *more: str) -> Path:
 
 
 def _compile_runtime(work: Path) -> Path:
-    """CuPy's module over the CUDA runtime, as an object file."""
+    """CuPy's module over the CUDA runtime, as an object file, which is kept."""
     text = _cupy_sources()
-    folder_of_module = text / "cupy_backends/cuda/api"
-    constants = "CUPY_CUDA_VERSION=12090,CUPY_HIP_VERSION=0,CUPY_USE_CUDA_PYTHON=0"
-    made = work / "cupy_runtime.cpp"
-    _call(
-        *(sys.executable, "-m", "cython", "-3", "--cplus", "-E", constants, f"-I{text}"),
-        *(str(folder_of_module / "runtime.pyx"), "-o", str(made)),
-    )
-    python = sysconfig.get_paths()["include"]
-    return _compile(made, work, "-O1", f"-I{folder_of_module}", f"-I{python}")
+    kept = text / f"runtime-{sys.implementation.cache_tag}.o"
+    if not kept.exists():
+        place = text / "cupy_backends/cuda/api"
+        constants = "CUPY_CUDA_VERSION=12090,CUPY_HIP_VERSION=0,CUPY_USE_CUDA_PYTHON=0"
+        made = work / "cupy_runtime.cpp"
+        _call(
+            *(sys.executable, "-m", "cython", "-3", "--cplus", "-E", constants, f"-I{text}"),
+            *(str(place / "runtime.pyx"), "-o", str(made)),
+        )
+        python = sysconfig.get_paths()["include"]
+        os.replace(_compile(made, work, "-O1", f"-I{place}", f"-I{python}"), kept)
+    return kept
 
 
 def _cupy_sources() -> Path:
