@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ddp import hooks
-from ddp.execution.futures import Future
+from ddp.execution.futures import Future, wait_all
 from ddp.training import hook_types, local_sgd, sampler
 from ddp.training.buffers import _BufferCommHookLocation
 from ddp.training.parallel import DistributedDataParallel
@@ -24,6 +24,7 @@ provide("engine.data.distributed", sampler)
 provide("engine.data.DistributedSampler", DistributedSampler)
 _futures = sys.modules["engine.futures"] = ModuleType("engine.futures", "PyTorch's path to ddp.Future.")
 vars(_futures)["Future"] = Future
+vars(_futures)["wait_all"] = wait_all
 provide("engine.futures", _futures)
 
 

@@ -1,5 +1,6 @@
 """`torch.hub`: nothing is downloaded here."""
 
+import os
 from typing import Any, NoReturn
 
 from engine.errors.absent import absent
@@ -10,6 +11,12 @@ def _refused(call: str) -> NoReturn:
         f"engine.hub.{call}: nothing is downloaded here; fetch the file yourself and read it with engine.load, which "
         "takes safetensors files"
     )
+
+
+def _get_torch_home() -> str:
+    """Where PyTorch's packages keep their files: TORCH_HOME, or torch in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return os.path.expanduser(os.environ.get("TORCH_HOME", os.path.join(cache, "torch")))
 
 
 def load(*args: Any, **kwargs: Any) -> NoReturn:

@@ -47,6 +47,9 @@ def script_if_tracing(fn: Anything) -> Anything:
     return fn
 
 
+_script_if_tracing = script_if_tracing
+
+
 def _overload_method(func: Anything) -> Anything:
     return func
 

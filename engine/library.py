@@ -22,7 +22,7 @@ operators in autograd, under autocast, in `engine.compile` and in `engine.trace`
 
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from engine.rules.dtypes import dtype
 from engine.rules.spec import spec_of
 from engine.tensor import Tensor
 
-__all__ = ["CustomOp", "custom_op"]
+__all__ = ["CustomOp", "custom_op", "load_library", "register_fake"]
 
 
 class Context:
@@ -226,3 +226,17 @@ def custom_op(name: str, function: Callable[..., Any] | None = None) -> Any:
     if not (separator and namespace.isidentifier() and rest.isidentifier()):
         raise ValueError(f"custom_op: expected a name like 'mine::softclip', got {name!r}")
     return CustomOp(name, function)
+
+
+def load_library(path: str) -> NoReturn:
+    """Raises OSError: operators written in C++ for PyTorch cannot be loaded; packages go on without where they can."""
+    raise OSError(f"engine.library.load_library: {path} has operators for PyTorch's C++, which is not here")
+
+
+def register_fake(op: "str | CustomOp", func: Callable[..., Any] | None = None, **_: Any) -> Any:
+    """`op.register_fake(func)` of an operator made by `custom_op`. Of one that is not here, named by a string, the
+    description is left alone: the library with that operator was not loaded (`load_library`).
+    """
+    if func is None:
+        return lambda function: register_fake(op, function)
+    return func if isinstance(op, str) else op.register_fake(func)

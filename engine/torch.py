@@ -21,9 +21,23 @@ PLACES = {
     "torch.distributed": "ddp",
     "torch.utils.data": "engine.data",
     "torch.autograd.profiler": "engine.profiler",
+    **dict.fromkeys(
+        (
+            *("torch._C", "torch._custom_ops", "torch._dynamo.utils", "torch._dynamo", "torch.ao.quantization"),
+            *("torch.ao", "torch.compiler", "torch.jit.annotations", "torch.onnx.symbolic_helper", "torch.types"),
+            "torch.utils.model_zoo",
+        ),
+        "engine.inner",
+    ),
     "torch": "engine",
 }
 """What stands for a module of PyTorch and for all below it; the longest name counts."""
+
+NAMES = {
+    "torch.ops.load_library": "engine.library",
+    "torch.backends.cuda.sdp_kernel": "engine.nn.attention",
+}
+"""Functions that are in another module here."""
 
 
 _NOTHING = object()
@@ -106,6 +120,8 @@ def _why(behind: Any, name: str) -> str:
 
 def _found(path: str) -> Any:
     """What stands for a dotted name of PyTorch; _NOTHING where nothing does."""
+    if path in NAMES:
+        return getattr(importlib.import_module(NAMES[path]), path.rpartition(".")[2])
     place = next(each for each in PLACES if path == each or path.startswith(f"{each}."))
     found: Any = importlib.import_module(PLACES[place])
     for name in filter(None, path[len(place) :].split(".")):

@@ -1,6 +1,6 @@
 """Future: a value that is waited for, as torch.futures.Future. Nothing runs in the background: waiting does it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -93,3 +93,8 @@ class Future(Generic[T]):
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
+
+
+def wait_all(futures: "Sequence[Future]") -> list[Any]:
+    """What each gives, in their order; blocks until all are there. Source: torch.futures.wait_all."""
+    return [future.wait() for future in futures]

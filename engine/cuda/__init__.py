@@ -4,6 +4,8 @@ Nothing here imports CuPy until it is asked. Where there is no GPU, questions (`
 `memory_allocated`) have answers, and what needs one raises RuntimeError that says what is missing.
 """
 
+from typing import Any
+
 from engine.cuda import amp, memory, nvtx, streams
 from engine.cuda.devices import (
     can_device_access_peer,
@@ -65,6 +67,7 @@ from engine.cuda.streams import (
     set_stream,
     stream,
 )
+from engine.errors.absent import absent
 
 __all__ = [
     "CUDAGraph",
@@ -126,3 +129,12 @@ __all__ = [
     "streams",
     "synchronize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`FloatTensor` and the like, PyTorch's older constructors."""
+    from engine.ops.creation.constructors import TYPES_ON_GPUS
+
+    if name in TYPES_ON_GPUS:
+        return TYPES_ON_GPUS[name]
+    raise absent("engine.cuda", name)

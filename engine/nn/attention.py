@@ -32,6 +32,14 @@ def sdpa_kernel(backends: SDPBackend | Sequence[SDPBackend], set_priority: bool 
     yield
 
 
+@contextmanager
+def sdp_kernel(
+    enable_flash: bool = True, enable_math: bool = True, enable_mem_efficient: bool = True, enable_cudnn: bool = True
+) -> Iterator[None]:
+    """The same, under PyTorch's older name: torch.backends.cuda.sdp_kernel."""
+    yield
+
+
 class MultiheadAttention(Module):
     """Attention of `num_heads` heads. Vaswani et al. (2017).
 

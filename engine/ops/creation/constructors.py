@@ -54,7 +54,18 @@ class _OfDtype(type):
         return isinstance(instance, Tensor) and instance.dtype is cls.dtype and instance.is_cpu
 
 
+class _OnGpu(_OfDtype):
+    """The same on the current GPU: `cuda.LongTensor(...)`."""
+
+    def __call__(cls, *arguments: Any) -> Tensor:
+        return construct(arguments, cls.dtype).cuda()
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and instance.dtype is cls.dtype and instance.is_cuda
+
+
 TYPES = {name: _OfDtype(name, (), {"dtype": kind, "__module__": "engine"}) for name, kind in _DTYPES.items()}
+TYPES_ON_GPUS = {name: _OnGpu(name, (), {"dtype": kind, "__module__": "engine.cuda"}) for name, kind in _DTYPES.items()}
 
 
 @heard
