@@ -32,11 +32,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(
-    argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: bool, grace: float, grows: bool = False
+    argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: bool, grace: float, elastic: bool = False
 ) -> Ended:
     """Runs `argv`, an mpirun command, and returns how the job ended; its exit code: see `launch.roll.verdict`.
 
-    one_host: all ranks are on this host. grows: the job starts processes of its own. Raises LaunchError if there is no
+    one_host: all ranks are on this host. elastic: ranks may be lost. Raises LaunchError if there is no
     room for the job's files.
     """
     if not is_open(0):  # or one of our own descriptors would be taken for standard input
@@ -47,7 +47,7 @@ def run(
         # What this process was started to ignore, as by nohup, is left ignored.
         passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
         stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
-        job.start(argv, environ, grows)
+        job.start(argv, environ, elastic)
         return Ended(job.wait(), job.stopped(), roll)
 
 
@@ -80,8 +80,8 @@ class _Job:
             os.mkfifo(os.path.join(places[0], ALIVE), 0o600)
             self._kept.append(os.open(os.path.join(places[0], ALIVE), os.O_RDWR))
 
-    def start(self, argv: Sequence[str], environ: Mapping[str, str], grows: bool) -> None:
-        """Starts the guard of this host, then mpirun. grows: see `run`.
+    def start(self, argv: Sequence[str], environ: Mapping[str, str], elastic: bool) -> None:
+        """Starts the guard of this host, then mpirun. elastic: see `run`.
 
         mpirun is in a session of its own: it would end the job at once on a signal of the terminal, whose grace is ours
         to give.
@@ -101,7 +101,7 @@ class _Job:
             argv,
             env=given,
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE if grows else None,
+            stderr=subprocess.PIPE if elastic else None,
             start_new_session=True,
             preexec_fn=in_child,
         )

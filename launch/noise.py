@@ -1,5 +1,4 @@
-"""mpirun's words about processes that were started in the midst of a job and are gone, of which ddp says what there is
-to say."""
+"""mpirun's words about processes of an elastic job that are gone, of which ddp says what there is to say."""
 
 import os
 import threading
@@ -7,6 +6,7 @@ from typing import IO
 
 _RULE = b"-" * 74 + b"\n"
 _BLOCKS = (b"prterun noticed that process rank ", b"prterun has exited due to process rank ")
+_LINE = b"[warn] Epoll "  # of its libevent, whose connection to a lost process is closed
 _WORDS = b"LAUNCHER JOB OBJECT NOT FOUND"  # without an end of line
 
 
@@ -37,7 +37,14 @@ class Sieve:
         if text.startswith(_WORDS):
             return len(_WORDS), False
         waits = not at_end and _WORDS.startswith(text)
-        if self._begins and text.startswith(_RULE):
+        if self._begins and text.startswith(_LINE):
+            end = text.find(b"\n")
+            if end >= 0:
+                return end + 1, False
+            waits = not at_end
+        elif self._begins and _LINE.startswith(text):
+            waits = not at_end
+        elif self._begins and text.startswith(_RULE):
             inside = text[len(_RULE) :]
             if inside.startswith(_BLOCKS):
                 end = inside.find(_RULE)

@@ -9,6 +9,7 @@ from launch.noise import Sieve, pass_on
 
 RULE = b"-" * 74 + b"\n"
 NOTICED = RULE + b"prterun noticed that process rank 0 with PID 7 on node vm exited on\nsignal 9 (Killed).\n" + RULE
+WARNED = b"[warn] Epoll MOD(1) on fd 24 failed. Old events were 6: Bad file descriptor\n"
 OTHER = RULE + b"There are not enough slots\n" + RULE
 LOST = b"LAUNCHER JOB OBJECT NOT FOUND"
 
@@ -20,8 +21,10 @@ def taken(parts: Iterable[bytes]) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 74, 75, 1000])
 def test_only_that_is_left_out(size: int) -> None:
-    text = b"one\n" + NOTICED + b"two\rthree" + LOST + LOST + b"\n" + OTHER + NOTICED + RULE + b"end"
-    shown = b"one\ntwo\rthree\n" + OTHER + RULE + b"end"
+    text = (
+        b"one\n" + WARNED + NOTICED + b"[warning]\ntwo\rthree" + LOST + LOST + b"\n" + OTHER + NOTICED + RULE + b"end"
+    )
+    shown = b"one\n[warning]\ntwo\rthree\n" + OTHER + RULE + b"end"
     assert taken(text[at : at + size] for at in range(0, len(text), size)) == shown
 
 
