@@ -1,4 +1,5 @@
 """`python -m engine.kernels` compiles every kernel into the disk cache and says where it is; `ddprun --warm-cache`.
+With CuPy and a GPU also those of the GPU, into CuPy's cache (CUPY_CACHE_DIR, else ~/.cupy/kernel_cache).
 
 A job reads what is there and needs to write nothing: run this once where the cache can be written, with the
 NUMBA_CACHE_DIR (else XDG_CACHE_HOME) that the jobs will have, on a machine with their kind of CPU. What root keeps in a
@@ -9,6 +10,7 @@ import os
 import sys
 import time
 import warnings
+from pathlib import Path
 
 from engine.kernels import store, waiting, warm
 from engine.kernels.cache import cache_directory
@@ -35,7 +37,24 @@ def main() -> int:
     if os.geteuid() == 0 and os.environ.get("NUMBA_CACHE_DIR"):
         store.open_to_readers(place)
     size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
-    print(f"{len(done)} kernels in {place}: {size:.1f} MB, {time.perf_counter() - began:.1f} s")
+    print(f"{len(done)} kernels in {place}: {size:.1f} MB, {time.perf_counter() - began:.1f} s", flush=True)
+    return _warm_gpu()
+
+
+def _warm_gpu() -> int:
+    """The same for a GPU, where there is one."""
+    from engine.kernels.cuda import warm as of_gpu
+
+    began = time.perf_counter()
+    try:
+        count = of_gpu.warm(progress=_show)
+    except RuntimeError as problem:
+        if Path("/dev/nvidia0").exists():
+            print(f"no CUDA kernels: {problem}", file=sys.stderr)
+        return 0
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    print(f"{count} variants of CUDA kernels in {of_gpu.cache_directory()}: {time.perf_counter() - began:.1f} s")
     return 0
 
 

@@ -91,26 +91,11 @@ def install(cupy: Any) -> None:
     base: Any = cuda.BaseMemory
 
     class Block(base):
-        """One allocation. `streams`: those besides its own that use it."""
+        """One allocation: CuPy's own in `inner`, counted as so many bytes, of the `private` pool of a CUDA graph or of
+        none. `streams`: those besides its own that use it, by their addresses.
+        """
 
         __slots__ = ("counted", "inner", "private", "streams")
-
-        def __init__(self, inner: Any, private: PrivatePool | None) -> None:
-            self.inner = inner
-            self.ptr = inner.ptr  # type: ignore[misc] # a slot of the base
-            self.size = size = inner.size  # type: ignore[misc] # a slot of the base
-            self.device_id = index = inner.device_id  # type: ignore[misc] # a slot of the base
-            self.private = private
-            self.streams: dict[int, Any] | None = None
-            self.counted = counted = (size + _ROUND - 1) & -_ROUND
-            known = known_devices[index] if index in known_devices else statistics(index)
-            known.requested += counted
-            known.blocks += 1
-            known.allocated = allocated = known.allocated + counted
-            if allocated > known.peak:
-                known.peak = allocated
-            if known.blocks > known.peak_blocks:
-                known.peak_blocks = known.blocks
 
         def __del__(self) -> None:
             if _devices is not known_devices:  # CuPy was exchanged since, or the interpreter ends
@@ -134,8 +119,25 @@ def install(cupy: Any) -> None:
             inner = source.malloc(size).mem
         except out_of_memory as error:
             inner = _malloc_again(source, size, error)
-        return pointer_to(Block(inner, private), 0)
+        block = made(Block)  # without a constructor, which is one more call
+        block.inner = inner
+        block.ptr = inner.ptr
+        block.size = inner.size
+        block.device_id = index = inner.device_id
+        block.private = private
+        block.streams = None
+        block.counted = counted = (size + _ROUND - 1) & -_ROUND
+        known = known_devices[index] if index in known_devices else statistics(index)
+        known.requested += counted
+        known.blocks += 1
+        known.allocated = allocated = known.allocated + counted
+        if allocated > known.peak:
+            known.peak = allocated
+        if known.blocks > known.peak_blocks:
+            known.peak_blocks = known.blocks
+        return pointer_to(block, 0)
 
+    made: Any = base.__new__
     cuda.set_allocator(allocate)
 
 

@@ -5,6 +5,7 @@ gradients stay where they are. The state of all of them lies in one array a name
 too, and the host never waits; a step inside a CUDA graph counts on when the graph is replayed.
 """
 
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,9 @@ def is_served(optimizer: "Optimizer", param: Tensor) -> bool:
 
 def _owner(kind: type, name: str) -> type:
     return next(each for each in kind.__mro__ if name in each.__dict__)
+
+
+_spec_of, _array_of = attrgetter("_spec"), attrgetter("_array")
 
 
 class DeviceSlab:
@@ -116,14 +120,15 @@ class DeviceSlab:
 
     def run(self, optimizer: "Optimizer", group: "Group", gradients: "Gradients") -> None:
         """Updates, and counts the write in each parameter's version."""
-        flats = []
-        for member, spec in zip(self.members, self.specs, strict=True):
-            gradient = gradients[member]
-            assert gradient is not None
-            if gradient._spec is spec:  # only where it begins matters
-                flats.append(gradient._array)
-            else:
-                flats.append(in_layout_of(spec, gradient, group["params"][member]))
+        given: list[Any] = [gradients[member] for member in self.members]
+        if all(map(is_, map(_spec_of, given), self.specs)):  # only where each begins matters
+            flats = list(map(_array_of, given))
+        else:
+            places = zip(self.members, self.specs, given, strict=True)
+            flats = [
+                gradient._array if gradient._spec is spec else in_layout_of(spec, gradient, group["params"][member])
+                for member, spec, gradient in places
+            ]
         options = {
             "lr": learning_rate(group),
             "weight_decay": float(group.get("weight_decay", 0)),

@@ -2,7 +2,6 @@
 installed, by NVRTC to machine code for GPUs of compute capability 8.0 and 9.0, without a GPU or a driver.
 """
 
-import importlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -13,13 +12,12 @@ from typing import Any
 import pytest
 
 import engine
+from engine.kernels.cuda import warm
 from engine.kernels.cuda.launch import SOURCES, Source
 from tests.cuda_simulator import kernels
 
 ENGINE = Path(engine.__file__).parent
-for source in ENGINE.rglob("*.py"):
-    if "Source(" in source.read_text():
-        importlib.import_module(".".join(source.relative_to(ENGINE.parent).with_suffix("").parts))
+warm.sources()
 
 ARCHITECTURES = ("sm_80", "sm_90")
 AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # what CuPy adds to the options
@@ -34,6 +32,16 @@ def problems(check: Callable[..., str | None], jobs: list[tuple[object, ...]]) -
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         said = threads.map(lambda job: check(*job), jobs)
         return "\n\n".join(text for text in said if text)
+
+
+def test_warming_compiles_every_variant_for_the_gpu_in_use(cuda, monkeypatch):
+    """What `ddprun --warm-cache` does besides."""
+    asked = []
+    monkeypatch.setattr(Source, "get", lambda source, kernel, **macros: asked.append((source.file, kernel, macros)))
+    told = []
+    assert warm.warm(lambda *progress: told.append(progress)) == len(asked) == len(told)
+    expected = [(each.file, each.kernels[0], macros) for each in SOURCES for macros in each.variants]
+    assert sorted(map(str, asked)) == sorted(map(str, expected))
 
 
 def test_every_file_belongs_to_one_source():
