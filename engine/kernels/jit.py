@@ -137,6 +137,11 @@ def multiply_tile(rows: int, wide: bool, like: np.ndarray, *places_steps_and_cou
     raise RuntimeError(f"multiply_tile({rows}, {wide}, ...) exists only inside compiled kernels")
 
 
+def multiply_each(rows: int, wide: bool, like: np.ndarray, *places_steps_and_counts: Any) -> None:
+    """The same of two vectors, see `engine.kernels.tile`. Only inside kernels."""
+    raise RuntimeError(f"multiply_each({rows}, {wide}, ...) exists only inside compiled kernels")
+
+
 def transpose_tile(side: int, like: np.ndarray, *places_and_steps: Any) -> None:
     """A square block turned around in registers, see `engine.kernels.tile`. Only inside kernels."""
     raise RuntimeError(f"transpose_tile({side}, ...) exists only inside compiled kernels")
@@ -323,7 +328,7 @@ def _specialise(copy: types.FunctionType, char: str) -> None:
             namespace[name] = np.uint64
         elif value in _INTRINSICS:
             namespace[name] = getattr(intrinsics, value.__name__)
-        elif value in (multiply_tile, transpose_tile):
+        elif value in (multiply_tile, multiply_each, transpose_tile):
             namespace[name] = getattr(tile, value.__name__)
 
 

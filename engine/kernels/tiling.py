@@ -6,22 +6,25 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.jit import array_at, helper, transpose_tile
-from engine.kernels.vectors import tile_prices
+from engine.kernels.vectors import each_prices, tile_prices
 
 Array = np.ndarray
 
 
-@lru_cache(1024)
-def tiles(length: int, overlap: bool) -> Array:
+def tiles(length: int, overlap: bool, vectors: int = 2, each: bool = False) -> Array:
     """(2, number): starts and sizes of the tiles that a line is computed in, the cheapest choice by measured cost.
 
     With ``overlap`` the last tile may begin inside the one before it and compute some of its elements again.
     """
-    prices = tile_prices()
+    return _tiles(length, overlap, tuple((each_prices() if each else tile_prices(vectors)).items()))
+
+
+@lru_cache(1024)
+def _tiles(length: int, overlap: bool, prices: tuple[tuple[int, float], ...]) -> Array:
     best: list[tuple[float, list[tuple[int, int]]]] = [(0.0, [])]  # for the first 0, 1, 2 ... elements
     for end in range(1, length + 1):
         choices = []
-        for size, price in prices.items():
+        for size, price in prices:
             reached = range(end - size, end if overlap and end == length else end - size + 1)
             if size <= end:
                 choices += [(best[at][0] + price, [*best[at][1], (end - size, size)]) for at in reached]

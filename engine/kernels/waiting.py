@@ -10,7 +10,7 @@ from pathlib import Path
 # guess costs some work on a processor that would have been idle.
 _COURSES = (
     (
-        *("conv.correlate.pack", "conv.correlate.pad", "conv.correlate.correlate", "activation.piecewise.relu"),
+        *("conv.packing.repack", "conv.correlate.pad", "conv.correlate.correlate", "activation.piecewise.relu"),
         *("conv.correlate.weight_sums", "activation.piecewise.relu_backward"),
     ),
     (

@@ -3,7 +3,7 @@
 Images are (N, C, H, W) in any layout; channels-last is the one that is computed in, so a channels-last network never
 changes layout and a row-major one changes it once on each side. Two cases stay row-major because that is cheaper there:
 kernels of 1x1 (no columns are needed) and inputs of few channels (the columns are few and the layout change would cost
-more). Depthwise convolution has kernels of its own.
+more).
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.memory import threads
 from engine.ops.conv.kernels import columns as kernels
-from engine.ops.conv.kernels import correlate, depthwise
+from engine.ops.conv.kernels import correlate
 from engine.ops.shared.windows import ConvWindow, channels_first, channels_last
 from engine.rules.layout import MemoryFormat, contiguous_format
 
@@ -53,11 +53,6 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
     if memory_format is contiguous_format and _stays_row_major(input, kernel, window, out):
         return _forward_row_major(input, weight, bias, window, out)
     image = in_channels_last(input)
-    if _is_depthwise(weight, window):
-        result = depthwise.forward(image, _filters(weight), out, *_moves(window))
-        if bias is not None:
-            kernels.add_to_rows(result.reshape(-1, outputs), np.ascontiguousarray(bias))
-        return laid_out(result, memory_format)
     matrices = _matrices(weight, groups)
     result = np.empty((input.shape[0], *out, outputs), input.dtype)
     width = outputs // groups
@@ -81,8 +76,6 @@ def input_gradient(
         matrix = np.ascontiguousarray(weight).reshape(outputs, -1)
         return np.matmul(matrix.T, gradient.reshape(batch, outputs, -1)).reshape(batch, channels, *size)
     image = in_channels_last(gradient)
-    if _is_depthwise(weight, window):
-        return laid_out(depthwise.input_gradient(image, _filters(weight), size, *_moves(window)), memory_format)
     matrices = _matrices(weight, groups)
     if pointwise:
         return laid_out(np.matmul(image, matrices[0]), memory_format)
@@ -119,9 +112,6 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: tup
     if gradient.flags.c_contiguous and _stays_row_major(input, kernel, window, out):
         return _weight_gradient_row_major(gradient, input, window, size)
     image, gradient_image = in_channels_last(input), in_channels_last(gradient)
-    if groups == outputs == input.shape[1] and groups > 1:
-        filters = depthwise.filter_gradient(gradient_image, image, kernel, *_moves(window))
-        return filters.transpose(2, 0, 1)[:, None]
     width = outputs // groups
     total = np.zeros((groups, width, kernel[0] * kernel[1] * size[1]), input.dtype)
     product = np.empty(total.shape[1:], input.dtype)
@@ -145,21 +135,12 @@ def _matrices(weight: Array, groups: int) -> Array:
     return np.ascontiguousarray(channels_last(weight)).reshape(groups, weight.shape[0] // groups, -1)
 
 
-def _filters(weight: Array) -> Array:
-    """Depthwise weight (C, 1, KH, KW) as (KH, KW, C)."""
-    return np.ascontiguousarray(weight[:, 0].transpose(1, 2, 0))
-
-
 def _moves(window: ConvWindow) -> tuple[Pair, Pair, Pair]:
     return window.stride, window.padding, window.dilation
 
 
 def _is_pointwise(kernel: Pair, window: ConvWindow) -> bool:
     return kernel == (1, 1) and window.stride == (1, 1) and window.padding == (0, 0) and window.groups == 1
-
-
-def _is_depthwise(weight: Array, window: ConvWindow) -> bool:
-    return window.groups > 1 and window.groups == weight.shape[0] and weight.shape[1] == 1
 
 
 def _parts(batch: int, out: Pair, row_bytes: int) -> Iterator[Tile]:

@@ -7,13 +7,15 @@ both happen in the cache.
 
 from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from engine.memory import threads
 from engine.ops.conv.kernels import correlate as kernels
-from engine.ops.shared.windows import Axes, ConvWindow, channels_first
+from engine.ops.conv.kernels import depthwise, packing
+from engine.ops.shared.windows import Axes, ConvWindow, channels_first, channels_last
 from engine.rules.layout import MemoryFormat, contiguous_format
 
 Array = Any
@@ -23,12 +25,9 @@ _IMAGES_BYTES = 1 << 20  # of padded images at a time: what stays in a core's se
 
 
 def serves(window: ConvWindow, kernel: Axes, channels: int) -> bool:
-    """Whether these kernels do it, and better than others; `channels` are those of a group.
-
-    Depthwise convolution, where a vector of outputs would have one element, is done elsewhere.
-    """
+    """Whether these kernels do it, and better than others; `channels` are those of a group."""
     if window.groups > 1 and channels == 1:
-        return False
+        return True
     return len(kernel) < 3 or (window.groups == 1 and window.dilation[2] == 1)
 
 
@@ -94,13 +93,37 @@ def _images(batch: int, size: Three, channels: int, weight: Array, together: int
     return [slice(first, min(first + at_once, batch)) for first in range(0, batch, at_once)]
 
 
-def _padded(image: Array, before: Three, size: Three) -> Array:
-    """`kernels.pad`, images on different threads."""
-    if image.size < threads.WORTH or (image.shape[1:4] == size and image.flags.c_contiguous):
+def _padded(image: Array, before: Three, size: Three, room: int = 0) -> Array:
+    """`correlate.pad`, images on different threads; behind the result so many elements may be read."""
+    whole = image.shape[1:4] == size and image.flags.c_contiguous
+    if not room and (whole or image.size < threads.WORTH):
         return kernels.pad(image, before, size)
-    out = np.empty((len(image), *size, image.shape[4]), image.dtype)
+    shape = (len(image), *size, image.shape[4])
+    out = np.empty(prod(shape) + room, image.dtype)[: prod(shape)].reshape(shape)
     threads.in_pieces(lambda part: kernels.pad(image[part], before, size, out[part]), len(image), image.size)
     return out
+
+
+def _is_depthwise(channels: int, groups: int) -> bool:
+    return groups > 1 and channels == 1
+
+
+def _one_an_output(image: Array, groups: int, outputs: int) -> Array:
+    """The image (N, D, H, W, C) of a depthwise convolution with as many channels as there are outputs."""
+    return image if outputs == groups else np.repeat(image, outputs // groups, axis=4)
+
+
+def _packed(weight: Array, groups: int) -> tuple[Any, Array]:
+    """The kernels for a weight (outputs, channels of a group, kd, kh, kw), and how they read it."""
+    if _is_depthwise(weight.shape[1], groups):
+        return depthwise, depthwise.pack(weight)
+    return kernels, packing.pack(weight, groups)
+
+
+def _room(channels: int, dtype: Any) -> int:
+    """What depthwise kernels may read behind an image whose channels are less than two vectors."""
+    two = 2 * packing.lanes(dtype)
+    return two if channels < two else 0
 
 
 def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat) -> Array:
@@ -109,54 +132,59 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
     out = window.positions(input.shape[2:], kernel)
     result = _Result(len(input), outputs, out, input.dtype, memory_format)
     image = _last(input)
-    weights = kernels.pack(weight.reshape(*weight.shape[:2], *_three(kernel, 1)), groups)
+    family, weights = _packed(weight.reshape(*weight.shape[:2], *_three(kernel, 1)), groups)
     bias = None if bias is None else np.ascontiguousarray(bias)
     before = _three(window.padding, 0)
     size = tuple(extent + 2 * pad for extent, pad in zip(image.shape[1:4], before, strict=True))
     stride, dilation = _three(window.stride, 1), _three(window.dilation, 1)
+    room = 0
+    if family is depthwise:
+        image, room = _one_an_output(image, groups, outputs), _room(outputs, input.dtype)
 
     def compute(images: slice) -> None:
-        some = kernels.pad(image[images], before, size)
+        some = _padded(image[images], before, size, room)
         rows = result.open(images)
         moves, gaps = _times(_steps(some), stride), _times(_steps(some), dilation)
-        kernels.correlate(
-            some, 0, moves, gaps, weights, bias, rows, 0, _steps(rows), rows.shape[1:4], outputs // groups
-        )
+        family.correlate(some, 0, moves, gaps, weights, bias, rows, 0, _steps(rows), rows.shape[1:4])
         result.close(images, rows)
 
-    threads.share(compute, _images(len(input), size, input.shape[1], weight))
+    threads.share(compute, _images(len(input), size, image.shape[4], weight))
     return result.array
 
 
-def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: tuple[int, ...]) -> Array:
-    """See `engine.ops.conv.arrays.weight_gradient`; a view of memory in the order of the packed weight."""
+def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axes, weight_stride: Axes) -> Array:
+    """See `engine.ops.conv.arrays.weight_gradient`; in the strides asked for."""
     outputs, channels, *kernel = size
     groups = window.groups
-    width = outputs // groups
-    lanes, filled = kernels.lanes(input.dtype), kernels.padded_to_lanes(width, input.dtype)
-    total = np.zeros((groups, *_three(tuple(kernel), 1), channels, filled), input.dtype)
+    width, two = outputs // groups, 2 * packing.lanes(input.dtype)
+    taps = _three(tuple(kernel), 1)
     image, slopes = _last(input), _last(gradient)
+    family: Any = kernels
+    room = 0 if width % two == 0 else two
+    if _is_depthwise(channels, groups):
+        family, room = depthwise, _room(outputs, input.dtype)
+        image, total = _one_an_output(image, groups, outputs), depthwise.total(outputs, taps, input.dtype)
+    else:
+        total = np.zeros((groups, packing.blocks(width, input.dtype), *taps, channels, two), input.dtype)
     before = _three(window.padding, 0)
     extent = tuple(have + 2 * pad for have, pad in zip(image.shape[1:4], before, strict=True))
     stride, dilation = _three(window.stride, 1), _three(window.dilation, 1)
-    for images in _images(len(input), extent, input.shape[1], total, threads.usable_threads()):
-        some = _padded(image[images], before, extent)
-        part = slopes[images]
-        if filled == width:
-            rows = _padded(part, (0, 0, 0), part.shape[1:4])
-        else:
-            rows = np.zeros((*part.shape[:4], groups, filled), part.dtype)
-            rows[..., :width] = part.reshape(*part.shape[:4], groups, width)
-            rows = rows.reshape(*part.shape[:4], groups * filled)
+    # every thread has outputs of its own and sums them over the images in their order
+    parts = threads.pieces(prod(total.shape[: -5 if family is kernels else 1]), 1)
+    for images in _images(len(input), extent, image.shape[4], total, threads.usable_threads()):
+        some = _padded(image[images], before, extent, room)
+        rows = _padded(slopes[images], (0, 0, 0), slopes.shape[1:4], room)
         moves, gaps = _times(_steps(some), stride), _times(_steps(some), dilation)
-        vectors = total.shape[0] * filled // lanes
-        if groups > 1 or vectors < 2:
-            kernels.weight_sums(some, moves, gaps, rows, total, slice(0, filled))
-        else:  # every thread has outputs of its own and sums them over the images in their order
-            parts = [slice(part.start * lanes, part.stop * lanes) for part in threads.pieces(vectors, 2)]
-            threads.share(partial(kernels.weight_sums, some, moves, gaps, rows, total), parts)
-    turned = total[..., :width].transpose(0, 5, 4, 1, 2, 3)
-    return (turned[0] if groups == 1 else turned).reshape(size)
+        threads.share(partial(family.weight_sums, some, moves, gaps, rows, total), parts)
+    result = _dense(size, weight_stride, input.dtype)
+    (depthwise if family is depthwise else packing).unpack(total, result.reshape(outputs, channels, *taps))
+    return result
+
+
+def _dense(size: Axes, steps: Axes, dtype: Any) -> Array:
+    """Memory for an array of this size whose axes lie in the order of these strides."""
+    order = sorted(range(len(size)), key=lambda axis: (-steps[axis], -size[axis]))
+    return np.empty([size[axis] for axis in order], dtype).transpose(np.argsort(order))
 
 
 def input_gradient(
@@ -169,8 +197,15 @@ def input_gradient(
     """
     groups = window.groups
     outputs, channels = weight.shape[0], weight.shape[1] * groups
+    if _is_depthwise(weight.shape[1], groups) and outputs > groups:  # to each output a channel of its own
+        every = input_gradient(gradient, weight, size, window._replace(groups=outputs), contiguous_format)
+        sums = every.reshape(len(every), groups, outputs // groups, *size).sum(2)
+        return sums if memory_format is contiguous_format else channels_first(np.ascontiguousarray(channels_last(sums)))
+    image, room = _last(gradient), 0
+    if _is_depthwise(outputs // groups, groups):
+        image, room = _one_an_output(image, groups, channels), _room(channels, gradient.dtype)
     result = _Result(len(gradient), channels, size, gradient.dtype, memory_format)
-    image, extent = _last(gradient), _three(size, 1)
+    extent = _three(size, 1)
     kernel = _three(weight.shape[2:], 1)
     stride, dilation, padding = _three(window.stride, 1), _three(window.dilation, 1), _three(window.padding, 0)
     # weights from outputs to channels: what `pack` calls outputs and channels change places within each group
@@ -190,23 +225,21 @@ def input_gradient(
     for phases in product(*axes):
         chosen = [slice(phase[4], None, step) for phase, step in zip(phases, stride, strict=True)]
         part = turned[(slice(None), slice(None), *chosen)][:, :, ::-1, ::-1, ::-1]
-        packed.append((phases, kernels.pack(part, groups) if part.size else None))
+        packed.append((phases, *(_packed(part, groups) if part.size else (None, None))))
 
     def compute(images: slice) -> None:
-        some = kernels.pad(image[images], before, whole)
+        some = _padded(image[images], before, whole, room)
         rows = result.open(images)
         steps, out_steps = _steps(some), _steps(rows)
         gaps, out_moves = _times(steps, dilation), _times(out_steps, stride)
-        for phases, weights in packed:
+        for phases, family, weights in packed:
             first = sum(step * (pad + phase[2]) for step, pad, phase in zip(steps, before, phases, strict=True))
             out_first = sum(step * phase[0] for step, phase in zip(out_steps, phases, strict=True))
             count: Three = tuple(phase[1] for phase in phases)
             if weights is None:
                 rows[:, *(slice(phase[0], None, step) for phase, step in zip(phases, stride, strict=True))] = 0
                 continue
-            kernels.correlate(
-                some, first, steps, gaps, weights, None, rows, out_first, out_moves, count, channels // groups
-            )
+            family.correlate(some, first, steps, gaps, weights, None, rows, out_first, out_moves, count)
         result.close(images, rows)
 
     threads.share(compute, _images(len(gradient), whole, outputs, weight))

@@ -331,7 +331,7 @@ def _weight_gradient_cpu(
     if fast and conv_direct.serves(window, size[2:], size[1]):
         few = gradient.flags.c_contiguous and conv_cpu.stays_row_major(input, size[2:], window)
         if not few:
-            return conv_direct.weight_gradient(gradient, input, window, size)
+            return conv_direct.weight_gradient(gradient, input, window, size, weight_stride)
     if not (fast and _has_columns(window)):
         return conv_arrays.weight_gradient(xp, gradient, input, window, size, weight_stride)
     shape = size if len(size) == 4 else (*size[:2], 1, size[2])

@@ -15,7 +15,7 @@ from engine.rules.layout import channels_last, channels_last_3d, contiguous_form
 from tests.engine.kernels.samples import DTYPES
 
 # channels, outputs, groups: less than a vector, whole vectors, more than two, and what is left over
-CHANNELS = [(3, 5, 1), (16, 32, 1), (20, 72, 1), (8, 16, 4), (6, 4, 2), (1, 33, 1)]
+CHANNELS = [(3, 5, 1), (16, 32, 1), (20, 72, 1), (8, 16, 4), (6, 4, 2), (1, 33, 1), (24, 48, 3), (4, 2, 2)]
 # kernel, stride, padding, dilation
 WINDOWS = [
     (3, 1, 1, 1),
@@ -63,10 +63,10 @@ def test_convolution_and_its_gradients(dims, row_major, dtype):
                 out, conv_arrays.convolve(np, x, weight, bias, window, memory_format), str(window)
             )
             g = whole(out.shape, dtype, 4) if row_major else last(whole(out.shape, dtype, 4))
+            slope = conv_direct.weight_gradient(g, x, window, weight.shape, weight.strides)
+            assert slope.strides == weight.strides
             np.testing.assert_array_equal(
-                conv_direct.weight_gradient(g, x, window, weight.shape),
-                conv_arrays.weight_gradient(np, g, x, window, weight.shape, None),
-                str(window),
+                slope, conv_arrays.weight_gradient(np, g, x, window, weight.shape, None), str(window)
             )
             if conv_direct.serves_input_gradient(window, (kernel,) * dims, channels // groups):
                 np.testing.assert_array_equal(
@@ -95,7 +95,7 @@ def test_big_images_are_summed_in_bands(dtype):
     x, g = whole((1, 4, 130, 300), dtype, 8), whole((1, 16, 130, 300), dtype, 9)
     window = ConvWindow((1, 1), (1, 1), (1, 1), 1)
     np.testing.assert_array_equal(
-        conv_direct.weight_gradient(g, x, window, (16, 4, 3, 3)),
+        conv_direct.weight_gradient(g, x, window, (16, 4, 3, 3), (36, 9, 3, 1)),
         conv_arrays.weight_gradient(np, g, x, window, (16, 4, 3, 3), None),
     )
 
@@ -113,15 +113,23 @@ def test_a_result_does_not_depend_on_its_tile(dtype):
         np.testing.assert_array_equal(part, whole_line[..., first : first + length])
 
 
+@pytest.mark.parametrize("across", [1, 2])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 14, 15, 28, 33, 224])
-def test_tiles_cover_a_line(length, overlap):
-    starts, sizes = tiling.tiles(length, overlap)
-    assert set(sizes.tolist()) <= set(vectors.tile_prices())
+def test_tiles_cover_a_line(length, overlap, across):
+    starts, sizes = tiling.tiles(length, overlap, across)
+    assert set(sizes.tolist()) <= set(vectors.tile_prices(across))
     covered = [place for start, size in zip(starts, sizes, strict=True) for place in range(start, start + size)]
     assert sorted(set(covered)) == list(range(length))
     if not overlap:
         assert len(covered) == length
+
+
+def test_tiles_of_two_vectors_fit_the_windows_of_public_models():
+    assert {3, 5, 7} <= set(vectors.each_prices())
+    for length in (3, 5, 7, 14, 28, 56):
+        _, sizes = tiling.tiles(length, False, each=True)
+        assert len(sizes) == -(-length // 7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -11,7 +11,7 @@ import engine.nn.functional as F
 from engine.memory import threads
 from engine.ops.activation.kernels import piecewise
 from engine.ops.activation.kernels import smooth as activation
-from engine.ops.conv.kernels import depthwise
+from engine.ops.conv import direct as conv_direct
 from engine.ops.embedding import kernels as embedding
 from engine.ops.loss import kernels as loss
 from engine.ops.matmul.kernels import bias as linear
@@ -20,7 +20,9 @@ from engine.ops.norm.kernels import layer_norm as norm
 from engine.ops.pooling import kernels as pool
 from engine.ops.resample import kernels as resample
 from engine.ops.rnn import kernels as rnn
+from engine.ops.shared.windows import ConvWindow
 from engine.ops.softmax import kernels as softmax
+from engine.rules.layout import contiguous_format
 
 Array = np.ndarray
 
@@ -107,13 +109,13 @@ def pools(shape: tuple[int, ...]) -> list[Array]:
 
 
 def depthwise_convolution() -> list[Array]:
-    image, filters = normal(11, 40, 44, 48), normal(3, 3, 48)
+    image, weight = normal(11, 48, 40, 44), normal(48, 1, 3, 3)
     results = []
     for stride in (1, 2):
-        moves = (stride, stride), (1, 1), (1, 1)
-        out = depthwise.forward(image, filters, (40 // stride, 44 // stride), *moves)
-        results += [out, depthwise.input_gradient(out, filters, (40, 44), *moves)]
-        results.append(depthwise.filter_gradient(out, image, (3, 3), *moves))
+        window = ConvWindow((stride, stride), (1, 1), (1, 1), 48)
+        out = conv_direct.forward(image, weight, None, window, contiguous_format)
+        results += [out, conv_direct.input_gradient(out, weight, (40, 44), window, contiguous_format)]
+        results.append(conv_direct.weight_gradient(out, image, window, weight.shape, weight.strides))
     return results
 
 

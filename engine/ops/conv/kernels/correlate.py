@@ -11,28 +11,30 @@ One thread, GFLOP/s forward, 3x3: 16 images of 28x28, 64 to 64 channels, 240; co
 
 import numpy as np
 
-from engine.kernels.jit import Read1, ReadInt64, Write1, address, array_at, kernel, multiply_tile, real
+from engine.kernels.jit import (
+    Read1,
+    ReadInt64,
+    Write1,
+    address,
+    array_at,
+    helper,
+    kernel,
+    multiply_tile,
+    real,
+    unsigned,
+)
 from engine.kernels.tiling import tiles, turn
 from engine.kernels.vectors import vector_bytes
+from engine.ops.conv.kernels.packing import block_of, copy_eight, lanes
 
 Array = np.ndarray
 Three = tuple[int, int, int]
 
-# Of image and gradient at a time: every tile of the weight's gradient reads them all.
-_BAND_BYTES = 1 << 18
+# Of a gradient at a time: the first-level cache holds a block's channels of them and those of the image.
+_BAND_PIXELS = 256
 # Weights of a block of outputs: up to here all of them are used for one tile after the other, beyond a piece of them
 # for all tiles. 8 images of 7x7, 3x3, 512 to 512 channels: 37 ms without pieces, 17 with.
 _PANEL_BYTES, _PIECE_BYTES = 1 << 18, 1 << 15
-
-
-def lanes(dtype: np.dtype) -> int:
-    """Elements of a vector register."""
-    return vector_bytes() // dtype.itemsize
-
-
-def padded_to_lanes(outputs: int, dtype: np.dtype) -> int:
-    """A number of outputs, filled up to whole vectors."""
-    return -(-outputs // lanes(dtype)) * lanes(dtype)
 
 
 def pad(image: Array, before: Three, size: Three, out: Array | None = None) -> Array:
@@ -59,19 +61,6 @@ def place(rows: Array, target: Array) -> None:
     _place[rows.dtype.char](rows.reshape(-1), target.ctypes.data, numbers)
 
 
-def pack(weight: Array, groups: int) -> Array:
-    """(groups, window, channels, outputs filled up with zeros) of (outputs, channels of a group, kd, kh, kw), any
-    strides.
-    """
-    outputs, channels, *window = weight.shape
-    width = outputs // groups
-    out = np.zeros((groups, *window, channels, padded_to_lanes(width, weight.dtype)), weight.dtype)
-    steps = [stride // weight.itemsize for stride in weight.strides]
-    numbers = np.array([groups, width, channels, *window, *steps, out.shape[-1]], np.int64)
-    _pack[weight.dtype.char](weight.ctypes.data, out.reshape(-1), numbers)
-    return out
-
-
 def correlate(
     image: Array,
     first: int,
@@ -83,29 +72,26 @@ def correlate(
     out_first: int,
     out_steps: Three,
     size: Three,
-    outputs: int,
 ) -> None:
     """Output pixel (d, h, w) below ``size``, ``out_steps`` apart in ``out``, becomes the sum over the window.
 
     ``image`` and ``out`` are (N, D, H, W, C); ``first`` and ``out_first`` are the offsets of their first elements
-    within an image, all steps count elements, ``window_steps`` lead to the next element of the window. ``outputs`` are
-    those of a group.
+    within an image, all steps count elements, ``window_steps`` lead to the next element of the window.
     """
-    groups, kd, kh, kw, channels, padded = weights.shape
+    groups, blocks, kd, kh, kw, channels, two = weights.shape
     if groups == 1 and window_steps[2] == image.shape[4]:  # a row of the window is one run of memory
         counts = [kd, kh, kw * channels]
         a_steps = [window_steps[0], window_steps[1], 1]
-        b_steps = [kh * kw * channels * padded, kw * channels * padded, padded]
+        b_steps = [kh * kw * channels * two, kw * channels * two, two]
     else:
         assert kd == 1, "groups and gaps along the last axis are for two dimensions"
         counts = [kh, kw, channels]
         a_steps = [window_steps[1], window_steps[2], 1]
-        b_steps = [kw * channels * padded, channels * padded, padded]
-    numbers = [len(image), *size, groups, outputs, channels]
+        b_steps = [kw * channels * two, channels * two, two]
+    numbers = [len(image), *size, groups, blocks, out.shape[4] // groups, channels]
     numbers += [image[0].size, first, *image_steps, out[0].size, out_first, *out_steps]
-    numbers += [weights[0].size, *counts, *a_steps, *b_steps, lanes(image.dtype), image.itemsize]
-    block_bytes = counts[0] * counts[1] * counts[2] * 2 * vector_bytes()
-    in_pieces = block_bytes > _PANEL_BYTES
+    numbers += [weights[0, 0].size, *counts, *a_steps, *b_steps, lanes(image.dtype), image.itemsize]
+    in_pieces = weights[0, 0].nbytes > _PANEL_BYTES
     numbers.append(max(_PIECE_BYTES // (2 * vector_bytes()), 1) if in_pieces else 0)
     absent = np.empty(0, image.dtype)
     _correlate[image.dtype.char](
@@ -114,144 +100,173 @@ def correlate(
         absent if bias is None else bias,
         out.reshape(-1),
         np.array(numbers, np.int64),
-        tiles(size[2], not in_pieces).reshape(-1),
+        tiles(size[2], not in_pieces, 1).reshape(-1),
+        tiles(size[2], not in_pieces, 2).reshape(-1),
     )
 
 
 def weight_sums(
-    image: Array,
-    image_steps: Three,
-    window_steps: Three,
-    gradient: Array,
-    total: Array,
-    outputs: slice,
+    image: Array, image_steps: Three, window_steps: Three, gradient: Array, total: Array, some: slice
 ) -> None:
-    """Adds to ``total``, laid out as :func:`pack` does, the sums over all output pixels of image times gradient.
+    """Adds to ``total``, laid out as `engine.ops.conv.kernels.packing` does, the sums over all output pixels of image
+    times gradient.
 
-    ``gradient`` is (N, D, H, W, groups * outputs filled up to whole vectors); ``outputs``, whole vectors too, are those
-    of each group to be summed.
+    ``gradient`` is (N, D, H, W, groups * outputs), and what lies behind it up to a vector's end may be read. ``some``
+    are the blocks that are summed, counted through all groups.
     """
-    groups, kd, kh, kw, channels, padded = total.shape
-    _, depth, height, width, all_outputs = gradient.shape
+    groups, blocks, kd, kh, kw, channels, _ = total.shape
+    batch, depth, height, width, all_outputs = gradient.shape
+    image_size, gradient_size = image[0].size, gradient[0].size
+    if depth == kd == 1:  # images one behind the other are the planes of one
+        image_steps = (image_size, *image_steps[1:])
+        batch, depth = 1, batch
     joined = groups == 1 and window_steps[2] == image.shape[4]
     window = (kd, kh, 1) if joined else (kd, kh, kw)
     run = kw * channels if joined else channels
-    numbers = [len(image), image[0].size, gradient[0].size, depth, height, width, all_outputs, *image_steps]
-    numbers += [groups, *window, *window_steps, run, channels, padded, lanes(image.dtype), image.itemsize]
-    line = width * (image_steps[2] + all_outputs) * image.itemsize
-    numbers += [max(_BAND_BYTES // (line * height), 1), max(_BAND_BYTES // line, 1), outputs.start, outputs.stop]
+    numbers = [batch, image_size, gradient_size, depth, height, width, all_outputs, *image_steps]
+    numbers += [
+        blocks,
+        all_outputs // groups,
+        *window,
+        *window_steps,
+        run,
+        channels,
+        lanes(image.dtype),
+        image.itemsize,
+    ]
+    band = max(_BAND_PIXELS // (height * width), 1), max(_BAND_PIXELS // width, 1)
+    numbers += [min(band[0], depth), min(band[1], height), some.start, some.stop]
     _weight_sums[image.dtype.char](
         image.reshape(-1),
         gradient.reshape(-1),
         total.reshape(-1),
         np.array(numbers, np.int64),
-        tiles(run, False).reshape(-1),
+        tiles(run, False, 1).reshape(-1),
+        tiles(run, False, 2).reshape(-1),
     )
 
 
+@helper
+def add_bias(out: Write1, bias: Read1, size: tuple[int, ...], steps: tuple[int, ...], first: int) -> None:
+    """Adds a number a channel to every pixel."""
+    for line in range(size[0] * size[1] * size[2]):
+        n, rest = line // (size[1] * size[2]), line % (size[1] * size[2])
+        goal = first + n * steps[0] + rest // size[2] * steps[1] + rest % size[2] * steps[2]
+        for w in range(size[3]):
+            pixel = array_at(address(out), goal + w * steps[3], bias.size, out)
+            for k in range(unsigned(bias.size)):
+                pixel[k] += bias[k]
+
+
 @kernel
-def _correlate(image: Read1, weights: Read1, bias: Read1, out: Write1, numbers: ReadInt64, line: ReadInt64) -> None:
+def _correlate(
+    image: Read1, weights: Read1, bias: Read1, out: Write1, numbers: ReadInt64, narrow: ReadInt64, broad: ReadInt64
+) -> None:
     batch, depth, height, width = numbers[0], numbers[1], numbers[2], numbers[3]
-    groups, outputs, channels = numbers[4], numbers[5], numbers[6]
-    image_size, first = numbers[7], numbers[8]
-    step_d, step_h, step_w = numbers[9], numbers[10], numbers[11]
-    out_size, out_first = numbers[12], numbers[13]
-    out_d, out_h, out_w = numbers[14], numbers[15], numbers[16]
-    weights_size = numbers[17]
-    counts = (numbers[18], numbers[19], numbers[20])
-    a_steps = (numbers[21], numbers[22], numbers[23])
-    b_steps = (numbers[24], numbers[25], numbers[26])
-    vector, item = numbers[27], numbers[28]
+    groups, blocks, outputs, channels = numbers[4], numbers[5], numbers[6], numbers[7]
+    image_size, first = numbers[8], numbers[9]
+    step_d, step_h, step_w = numbers[10], numbers[11], numbers[12]
+    out_size, out_first = numbers[13], numbers[14]
+    out_d, out_h, out_w = numbers[15], numbers[16], numbers[17]
+    weights_size = numbers[18]
+    counts = (numbers[19], numbers[20], numbers[21])
+    a_steps = (numbers[22], numbers[23], numbers[24])
+    b_steps = (numbers[25], numbers[26], numbers[27])
+    vector, item = numbers[28], numbers[29]
     image_at, weights_at, out_at = address(image), address(weights), address(out)
     scratch = np.empty(14 * 2 * vector, out.dtype)
     scratch_at = address(scratch)
-    number = line.size // 2
     run = counts[2]
-    piece = numbers[29] if numbers[29] > 0 else run
-    taps = counts[0] * counts[1] if numbers[29] > 0 else 1
-    inner = (1, 1, run) if numbers[29] > 0 else counts
-    for group in range(groups):
-        for block in range(0, outputs, 2 * vector):
-            wide = outputs - block > vector
-            here = min(outputs - block, 2 * vector)
-            across = 2 * vector if wide else vector
-            for tap in range(taps):
-                i, j = tap // counts[1], tap % counts[1]
-                for begin in range(0, run, piece):
-                    add = tap + begin > 0
-                    inner = (inner[0], inner[1], min(piece, run - begin))
-                    b = i * b_steps[0] + j * b_steps[1] + begin * b_steps[2] + group * weights_size + block
-                    b = weights_at + b * item
-                    for line_number in range(batch * depth * height):
-                        n, rest = line_number // (depth * height), line_number % (depth * height)
-                        d, h = rest // height, rest % height
-                        start = n * image_size + first + d * step_d + h * step_h + group * channels
-                        start += i * a_steps[0] + j * a_steps[1] + begin
-                        goal = n * out_size + out_first + d * out_d + h * out_h + group * outputs + block
-                        for t in range(number):
-                            at, rows = line[t], line[number + t]
-                            a = image_at + (start + at * step_w) * item
-                            to, to_step = out_at + (goal + at * out_w) * item, out_w
-                            if here < across:  # by way of a whole tile
-                                to, to_step = scratch_at, across
-                                for r in range(rows):
-                                    for k in range(here):
-                                        scratch[r * across + k] = out[goal + (at + r) * out_w + k]
-                            multiply_tile(rows, wide, out, to, to_step, add, a, step_w, a_steps, b, b_steps, inner)
-                            if here < across:
-                                for r in range(rows):
-                                    for k in range(here):
-                                        out[goal + (at + r) * out_w + k] = scratch[r * across + k]
-            for line_number in range(batch * depth * height if bias.size > 0 else 0):
-                n, rest = line_number // (depth * height), line_number % (depth * height)
-                d, h = rest // height, rest % height
-                goal = n * out_size + out_first + d * out_d + h * out_h + group * outputs + block
-                part = array_at(address(bias), group * outputs + block, here, out)
-                for w in range(width):
-                    pixel = array_at(out_at, goal + w * out_w, here, out)
-                    for k in range(here):
-                        pixel[k] += part[k]
+    whole = numbers[30] == 0
+    piece = run if whole else numbers[30]
+    taps = 1 if whole else counts[0] * counts[1]
+    inner = counts if whole else (1, 1, run)
+    lines = batch * depth * height
+    for number in range(groups * blocks):
+        group = number // blocks
+        block, here, across = block_of(number % blocks, outputs, vector)
+        if here < across and (groups - group) * outputs - block >= across:
+            here = across  # what is too much lies in the next groups, which come later
+        wide = across > vector
+        line = broad if wide else narrow
+        for tap in range(taps):
+            i, j = tap // counts[1], tap % counts[1]
+            for begin in range(0, run, piece):
+                add = tap + begin > 0
+                inner = (inner[0], inner[1], min(piece, run - begin))
+                b = number * weights_size + i * b_steps[0] + j * b_steps[1] + begin * b_steps[2]
+                b = weights_at + b * item
+                for line_number in range(lines):
+                    n, rest = line_number // (depth * height), line_number % (depth * height)
+                    d, h = rest // height, rest % height
+                    start = n * image_size + first + d * step_d + h * step_h + group * channels
+                    start += i * a_steps[0] + j * a_steps[1] + begin
+                    goal = n * out_size + out_first + d * out_d + h * out_h + group * outputs + block
+                    for t in range(line.size // 2):
+                        at, rows = line[t], line[line.size // 2 + t]
+                        a = image_at + (start + at * step_w) * item
+                        to, to_step = out_at + (goal + at * out_w) * item, out_w
+                        if here < across:  # by way of a whole tile
+                            to, to_step = scratch_at, across
+                            for r in range(rows if add else 0):
+                                for k in range(here):
+                                    scratch[r * across + k] = out[goal + (at + r) * out_w + k]
+                        multiply_tile(rows, wide, out, to, to_step, add, a, step_w, a_steps, b, b_steps, inner)
+                        if here < across:
+                            for r in range(rows):
+                                for k in range(here):
+                                    out[goal + (at + r) * out_w + k] = scratch[r * across + k]
+    if bias.size > 0:
+        add_bias(out, bias, (batch, depth, height, width), (out_size, out_d, out_h, out_w), out_first)
 
 
 @kernel
-def _weight_sums(image: Read1, gradient: Read1, total: Write1, numbers: ReadInt64, line: ReadInt64) -> None:
+def _weight_sums(
+    image: Read1, gradient: Read1, total: Write1, numbers: ReadInt64, narrow: ReadInt64, broad: ReadInt64
+) -> None:
     batch, image_size, gradient_size = numbers[0], numbers[1], numbers[2]
     depth, height, width, all_outputs = numbers[3], numbers[4], numbers[5], numbers[6]
     step_d, step_h, step_w = numbers[7], numbers[8], numbers[9]
-    groups, window_d, window_h, window_w = numbers[10], numbers[11], numbers[12], numbers[13]
-    along_d, along_h, along_w = numbers[14], numbers[15], numbers[16]
-    run, channels, padded, vector, item = numbers[17], numbers[18], numbers[19], numbers[20], numbers[21]
-    image_at, gradient_at, total_at = (
-        address(image),
-        address(gradient),
-        address(total),
-    )
+    blocks, outputs, window_d, window_h, window_w = numbers[10], numbers[11], numbers[12], numbers[13], numbers[14]
+    along_d, along_h, along_w = numbers[15], numbers[16], numbers[17]
+    run, channels, vector, item = numbers[18], numbers[19], numbers[20], numbers[21]
     band_d, band_h, first, last = numbers[22], numbers[23], numbers[24], numbers[25]
-    number = line.size // 2
+    taps, two = window_d * window_h * window_w, 2 * vector
     a_steps = (step_d, step_h, step_w)
-    b_steps = (height * width * all_outputs, width * all_outputs, all_outputs)
     bands_h = (height + band_h - 1) // band_h
     bands = bands_h * ((depth + band_d - 1) // band_d)
-    for band in range(batch * bands):
-        n = band // bands
-        d, h = band % bands // bands_h * band_d, band % bands_h * band_h
-        counts = (min(band_d, depth - d), min(band_h, height - h), width)
-        image_start = n * image_size + d * step_d + h * step_h
-        gradient_start = n * gradient_size + (d * height + h) * width * all_outputs
-        for group in range(groups):
-            for block in range(first, last, 2 * vector):
-                wide = last - block > vector
-                b = gradient_at + (gradient_start + group * padded + block) * item
-                for i in range(window_d):
-                    for j in range(window_h):
-                        for k in range(window_w):
-                            start = image_start + i * along_d + j * along_h + k * along_w + group * channels
-                            tap = ((group * window_d + i) * window_h + j) * window_w + k
-                            for t in range(number):
-                                at, rows = line[t], line[number + t]
-                                a = image_at + (start + at) * item
-                                to = total_at + ((tap * run + at) * padded + block) * item
-                                multiply_tile(rows, wide, total, to, padded, True, a, 1, a_steps, b, b_steps, counts)
+    panel = np.empty(band_d * band_h * width * two, total.dtype)
+    for number in range(first, last):
+        group = number // blocks
+        block, _, across = block_of(number % blocks, outputs, vector)
+        wide = across > vector
+        line = broad if wide else narrow
+        b_steps = (band_h * width * across, width * across, across)
+        for band in range(batch * bands):
+            n = band // bands
+            d, h = band % bands // bands_h * band_d, band % bands_h * band_h
+            counts = (min(band_d, depth - d), min(band_h, height - h), width)
+            image_start = n * image_size + d * step_d + h * step_h
+            slopes = n * gradient_size + (d * height + h) * width * all_outputs + group * outputs + block
+            for i in range(counts[0]):  # the block's gradients as one run of memory
+                for j in range(counts[1] * width):
+                    source = array_at(address(gradient), slopes + (i * height * width + j) * all_outputs, across, total)
+                    place = array_at(address(panel), (i * band_h * width + j) * across, across, total)
+                    if across < 8:
+                        for k in range(across):
+                            place[k] = source[k]
+                    else:
+                        for k in range(0, across, 8):
+                            copy_eight(place[k:], source[k:])
+            for tap in range(taps):
+                i, j, k = tap // (window_h * window_w), tap // window_w % window_h, tap % window_w
+                start = image_start + i * along_d + j * along_h + k * along_w + group * channels
+                for t in range(line.size // 2):
+                    at, rows = line[t], line[line.size // 2 + t]
+                    a = address(image) + (start + at) * item
+                    to = address(total) + ((number * taps + tap) * run + at) * two * item
+                    b = address(panel)
+                    multiply_tile(rows, wide, total, to, two, True, a, 1, a_steps, b, b_steps, counts)
 
 
 @kernel
@@ -316,23 +331,3 @@ def _place(rows: Read1, target: int, numbers: ReadInt64) -> None:
                     plane = array_at(target, start + c * step_c, width * step_w, rows)
                     for w in range(width):
                         plane[w * step_w] = source[w * channels + c]
-
-
-# The outputs lie next to each other in the result and apart in the weight: with the window inside, what a cache line
-# of the weight holds is used before the line is gone.
-@kernel
-def _pack(weight: int, out: Write1, numbers: ReadInt64) -> None:
-    groups, width, channels = numbers[0], numbers[1], numbers[2]
-    window_d, window_h, window_w = numbers[3], numbers[4], numbers[5]
-    step_o, step_c, step_d, step_h, step_w = numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]
-    padded = numbers[11]
-    for group in range(groups):
-        for c in range(channels):
-            for d in range(window_d):
-                for h in range(window_h):
-                    for w in range(window_w):
-                        tap = ((group * window_d + d) * window_h + h) * window_w + w
-                        target = out[(tap * channels + c) * padded :][:width]
-                        start = group * width * step_o + c * step_c + d * step_d + h * step_h + w * step_w
-                        for o in range(width):
-                            target[o] = array_at(weight, start + o * step_o, 1, out)[0]

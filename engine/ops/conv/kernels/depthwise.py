@@ -1,163 +1,182 @@
-"""Depthwise convolution, one filter a channel, on channels-last images: forward and both gradients.
+"""Depthwise convolution, one filter a channel, on channels-last images: tiles of pixels and channels in registers.
 
-Images are (N, H, W, C), filters (KH, KW, C), both C-contiguous, float32 or float64. Pairs are (height, width). Window
-columns and matrix products would have one row of KH * KW numbers a channel; here a pixel's channels are one vector.
+Images are (N, D, H, W, C) as in `engine.ops.conv.kernels.correlate`, whose functions these stand for; filters are
+packed as (window, C). A pixel's channels are vectors, and both factors of a product are such. Channels that fill no two
+vectors are computed as if they did, so up to two vectors behind images, gradients and filters may be read.
 """
+
+from functools import lru_cache
 
 import numpy as np
 
-from engine.kernels.jit import Pair, Read1, Read3, Read4, Write1, Write4, flat, helper, kernel, unsigned
-from engine.memory import threads
+from engine.kernels.jit import Read1, ReadInt64, Write1, address, kernel, multiply_each
+from engine.kernels.tiling import tiles
+from engine.ops.conv.kernels.correlate import add_bias
+from engine.ops.conv.kernels.packing import block_of, blocks, lanes
 
 Array = np.ndarray
+Three = tuple[int, int, int]
+
+_BAND_PIXELS = 256  # of a gradient at a time, so that a block's channels of them stay in the first-level cache
 
 
-def forward(image: Array, filters: Array, out_size: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Array:
-    """(N, OH, OW, C), every channel convolved with its own filter."""
-    out = np.zeros((image.shape[0], *out_size, image.shape[3]), image.dtype)
-    run = _forward[image.dtype.char]
-    threads.in_pieces(
-        lambda part: run(image[part], filters, out[part], stride, padding, dilation),
-        len(out),
-        _work(out, filters.shape[:2]),
-    )
-    return out
+def pack(weight: Array) -> Array:
+    """(window, C), with room behind it, of (C, 1, kd, kh, kw)."""
+    shape = (*weight.shape[2:], len(weight))
+    packed = np.empty(weight.size + 2 * lanes(weight.dtype), weight.dtype)[: weight.size].reshape(shape)
+    packed[...] = weight[:, 0].transpose(1, 2, 3, 0)
+    return packed
 
 
-def input_gradient(gradient: Array, filters: Array, size: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Array:
-    """The adjoint of :func:`forward` in the image: (N, H, W, C) of spatial ``size``."""
-    mirrored = [by * (window - 1) - pad for by, window, pad in zip(dilation, filters.shape, padding, strict=False)]
-    if stride == (1, 1) and min(mirrored) >= 0:  # then it is a convolution too, with the filters turned around
-        turned = np.ascontiguousarray(filters[::-1, ::-1])
-        return forward(gradient, turned, size, stride, (mirrored[0], mirrored[1]), dilation)
-    out = np.zeros((gradient.shape[0], *size, gradient.shape[3]), gradient.dtype)
-    run = _input_gradient[gradient.dtype.char]
-    moves, work = (stride, padding, dilation), _work(gradient, filters.shape[:2])
-    threads.in_pieces(lambda part: run(gradient[part], filters, out[part], *moves), len(out), work)
-    return out
+def unpack(total: Array, weight: Array) -> None:
+    """Fills (C, 1, kd, kh, kw) with the sums of `weight_sums`, (blocks, window, two vectors)."""
+    channels, vector = len(weight), lanes(weight.dtype)
+    for number, sums in enumerate(total):
+        first = number * 2 * vector
+        here = min(channels - first, 2 * vector)
+        across = 2 * vector if here > vector else vector
+        first = min(first, max(channels - across, 0))
+        part = weight[first : first + across, 0]
+        part[...] = sums[..., : len(part)].transpose(3, 0, 1, 2)
 
 
-def filter_gradient(
-    gradient: Array, image: Array, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair
-) -> Array:
-    """The adjoint of :func:`forward` in the filters: (KH, KW, C), summed image by image."""
-    parts = np.zeros((len(image), *kernel_size, image.shape[3]), image.dtype)  # an image each
-    run = _filter_gradient[image.dtype.char]
-    moves = stride, padding, dilation
-    threads.in_pieces(
-        lambda part: run(gradient[part], image[part], parts[part], *moves), len(gradient), _work(gradient, kernel_size)
-    )
-    return np.add.reduce(parts, axis=0)
-
-
-def _work(result: Array, window: tuple[int, ...]) -> int:
-    """In elements of a plain pass over memory: four products take as long as one."""
-    return result.size * window[0] * window[1] // 4
-
-
-@helper
-def _add_product(target: Write1, to: int, a: Read1, first: int, b: Read1, second: int, count: int) -> None:
-    """``target[to:] += a[first:] * b[second:]`` for ``count`` elements."""
-    to, first, second = unsigned(to), unsigned(first), unsigned(second)
-    for k in range(unsigned(count)):
-        target[to + k] += a[first + k] * b[second + k]
-
-
-@helper
-def _nine_products(
-    target: Write1, to: int, source: Read1, at: int, down: int, right: int, b: Read1, count: int
+def correlate(
+    image: Array,
+    first: int,
+    image_steps: Three,
+    window_steps: Three,
+    filters: Array,
+    bias: Array | None,
+    out: Array,
+    out_first: int,
+    out_steps: Three,
+    size: Three,
 ) -> None:
-    """A whole 3x3 window in one pass over the channels: ``down`` and ``right`` lead to the next pixel of the window."""
-    to, a0, a1, a2 = unsigned(to), unsigned(at), unsigned(at + down), unsigned(at + 2 * down)
-    step, many = unsigned(right), unsigned(count)
-    for k in range(many):
-        first = (
-            source[a0 + k] * b[k] + source[a0 + step + k] * b[many + k] + source[a0 + step + step + k] * b[2 * many + k]
-        )
-        second = (
-            source[a1 + k] * b[3 * many + k]
-            + source[a1 + step + k] * b[4 * many + k]
-            + source[a1 + step + step + k] * b[5 * many + k]
-        )
-        third = (
-            source[a2 + k] * b[6 * many + k]
-            + source[a2 + step + k] * b[7 * many + k]
-            + source[a2 + step + step + k] * b[8 * many + k]
-        )
-        target[to + k] = first + second + third
+    """See `engine.ops.conv.kernels.correlate.correlate`."""
+    *window, channels = filters.shape
+    numbers = [len(image), *size, channels, image[0].size, first, *image_steps]
+    numbers += [out[0].size, out_first, *out_steps, lanes(image.dtype), image.itemsize]
+    steps = window[1] * window[2] * channels, window[2] * channels, channels
+    absent = np.empty(0, image.dtype)
+    _correlate[image.dtype.char](
+        image.reshape(-1),
+        filters.reshape(-1),
+        absent if bias is None else bias,
+        out.reshape(-1),
+        np.array(numbers, np.int64),
+        tiles(size[2], True, each=True).reshape(-1),
+        _pairs(tuple(window), window_steps, steps),
+    )
 
 
-# 8 images of 28x28 with 96 channels, 3x3: 0.4 ms with whole windows in one pass, 0.9 with a pass a window element.
-@kernel
-def _forward(image: Read4, filters: Read3, out: Write4, stride: Pair, padding: Pair, dilation: Pair) -> None:
-    batch, height, width, channels = image.shape
-    rows, columns = out.shape[1], out.shape[2]
-    source, weights, target = flat(image), flat(filters), flat(out)
-    for n in range(batch):
-        for row in range(rows):
-            for column in range(columns):
-                to = ((n * rows + row) * columns + column) * channels
-                top, left = row * stride[0] - padding[0], column * stride[1] - padding[1]
-                inside = top >= 0 and left >= 0 and top + 2 * dilation[0] < height and left + 2 * dilation[1] < width
-                if inside and filters.shape[0] == 3 and filters.shape[1] == 3:
-                    start = ((n * height + top) * width + left) * channels
-                    down, right = dilation[0] * width * channels, dilation[1] * channels
-                    _nine_products(target, to, source, start, down, right, weights, channels)
-                    continue
-                for i in range(filters.shape[0]):
-                    h = top + i * dilation[0]
-                    if h < 0 or h >= height:
-                        continue
-                    for j in range(filters.shape[1]):
-                        w = left + j * dilation[1]
-                        if w >= 0 and w < width:
-                            start, tap = (
-                                ((n * height + h) * width + w) * channels,
-                                (i * filters.shape[1] + j) * channels,
-                            )
-                            _add_product(target, to, source, start, weights, tap, channels)
+def weight_sums(
+    image: Array, image_steps: Three, window_steps: Three, gradient: Array, total: Array, some: slice
+) -> None:
+    """Adds to ``total`` (blocks of channels, window, two vectors) the sums of image times gradient (N, D, H, W, C) over
+    all output pixels, for ``some`` of the blocks.
+    """
+    _, *window, _ = total.shape
+    batch, depth, height, width, channels = gradient.shape
+    image_size, gradient_size = image[0].size, gradient[0].size
+    if depth == window[0] == 1:  # images one behind the other are the planes of one
+        image_steps = (image_size, *image_steps[1:])
+        batch, depth = 1, batch
+    numbers = [batch, image_size, gradient_size, depth, height, width, channels, *image_steps, *window, *window_steps]
+    band_d, band_h = max(_BAND_PIXELS // (height * width), 1), max(_BAND_PIXELS // width, 1)
+    band = min(band_d, depth), min(band_h, height)
+    numbers += [lanes(image.dtype), image.itemsize, *band, some.start, some.stop]
+    steps = height * width * channels, width * channels, channels
+    _weight_sums[image.dtype.char](
+        image.reshape(-1),
+        gradient.reshape(-1),
+        total.reshape(-1),
+        np.array(numbers, np.int64),
+        tiles(window[2], False, each=True).reshape(-1),
+        _pairs((*band, width), image_steps, steps),
+    )
 
 
-@kernel
-def _input_gradient(gradient: Read4, filters: Read3, out: Write4, stride: Pair, padding: Pair, dilation: Pair) -> None:
-    batch, height, width, channels = out.shape
-    rows, columns = gradient.shape[1], gradient.shape[2]
-    source, weights, target = flat(gradient), flat(filters), flat(out)
-    for n in range(batch):
-        for row in range(rows):
-            for column in range(columns):
-                start = ((n * rows + row) * columns + column) * channels
-                for i in range(filters.shape[0]):
-                    h = row * stride[0] - padding[0] + i * dilation[0]
-                    if h < 0 or h >= height:
-                        continue
-                    for j in range(filters.shape[1]):
-                        w = column * stride[1] - padding[1] + j * dilation[1]
-                        if w >= 0 and w < width:
-                            to, tap = ((n * height + h) * width + w) * channels, (i * filters.shape[1] + j) * channels
-                            _add_product(target, to, source, start, weights, tap, channels)
+@lru_cache(1024)
+def _pairs(size: Three, one: Three, other: Three) -> Array:
+    """For every place below ``size``, in order, its offsets by either steps: what `multiply_each` reads."""
+    places = np.indices(size).reshape(3, -1)
+    return np.stack([np.array(one) @ places, np.array(other) @ places], 1).astype(np.int64).reshape(-1)
+
+
+def total(channels: int, window: Three, dtype: np.dtype) -> Array:
+    """Zeros for `weight_sums`."""
+    return np.zeros((blocks(channels, dtype), *window, 2 * lanes(dtype)), dtype)
 
 
 @kernel
-def _filter_gradient(gradient: Read4, image: Read4, out: Write4, stride: Pair, padding: Pair, dilation: Pair) -> None:
-    batch, height, width, channels = image.shape
-    rows, columns = gradient.shape[1], gradient.shape[2]
-    slopes, source = flat(gradient), flat(image)
-    total = flat(out)
-    size = out.shape[1] * out.shape[2] * channels
-    for n in range(batch):
-        part = total[n * size : (n + 1) * size]
-        for row in range(rows):
-            for column in range(columns):
-                first = ((n * rows + row) * columns + column) * channels
-                for i in range(out.shape[1]):
-                    h = row * stride[0] - padding[0] + i * dilation[0]
-                    if h < 0 or h >= height:
-                        continue
-                    for j in range(out.shape[2]):
-                        w = column * stride[1] - padding[1] + j * dilation[1]
-                        if w >= 0 and w < width:
-                            start = ((n * height + h) * width + w) * channels
-                            _add_product(
-                                part, (i * out.shape[2] + j) * channels, slopes, first, source, start, channels
-                            )
+def _correlate(
+    image: Read1,
+    filters: Read1,
+    bias: Read1,
+    out: Write1,
+    numbers: ReadInt64,
+    line: ReadInt64,
+    pairs: ReadInt64,
+) -> None:
+    batch, depth, height, width, channels = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    image_size, first = numbers[5], numbers[6]
+    step_d, step_h, step_w = numbers[7], numbers[8], numbers[9]
+    out_size, out_first = numbers[10], numbers[11]
+    out_d, out_h, out_w = numbers[12], numbers[13], numbers[14]
+    vector, item = numbers[15], numbers[16]
+    scratch = np.empty(7 * 2 * vector, out.dtype)
+    number, taps = line.size // 2, pairs.size // 2
+    for line_number in range(batch * depth * height):
+        n, rest = line_number // (depth * height), line_number % (depth * height)
+        d, h = rest // height, rest % height
+        start = n * image_size + first + d * step_d + h * step_h
+        goal = n * out_size + out_first + d * out_d + h * out_h
+        for block in range((channels + 2 * vector - 1) // (2 * vector)):
+            begin, here, across = block_of(block, channels, vector)
+            b = address(filters) + begin * item
+            for t in range(number):
+                at, rows = line[t], line[number + t]
+                a = address(image) + (start + at * step_w + begin) * item
+                to, to_step = address(out) + (goal + at * out_w + begin) * item, out_w
+                if here < across:  # by way of a whole tile
+                    to, to_step = address(scratch), across
+                multiply_each(rows, across > vector, out, to, to_step, False, a, step_w, b, address(pairs), taps)
+                if here < across:
+                    for r in range(rows):
+                        for k in range(here):
+                            out[goal + (at + r) * out_w + k] = scratch[r * across + k]
+    if bias.size > 0:
+        add_bias(out, bias, (batch, depth, height, width), (out_size, out_d, out_h, out_w), out_first)
+
+
+@kernel
+def _weight_sums(
+    image: Read1, gradient: Read1, total: Write1, numbers: ReadInt64, line: ReadInt64, pairs: ReadInt64
+) -> None:
+    batch, image_size, gradient_size = numbers[0], numbers[1], numbers[2]
+    depth, height, width, channels = numbers[3], numbers[4], numbers[5], numbers[6]
+    step_d, step_h = numbers[7], numbers[8]
+    window_d, window_h, window_w = numbers[10], numbers[11], numbers[12]
+    along_d, along_h, along_w = numbers[13], numbers[14], numbers[15]
+    vector, item = numbers[16], numbers[17]
+    band_d, band_h, first_block, last_block = numbers[18], numbers[19], numbers[20], numbers[21]
+    bands_h = (height + band_h - 1) // band_h
+    bands = bands_h * ((depth + band_d - 1) // band_d)
+    number, two = line.size // 2, 2 * vector
+    for block in range(first_block, last_block):
+        begin, _, across = block_of(block, channels, vector)
+        wide = across > vector
+        for band in range(batch * bands):
+            n = band // bands
+            d, h = band % bands // bands_h * band_d, band % bands_h * band_h
+            # a last band has the first of the pairs: there are several planes in one only where they are whole
+            count = min(band_d, depth - d) * min(band_h, height - h) * width
+            start = n * image_size + d * step_d + h * step_h + begin
+            b = address(gradient) + (n * gradient_size + (d * height + h) * width * channels + begin) * item
+            for row in range(window_d * window_h):
+                i, j = row // window_h, row % window_h
+                for t in range(number):
+                    at, rows = line[t], line[number + t]
+                    a = address(image) + (start + i * along_d + j * along_h + at * along_w) * item
+                    to = address(total) + ((block * window_d * window_h + row) * window_w + at) * two * item
+                    multiply_each(rows, wide, total, to, two, True, a, along_w, b, address(pairs), count)

@@ -1,0 +1,137 @@
+"""The weights of a convolution as the direct kernels read them, and their gradient back in the weights' own strides.
+
+Packed is (groups, blocks, window, channels of a group, a block's outputs), a block being two vectors of the outputs of
+a group: what a tile reads is one run of memory. A last block that they do not fill begins inside the one before it.
+
+Outputs lie next to each other there and apart in a weight: blocks are turned around in registers where the weight lies
+row-major or channels-last. 512 to 512 channels, 3x3, row-major: pack 6.1 to 2.1 ms, unpack 10.5 (NumPy) to 2.8.
+"""
+
+import numpy as np
+
+from engine.kernels.jit import ReadInt64, Write1, address, array_at, helper, kernel
+from engine.kernels.tiling import turn
+from engine.kernels.vectors import vector_bytes
+
+Array = np.ndarray
+
+_AT_ONCE = 16  # channels of eight outputs whose windows are turned around together, in the first-level cache
+
+
+def lanes(dtype: np.dtype) -> int:
+    """Elements of a vector register."""
+    return vector_bytes() // dtype.itemsize
+
+
+def blocks(outputs: int, dtype: np.dtype) -> int:
+    """In how many blocks the outputs of a group are packed."""
+    return -(-outputs // (2 * lanes(dtype)))
+
+
+def pack(weight: Array, groups: int) -> Array:
+    """(groups, blocks, window, channels, 2 vectors) of (outputs, channels of a group, kd, kh, kw), any strides."""
+    outputs, channels, *window = weight.shape
+    width, two = outputs // groups, 2 * lanes(weight.dtype)
+    packed = np.empty((groups, blocks(width, weight.dtype), *window, channels, two), weight.dtype)
+    if width < two:
+        packed.fill(0)
+    _repack[weight.dtype.char](weight.ctypes.data, packed.reshape(-1), _numbers(weight, packed), False)
+    return packed
+
+
+def unpack(packed: Array, weight: Array) -> None:
+    """Fills a weight (outputs, channels of a group, kd, kh, kw) of any strides with what is packed."""
+    _repack[weight.dtype.char](weight.ctypes.data, packed.reshape(-1), _numbers(weight, packed), True)
+
+
+def _numbers(weight: Array, packed: Array) -> Array:
+    outputs, channels, *window = weight.shape
+    steps = [stride // weight.itemsize for stride in weight.strides]
+    groups, number = packed.shape[:2]
+    return np.array(
+        [groups, number, outputs // groups, channels, *window, *steps, lanes(weight.dtype), weight.itemsize, _AT_ONCE],
+        np.int64,
+    )
+
+
+@helper
+def block_of(number: int, outputs: int, vector: int) -> tuple[int, int, int]:
+    """The first of a block's outputs, how many they are, and as how many they are computed: one vector or two."""
+    first = number * 2 * vector
+    here = min(outputs - first, 2 * vector)
+    across = 2 * vector if here > vector else vector
+    if here < across and outputs >= across:
+        return outputs - across, across, across
+    return first, here, across
+
+
+@helper
+def copy_eight(target: Array, source: Array) -> None:
+    """``target[:8] = source[:8]``, all read before any is written."""
+    a, b, c, d = source[0], source[1], source[2], source[3]
+    e, f, g, h = source[4], source[5], source[6], source[7]
+    target[0], target[1], target[2], target[3] = a, b, c, d
+    target[4], target[5], target[6], target[7] = e, f, g, h
+
+
+@kernel
+def _repack(weight: int, packed: Write1, numbers: ReadInt64, back: bool) -> None:
+    groups, blocks, outputs, channels = numbers[0], numbers[1], numbers[2], numbers[3]
+    window_d, window_h, window_w = numbers[4], numbers[5], numbers[6]
+    step_o, step_c, step_d, step_h, step_w = numbers[7], numbers[8], numbers[9], numbers[10], numbers[11]
+    vector, item, at_once = numbers[12], numbers[13], numbers[14]
+    taps = window_d * window_h * window_w
+    two = 2 * vector
+    row_major = step_w == 1 and step_h == window_w and step_d == window_h * window_w and step_c == taps
+    scratch = np.empty(at_once * taps * 8 if row_major else 0, packed.dtype)
+    scratch_at = address(scratch)
+    for block in range(groups * blocks):
+        first, here, _ = block_of(block % blocks, outputs, vector)
+        source = weight + (block // blocks * outputs + first) * step_o * item
+        goal = address(packed) + block * taps * channels * two * item
+        for o in range(0, here if row_major else 0, 8):
+            many = min(8, here - o)
+            for c in range(0, channels, at_once):
+                run = min(at_once, channels - c)
+                at = source + (o * step_o + c * step_c) * item
+                if not back:
+                    turn(packed, item, at, step_o, scratch_at, 8, many, run * taps)
+                for k in range(run):
+                    for tap in range(taps):
+                        row = array_at(scratch_at, (k * taps + tap) * 8, 8, packed)
+                        place = array_at(goal, (tap * channels + c + k) * two + o, many, packed)
+                        if many == 8 and back:
+                            copy_eight(row, place)
+                        elif many == 8:
+                            copy_eight(place, row)
+                        elif back:
+                            for r in range(many):
+                                row[r] = place[r]
+                        else:
+                            for r in range(many):
+                                place[r] = row[r]
+                if back:
+                    turn(packed, item, scratch_at, 8, at, step_o, run * taps, many)
+        if step_c == 1 and not row_major:
+            for tap in range(taps):
+                d, h, w = tap // (window_h * window_w), tap // window_w % window_h, tap % window_w
+                at = source + (d * step_d + h * step_h + w * step_w) * item
+                to = goal + tap * channels * two * item
+                if back:
+                    turn(packed, item, to, two, at, step_o, channels, here)
+                else:
+                    turn(packed, item, at, step_o, to, two, here, channels)
+        elif not row_major:  # with the window inside, what a cache line of the weight holds is used while it is there
+            for c in range(channels):
+                for d in range(window_d):
+                    for h in range(window_h):
+                        for w in range(window_w):
+                            start = c * step_c + d * step_d + h * step_h + w * step_w
+                            tap = (d * window_h + h) * window_w + w
+                            inside = array_at(goal, (tap * channels + c) * two, here, packed)
+                            for o in range(here):
+                                outside = array_at(source, start + o * step_o, 1, packed)
+                                if back:
+                                    outside[0] = inside[o]
+                                else:
+                                    inside[o] = outside[0]
