@@ -150,11 +150,12 @@ def fetch(
     trusted = _checked_by_others(alike, folders[0], group)
     told = Progress(group, f"reading {folders[0]}", sum(piece.size for piece in parts))
     errors: dict[Piece, BaseException] = {}
-    for piece, target in parts.items():
-        try:
-            shard.read_into(target, folders[0], piece, told, piece not in trusted)
-        except (OSError, RuntimeError) as error:
-            errors[piece] = error
+    with shard.Reader(folders[0], told) as reader:
+        for piece in sorted(parts, key=lambda piece: (piece.file, piece.offset)):
+            try:
+                reader.read_into(parts[piece], piece, piece not in trusted)
+            except (OSError, RuntimeError) as error:
+                errors[piece] = error
     doubted = {piece for found in group.exchange([*errors]) for piece in found}
     errors = {}
     for piece in [piece for piece in parts if piece in doubted]:
@@ -231,7 +232,8 @@ def _read(piece: Piece, target: np.ndarray, folders: Sequence[Path], told: shard
     first: BaseException | None = None
     for folder in folders:
         try:
-            shard.read_into(target, folder, piece, told)
+            with shard.Reader(folder, told) as reader:
+                reader.read_into(target, piece)
         except (OSError, RuntimeError) as error:
             first = first or error
         else:

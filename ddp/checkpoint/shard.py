@@ -1,5 +1,6 @@
 """The file that one rank writes: plain safetensors, its tensors and cuts of tensors one after another."""
 
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
@@ -180,39 +181,65 @@ def _write_all(file: Any, content: memoryview) -> None:
         content = content[file.write(content) :]
 
 
-def read_into(target: np.ndarray, folder: Path, piece: Piece, told: Told, check: bool = True) -> None:
-    """Reads a piece of a file of `folder`, and checks it where `check` says so.
+class Reader:
+    """Reads pieces of a folder's files, and checks them. The file stays open while the next piece is in it, too.
 
-    Raises: OSError; RuntimeError where its bytes have changed, or are not all there. A file that is no regular one is
-    not opened: reading a pipe would take for ever.
+    with Reader(folder, told) as reader:
+        reader.read_into(target, piece)
     """
-    size = PIECE if check else _READ
-    parts = (target[begin : begin + size] for begin in range(0, piece.size, size))
-    _read(parts, folder, piece, told, check)
 
+    def __init__(self, folder: Path, told: Told) -> None:
+        self._folder, self._told = folder, told
+        self._opened: tuple[str, io.FileIO] | None = None
 
-def read_through(scratch: np.ndarray, folder: Path, piece: Piece, told: Told) -> None:
-    """Checks a piece, reading it into `scratch`, of `PIECE` bytes, again and again. Raises as `read_into`."""
-    parts = (scratch[: min(PIECE, piece.size - begin)] for begin in range(0, piece.size, PIECE))
-    _read(parts, folder, piece, told, True)
+    def __enter__(self) -> "Reader":
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        self._close()
 
-def _read(parts: Iterable[np.ndarray], folder: Path, piece: Piece, told: Told, check: bool) -> None:
-    path, checksum = folder / piece.file, Checksum()
-    with open(open_regular(path), "rb", buffering=0) as file:
-        file.seek(piece.offset)
+    def read_into(self, target: np.ndarray, piece: Piece, check: bool = True) -> None:
+        """Reads a piece, and checks it where `check` says so.
+
+        Raises: OSError; RuntimeError where its bytes have changed, or are not all there. A file that is no regular one
+        is not opened: reading a pipe would take for ever.
+        """
+        size = PIECE if check else _READ
+        self._read((target[begin : begin + size] for begin in range(0, piece.size, size)), piece, check)
+
+    def read_through(self, scratch: np.ndarray, piece: Piece) -> None:
+        """Checks a piece, reading it into `scratch`, of `PIECE` bytes, again and again. Raises as `read_into`."""
+        self._read((scratch[: min(PIECE, piece.size - begin)] for begin in range(0, piece.size, PIECE)), piece, True)
+
+    def _read(self, parts: Iterable[np.ndarray], piece: Piece, check: bool) -> None:
+        file, checksum = self._file_of(piece), Checksum()
         for part in parts:
             left = part.data
             while left:
                 count = file.readinto(left)
                 if not count:
-                    raise damaged(path, f"it ends {len(left)} bytes early")
+                    raise damaged(self._folder / piece.file, f"it ends {len(left)} bytes early")
                 left = left[count:]
             if check:
                 checksum.add(part)
-            told(part.nbytes)
-    if check and checksum.text() != piece.checksum:
-        raise damaged(path, f"the checksum of {piece.key!r} does not match: its bytes have changed")
+            self._told(part.nbytes)
+        if check and checksum.text() != piece.checksum:
+            raise damaged(
+                self._folder / piece.file, f"the checksum of {piece.key!r} does not match: its bytes have changed"
+            )
+
+    def _file_of(self, piece: Piece) -> io.FileIO:
+        if self._opened is None or self._opened[0] != piece.file:
+            self._close()
+            self._opened = piece.file, io.FileIO(open_regular(self._folder / piece.file))
+        file = self._opened[1]
+        file.seek(piece.offset)
+        return file
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
 
 
 def open_regular(path: Path) -> int:

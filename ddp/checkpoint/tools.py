@@ -49,13 +49,14 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         except (OSError, RuntimeError) as error:
             found.append(str(error))
     scratch = np.empty(PIECE, np.uint8)
-    pieces = sorted({p for stored in described.tensors.values() for p in stored.pieces}, key=lambda p: p.offset)
+    pieces = {piece for stored in described.tensors.values() for piece in stored.pieces}
     told = Progress(ranks_of(None), f"verifying {folder}", sum(piece.size for piece in pieces))
-    for piece in pieces:
-        try:
-            shard.read_through(scratch, folder, piece, told)
-        except (OSError, RuntimeError) as error:
-            found.append(str(error))
+    with shard.Reader(folder, told) as reader:
+        for piece in sorted(pieces, key=lambda piece: (piece.file, piece.offset)):
+            try:
+                reader.read_through(scratch, piece)
+            except (OSError, RuntimeError) as error:
+                found.append(str(error))
     return list(dict.fromkeys(found))
 
 
