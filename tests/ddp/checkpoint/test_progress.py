@@ -33,7 +33,7 @@ def test_of_what_is_written_meanwhile_only_who_waits_is_told(tmp_path, capsys, m
     write_all = shard._write_all
     with checkpoint.Manager(tmp_path / "a", {"weight": engine.zeros(1 << 17)}, every=1) as manager:
         manager.save(1)
-        manager._disk._thread.join()
+        manager._disk._work.result()
         manager.wait()
         assert capsys.readouterr().err == ""
 
