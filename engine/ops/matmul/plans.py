@@ -59,7 +59,7 @@ class Calls:
                 out.fill(0)
             return
         if self._copied != [None, None]:
-            a, b = (_copy(array, shape) for array, shape in zip((a, b), self._copied, strict=True))
+            a, b = _copy(a, self._copied[0], (None, ...)), _copy(b, self._copied[1], (..., None))
         if self._swapped:
             a, b = b, a
         of_a, of_b, of_out = a.data.ptr, b.data.ptr, out.data.ptr
@@ -121,11 +121,14 @@ def _math_mode(kind: str) -> int:
     return 0 if reduced else _DISALLOW_REDUCED_PRECISION
 
 
-def _copy(array: Array, shape: tuple[int, ...] | None) -> Array:
+def _copy(array: Array, shape: tuple[int, ...] | None, as_matrix: tuple[Any, ...]) -> Array:
+    """A row-major copy, spread to `shape` where that has more elements; `as_matrix`: the index that turns a vector."""
     if shape is None:
         return array
     cupy = backend.require_cupy()
-    return cupy.ascontiguousarray(array if array.shape == shape else cupy.broadcast_to(array, shape))
+    if array.size != prod(shape):
+        array = cupy.broadcast_to(array[as_matrix] if array.ndim == 1 else array, shape)
+    return cupy.ascontiguousarray(array)
 
 
 @lru_cache(16384)

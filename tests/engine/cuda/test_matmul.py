@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import engine
+from engine.memory import backend
 from engine.memory import cublas as workspaces
+from engine.ops.matmul import gpu
 from engine.rules import precision as settings
 from tests import cuda_simulator
 from tests.cuda_simulator import cublas
@@ -229,3 +231,37 @@ def test_each_stream_and_each_graph_has_a_workspace_of_its_own(cuda):
     assert not {memory.ptr for memory in kept} & {memory.ptr for memory in eager.values()}
     graph.replay()
     assert engine.equal(z, y)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (np.arange(12.0)[::-2], np.arange(18.0).reshape(6, 3)),
+        (np.arange(18.0).reshape(3, 6), np.arange(12.0)[::-2]),
+        (np.arange(960.0).reshape(5, 8, 4, 6)[::2, ::2], np.arange(12.0)[::2]),
+        (np.arange(1920.0).reshape(5, 8, 2, 4, 6)[:, ::2].swapaxes(0, 2), np.arange(12.0)[::-2]),
+        (np.arange(240.0).reshape(2, 5, 4, 6)[::-1, ::2, ::2, ::-2], np.arange(9.0).reshape(3, 3)),
+    ],
+)
+def test_operands_that_are_copied_first(cuda, a, b):
+    """Vectors, backwards, and batches of more parts than are called one by one."""
+    xp = backend.require_cupy()
+    on_device = [strided(xp, array) for array in (a, b)]
+    np.testing.assert_array_equal(gpu.product(xp, *on_device).get(), np.matmul(a, b))
+
+
+def strided(xp: Any, array: np.ndarray) -> Any:
+    """An array on the device with the strides that this one has."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    begin = (backend.address(array) - backend.address(owner)) // array.itemsize
+    base = xp.asarray(owner.ravel())
+    return xp.ndarray(array.shape, array.dtype, base.data + begin * array.itemsize, array.strides)
+
+
+def test_linear_of_rows_with_gaps(cuda):
+    wide = np.arange(24.0).reshape(2, 2, 6)
+    weight = np.arange(12.0).reshape(4, 3)
+    found = engine.nn.functional.linear(engine.tensor(wide, device=cuda)[..., ::2], engine.tensor(weight, device=cuda))
+    np.testing.assert_array_equal(found.cpu().numpy(), wide[..., ::2] @ weight.T)
