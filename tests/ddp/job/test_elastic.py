@@ -197,7 +197,8 @@ def test_lost_ranks_are_replaced(tmp_path: Path, undisturbed: str) -> None:
         "ddp: rank 0 was lost at step 8 (killed, or crashed); the job goes on with 2 ranks, and more are starting",
         "ddp: rank 0 is replaced from step 8 on; the job goes on with 3 ranks",
     ]
-    assert max(path.name for path in (tmp_path / "states").iterdir()) == "step-00000008"
+    # That of step 8, or a later one: where another process comes into the reserve meanwhile, it is written anew.
+    assert max(path.name for path in (tmp_path / "states").iterdir()) >= "step-00000008"
     check_that_nothing_is_left(tmp_path)
 
 
