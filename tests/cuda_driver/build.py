@@ -17,6 +17,7 @@ import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,7 +91,8 @@ def _make(place: Path) -> None:
     work = place / "work"
     work.mkdir()
     runtime = _compile_runtime(work)
-    objects = [_compile(HERE / "source" / f"{name}.cpp", work) for name in SOURCES]
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(lambda name: _compile(HERE / "source" / f"{name}.cpp", work), SOURCES))
     known = _symbols(objects, defined=True)
     rest = _stubs("cudart", sorted(_wanted(runtime, "cuda") - known), 801, work)  # cudaErrorNotSupported
     core = place / "libcpucuda.so"

@@ -69,6 +69,19 @@ def test_an_event_recorded_too_early_does_not(cupy: ModuleType) -> None:
         x + 1
 
 
+def test_work_is_not_done_the_first_time_one_asks(cupy: ModuleType) -> None:
+    one, _ = _streams(cupy)
+    x = cupy.zeros(100)
+    cupy.cuda.Device().synchronize()
+    with one:
+        x += 1
+        event = one.record()
+    assert [event.done, event.done] == [False, True]
+    with one:
+        x += 1
+    assert [one.done, one.done] == [False, True]
+
+
 def test_the_null_stream_waits_for_those_that_block(cupy: ModuleType) -> None:
     stream = cupy.cuda.Stream()
     x = cupy.zeros(100)

@@ -29,6 +29,7 @@ const int TICKS = 44;
 inline Epoch epoch(uint32_t timeline, uint64_t tick) { return (Epoch)timeline << TICKS | tick; }
 inline uint32_t timeline_of(Epoch epoch) { return (uint32_t)(epoch >> TICKS); }
 inline uint64_t tick_of(Epoch epoch) { return epoch & (((Epoch)1 << TICKS) - 1); }
+bool after(const Clock& clock, const Clock& other);  // all of `other` lies before
 inline bool reached(const Clock& clock, Epoch epoch) { return at(clock, timeline_of(epoch)) >= tick_of(epoch); }
 
 // Who last wrote and read four bytes. Of the readers since the last write two are kept, the last of two timelines.
@@ -59,7 +60,7 @@ struct Stream {
     Clock clock;
     Capture* capture;
     std::vector<int> last;  // while captured: the nodes that the next one comes after
-    bool alive;
+    uint64_t asked;         // the tick up to which one has asked whether it is done
 };
 
 // Work under way: its clock, and what it is called where it appears in a race.

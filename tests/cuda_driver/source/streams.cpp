@@ -51,6 +51,12 @@ void join(Clock& clock, const Clock& other) {
         if (clock[i] < other[i]) clock[i] = other[i];
 }
 
+bool after(const Clock& clock, const Clock& other) {
+    for (size_t i = 0; i < other.size(); i++)
+        if (at(clock, (uint32_t)i) < other[i]) return false;
+    return true;
+}
+
 uint32_t new_timeline() {
     ticks.emplace_back();
     ticks.back().push_back(0);
@@ -74,7 +80,7 @@ static std::map<int, Clock> destroyed;  // what streams that are gone have queue
 static uint32_t stream_count = 0;
 
 static Stream* new_stream(int device, unsigned flags, int priority) {
-    return new Stream{stream_count++, device, flags, priority, new_timeline(), Clock(), nullptr, {}, true};
+    return new Stream{stream_count++, device, flags, priority, new_timeline(), Clock(), nullptr, {}, 0};
 }
 
 Stream* stream_of(const void* handle) {
@@ -149,6 +155,7 @@ struct Event {
     Clock clock;
     Capture* capture;
     std::vector<int> nodes;
+    bool asked;  // whether it is done, since it was recorded
 };
 
 struct Graph {
@@ -241,6 +248,11 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     ON_STREAM(handle);
     if (stream.capture) return captured(stream, "cudaStreamQuery");
     order_with_null(stream);
+    uint64_t now = at(stream.clock, stream.timeline);
+    if (!after(host, stream.clock) && stream.asked != now) {
+        stream.asked = now;  // the first answer: not yet, so that both are met
+        return cudaErrorNotReady;
+    }
     wait_for(stream.clock);
     return cudaSuccess;
 }
@@ -273,7 +285,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t func
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     Locked locked;
-    *event = (cudaEvent_t) new Event{flags, device, false, Clock(), nullptr, {}};
+    *event = (cudaEvent_t) new Event{flags, device, false, Clock(), nullptr, {}, false};
     return cudaSuccess;
 }
 // An event of another process: its work was done when it was recorded, as all work here. What is not followed is who
@@ -310,6 +322,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
         return cudaErrorInvalidResourceHandle;
     }
     event.recorded = true;
+    event.asked = false;
     event.capture = stream.capture;
     event.nodes = stream.last;
     if (!stream.capture) {
@@ -341,7 +354,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t what, unsigned)
     }
     return cudaSuccess;
 }
-static cudaError_t ask(cudaEvent_t handle, const char* call) {
+static cudaError_t ask(cudaEvent_t handle, const char* call, bool waits) {
     Locked locked;
     Event& event = *(Event*)handle;
     if (event.capture && !event.capture->ended) {
@@ -349,13 +362,17 @@ static cudaError_t ask(cudaEvent_t handle, const char* call) {
         event.capture->invalid = true;
         return cudaErrorCapturedEvent;
     }
+    if (!waits && !event.asked && !after(host, event.clock)) {
+        event.asked = true;  // the first answer: not yet, so that both are met
+        return cudaErrorNotReady;
+    }
     wait_for(event.clock);
     return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return ask(event, "cudaEventQuery"); }
+cudaError_t cudaEventQuery(cudaEvent_t event) { return ask(event, "cudaEventQuery", false); }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     note("wait cudaEventSynchronize");
-    return ask(event, "cudaEventSynchronize");
+    return ask(event, "cudaEventSynchronize", true);
 }
 cudaError_t cudaEventElapsedTime_v2(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
     if (!((Event*)from)->recorded || !((Event*)to)->recorded) return cudaErrorInvalidResourceHandle;
