@@ -25,7 +25,7 @@ ATTENTION = f"{KERNELS}test_attention.py -k accesses"
 ATTENTION_HALF = f"{KERNELS}test_attention.py -k float16"
 STREAMS = "tests/engine/cuda/test_streams.py -k freed"
 PEERS = "tests/engine/cuda/test_data_movement.py tests/engine/cuda/test_tensors.py"
-PREFETCH = "tests/engine/cuda/test_data_movement.py -k prefetcher"
+PREFETCH = "tests/engine/cuda/test_data_movement.py -k another_stream"
 BARRIER = "__syncthreads();"
 
 
@@ -55,7 +55,13 @@ MUTATIONS = (
     Mutation("attention_backward, barrier of keys", f"{ATTENDING}attention_backward.cu", BARRIER, "", ATTENTION, 3),
     Mutation("Simt, __syncwarp before", MMA, "        __syncwarp();\n", "", ATTENTION),
     Mutation("Simt, __syncwarp after", MMA, "        __syncwarp();\n", "", ATTENTION, 2),
-    Mutation("wait for copies", MMA, 'asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");', "", CONV),
+    Mutation(
+        "wait for copies",
+        MMA,
+        'asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");',
+        "",
+        ATTENTION_HALF,
+    ),
     Mutation(
         "copies are read without a bound",
         MMA,
@@ -113,20 +119,28 @@ def noticed(mutation: Mutation, copy: Path) -> str | None:
     path = copy / mutation.file
     right = path.read_text()
     path.write_text(_replaced(right, mutation))
-    files, _, chosen = mutation.tests.partition(" -k ")
-    command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *files.split()]
     try:
-        done = subprocess.run(
-            [*command, "-o", "faulthandler_timeout=1800", *(["-k", chosen] if chosen else [])],
-            cwd=copy,
-            env={**os.environ, "ALLSTRIDE_CUDA_DRIVER": "1", "PYTHONPATH": str(copy)},
-            capture_output=True,
-            text=True,
-        )
+        return first_failure(mutation.tests, copy)
     finally:
         path.write_text(right)
+
+
+def first_failure(tests: str, copy: Path) -> str | None:
+    """The first failure of tests on the copy as it is; None where they pass.
+
+    Raises: RuntimeError where they did not run.
+    """
+    files, _, chosen = tests.partition(" -k ")
+    command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *files.split()]
+    done = subprocess.run(
+        [*command, "-o", "faulthandler_timeout=1800", *(["-k", chosen] if chosen else [])],
+        cwd=copy,
+        env={**os.environ, "ALLSTRIDE_CUDA_DRIVER": "1", "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+    )
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"{mutation.name}: pytest ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr}")
+        raise RuntimeError(f"{tests}: pytest ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr}")
     if done.returncode == 0:
         return None
     said = re.findall(r"^(?:FAILED|ERROR) (.*)$", done.stdout, flags=re.MULTILINE)
@@ -134,13 +148,19 @@ def noticed(mutation: Mutation, copy: Path) -> str | None:
 
 
 def main(names: Sequence[str]) -> int:
-    """Tries those named, or all; returns how many nothing noticed."""
-    missed = 0
+    """Tries those named, or all, after their tests without a mistake; returns how many nothing noticed."""
+    missed, right = 0, dict[str, str | None]()
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch, "copy")
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", "out"))
         for mutation in MUTATIONS:
             if names and mutation.name not in names:
+                continue
+            if mutation.tests not in right:
+                right[mutation.tests] = first_failure(mutation.tests, copy)
+            if right[mutation.tests] is not None:
+                print(f"{mutation.name}: its tests fail without it: {right[mutation.tests]}", flush=True)
+                missed += 1
                 continue
             found = noticed(mutation, copy)
             missed += found is None
