@@ -20,7 +20,6 @@ KERNELS = "tests/engine/kernels/cuda/"
 NORM = f"{KERNELS}test_norm.py -k accesses"
 CONV = f"{KERNELS}test_conv.py -k accesses"
 CONV_VALUES = f"{KERNELS}test_conv.py -k several_tiles"
-CONV_HALF = f"{KERNELS}test_conv.py -k float16"
 ATTENTION = f"{KERNELS}test_attention.py -k accesses"
 ATTENTION_HALF = f"{KERNELS}test_attention.py -k float16"
 STREAMS = "tests/engine/cuda/test_streams.py -k freed"
@@ -79,7 +78,7 @@ MUTATIONS = (
         "engine/kernels/cuda/limits.py",
         "launch.max_dynamic_shared_size_bytes = shared_bytes",
         "pass",
-        CONV_HALF,
+        f"{KERNELS}test_attention.py -k wide_rows",
     ),
     Mutation(
         "wide accesses of misaligned rows",
@@ -98,7 +97,7 @@ MUTATIONS = (
         PEERS,
     ),
     Mutation("prefetcher, wait", "engine/data/pinning.py", "current.wait_event(arrived)", "pass", PREFETCH),
-    Mutation("memory given away early", "engine/cuda/memory.py", "event.record(raw)", "event.record()", STREAMS),
+    Mutation("memory given away early", "engine/memory/blocks.py", "event.record(raw)", "event.record()", STREAMS),
 )
 
 
