@@ -158,10 +158,15 @@ def linear(
     shape = (*rows.shape[:-1], other.shape[0])
     out = _row_major((prod(rows.shape[:-1]), other.shape[0]), dtype)
     flat = rows if rows.ndim == 2 else _merged(rows)
+    readable = _leading(other, -1) or _leading(other, -2)
+    if not readable:
+        other = _row_major(other.shape, dtype)
     calls = _calls(_row_major((prod(rows.shape[:-1]), rows.shape[-1]), dtype) if flat is None else flat, other.T, out,
                    dtype.char, add, tf32)  # fmt: skip
     if flat is None:
         calls._copied[0] = rows.shape
+    if not readable:
+        calls._copied[1] = other.shape
     return shape, calls
 
 

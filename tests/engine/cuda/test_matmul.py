@@ -260,8 +260,8 @@ def strided(xp: Any, array: np.ndarray) -> Any:
     return xp.ndarray(array.shape, array.dtype, base.data + begin * array.itemsize, array.strides)
 
 
-def test_linear_of_rows_with_gaps(cuda):
-    wide = np.arange(24.0).reshape(2, 2, 6)
-    weight = np.arange(12.0).reshape(4, 3)
-    found = engine.nn.functional.linear(engine.tensor(wide, device=cuda)[..., ::2], engine.tensor(weight, device=cuda))
-    np.testing.assert_array_equal(found.cpu().numpy(), wide[..., ::2] @ weight.T)
+def test_linear_of_rows_and_weights_with_gaps(cuda):
+    wide, weight = np.arange(24.0).reshape(2, 2, 6), np.arange(48.0).reshape(8, 6)
+    rows, factors = (engine.tensor(array, device=cuda) for array in (wide, weight))
+    found = engine.nn.functional.linear(rows[..., ::2], factors[::2, ::2])
+    np.testing.assert_array_equal(found.cpu().numpy(), wide[..., ::2] @ weight[::2, ::2].T)
