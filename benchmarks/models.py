@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from figures import surroundings
+from figures import surroundings, write
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
     parser.add_argument("-k", default=[""], nargs="+", help="only models whose name has one of these in it")
     parser.add_argument("--compile", action="store_true", help="engine.compile here, torch.compile (Inductor) there")
-    parser.add_argument("--json", action="store_true", help="no table")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also put the table into FILE, between its marks")
     given = parser.parse_args()
     about = surroundings(["python", "benchmarks/models.py", *sys.argv[1:]], given.torch_python)
     repositories = listed(given.torch_python, given.sources)
@@ -129,8 +129,10 @@ def main() -> None:
                 print(json.dumps(line), flush=True)
             ours.end()
             theirs.end()
-    if not given.json:
-        print(f"\n{about}\n\n{table(results, repositories, given.threads)}")
+    text = f"{about}\n\n{table(results, repositories, given.threads)}"
+    print(f"\n{text}")
+    if given.write:
+        write(given.write, "models", text)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def segmentation(module: str, name: str, *shape: int) -> Built:
 
 
 def cifar(name: str, *arguments: Any) -> Built:
-    return classified(found("pytorch-cifar", "models", name)(*arguments), normal(16, 3, 32, 32))
+    return classified(found("pytorch-cifar", "models", name)(*arguments), normal(8, 3, 32, 32))
 
 
 SMALL = {"image_size": 64, "patch_size": 16, "num_classes": 10, "dim": 64, "depth": 3, "heads": 4, "mlp_dim": 128}
@@ -375,7 +375,6 @@ _add(
         "VGG11 of CIFAR": ("VGG", "VGG11"),
         "MobileNet of CIFAR": ("MobileNet",),
         "SENet-18": ("SENet18",),
-        "SimpleDLA": ("SimpleDLA",),
         "PreAct ResNet-18": ("PreActResNet18",),
     },
 )

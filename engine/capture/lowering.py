@@ -130,7 +130,7 @@ def _kernel(writer: Writing, kernel: Any, arguments: tuple[Any, ...], result: Sl
 
 def _is_big(factor: Layout | None, result: Layout | None) -> bool:
     """Whether the function chooses its kernel by more than is known here."""
-    return factor is None or result is None or math.prod(factor.shape) * result.shape[-1] >= product.FROM
+    return factor is None or result is None or math.prod(factor.shape) * result.shape[-1] >= product.least()
 
 
 def _is_matrix(layout: Layout | None) -> bool:

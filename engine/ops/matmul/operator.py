@@ -82,7 +82,7 @@ def _dot(a: Any, b: Any) -> Any:
     work = a.size * b.shape[1]
     if work < _LOOKED_AT_FROM or a.__class__ is not np.ndarray:
         return a.dot(b)
-    return product.dot(a, b) if work >= product.FROM else product.by_blas(a, b)
+    return product.dot(a, b)
 
 
 def _outer(nd: Any, a: Any, b: Any) -> Any:
@@ -268,7 +268,7 @@ def _prepare_linear(xp: ModuleType, plan: Plan) -> Callable[..., Any]:
     input, _, bias = plan.input_specs
     if bias.dtype.numpy.char not in "fd" or not bias.contiguous:
         return partial(_linear, xp)
-    few = input.numel * plan.out.shape[-1] < product.FROM and input.contiguous
+    few = input.numel * plan.out.shape[-1] < product.least() and input.contiguous
     of_rows = _linear_of_rows if few else _linear_of_many_rows
     return of_rows if input.ndim == 2 else partial(_linear_of_batches, of_rows, tuple(plan.out.shape))
 
@@ -306,7 +306,7 @@ def _linear_weight_slope(g: Any, input: Any, weight_spec: Spec, into: Any) -> An
     rows, g = _rows(input, in_features), _rows(g, out_features)
     if into is not None and into.dtype is g.dtype is rows.dtype:
         if into.flags.c_contiguous:
-            if g.size * in_features >= product.FROM and product.serves(g.T, rows):
+            if product.serves(g.T, rows):
                 return product.multiply(g.T, rows, into)
             return g.T.dot(rows, into)
         if into.flags.f_contiguous:

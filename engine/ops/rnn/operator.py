@@ -212,7 +212,7 @@ def _dot(a: Array, b: Array, out: Array = None) -> Array:
             return matmul_cuda.product(xp, a, b)
         matmul_cuda.write(xp, a, b, out)
         return out
-    if a.size * b.shape[1] >= product.FROM and product.serves(a, b):
+    if product.serves(a, b):
         return product.multiply(a, b, out)
     return a.dot(b, out)
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from engine.kernels.jit import ReadInt64, Write1, address, array_at, kernel, multiply_tile, real
+from engine.kernels.jit import Read1, ReadInt64, Write1, address, array_at, kernel, multiply_tile, real
 from engine.kernels.tiling import tiles, turn
 from engine.kernels.vectors import vector_bytes
 from engine.memory import threads
@@ -20,15 +20,24 @@ Array = np.ndarray
 Recipe = tuple[Array, Array, int, int]
 
 FROM = 1 << 20  # multiplications from which packing pays
+_SHARED_BY_BLAS = 1 << 19  # from which OpenBLAS takes all its threads, which then spin beside ours
 _LEAST = 8  # rows and columns
 _PASSING, _PACKING, _PACKED = range(3)  # panels of the right factor: each into the same place; all, and no more; are
 _DEPTH = 2048  # of a panel of the right factor: 256 KiB of float32, which stay in a core's second-level cache
 
 
+def least() -> int:
+    """Multiplications from which :func:`serves` may say yes: fewer where the BLAS has threads that would spin.
+
+    100 layers of 128 x 128, 32 rows, on two busy cores: two threads took ten times the time of one.
+    """
+    return FROM if threads.usable_threads() == 1 else _SHARED_BY_BLAS
+
+
 def serves(a: Array, b: Array) -> bool:
     """Whether :func:`multiply` is the faster one for a @ b; matrices of float32 or float64 to which it applies."""
     return (
-        a.shape[0] * a.shape[1] * b.shape[1] >= FROM
+        a.shape[0] * a.shape[1] * b.shape[1] >= least()
         and vector_bytes() == 64
         and a.dtype is b.dtype
         and a.dtype.char in "fd"
@@ -55,7 +64,7 @@ def multiply(a: Array, b: Array, out: Array | None = None) -> Array:
 
 def dot(a: Array, b: Array) -> Array:
     """``a.dot(b)`` of two matrices, by :func:`multiply` where that is faster."""
-    return multiply(a, b) if a.shape[0] * a.shape[1] * b.shape[1] >= FROM and serves(a, b) else by_blas(a, b)
+    return multiply(a, b) if a.shape[0] * a.shape[1] * b.shape[1] >= _SHARED_BY_BLAS and serves(a, b) else by_blas(a, b)
 
 
 def by_blas(a: Array, b: Array) -> Array:
@@ -90,7 +99,8 @@ class Packed:
         self._parts = [(part, _recipe(shape, columns, *steps, _PACKED)) for part, shape in shapes]
         self._run = _multiply[kind]
         numbers, _, _, _ = _recipe((0, depth), columns, *steps, _PACKING)
-        self._run(0, b.ctypes.data, 0, self._panels[:0], self._panels, numbers, np.empty(0, np.int64))
+        nothing = self._panels[:0]
+        self._run(nothing, b[0, :1], nothing, nothing, self._panels, numbers, np.empty(0, np.int64))
 
     def multiply(self, a: Array, out: Array) -> None:
         """Writes the product of `a` to `out`, both C-contiguous."""
@@ -101,7 +111,7 @@ class Packed:
 
     def _multiply(self, a: Array, out: Array, recipe: Recipe) -> None:
         numbers, line, packed, _ = recipe
-        self._run(a.ctypes.data, 0, out.ctypes.data, np.empty(packed, a.dtype), self._panels, numbers, line)
+        self._run(a[0, :1], a[0, :0], out[0, :1], np.empty(packed, a.dtype), self._panels, numbers, line)
 
 
 @lru_cache(4096)
@@ -125,12 +135,22 @@ def _recipe(
 def _product(a: Array, b: Array, out: Array) -> None:
     recipe = _recipe(a.shape, b.shape[1], a.strides, b.strides, out.strides[0], a.dtype, _PASSING)
     numbers, line, packed, panel = recipe
-    places, room = (a.ctypes.data, b.ctypes.data, out.ctypes.data), np.empty(packed + panel, a.dtype)
-    _multiply[a.dtype.char](*places, room[:packed], room[packed:], numbers, line)
+    room = np.empty(packed + panel, a.dtype)
+    # first elements instead of addresses: a slice takes 0.2 µs, a.ctypes.data 0.7
+    _multiply[a.dtype.char](a[0, :1], b[0, :1], out[0, :1], room[:packed], room[packed:], numbers, line)
 
 
 @kernel
-def _multiply(a: int, b: int, out_at: int, packed: Write1, panels: Write1, numbers: ReadInt64, line: ReadInt64) -> None:
+def _multiply(
+    first_of_a: Read1,
+    first_of_b: Read1,
+    first_of_out: Write1,
+    packed: Write1,
+    panels: Write1,
+    numbers: ReadInt64,
+    line: ReadInt64,
+) -> None:
+    a, b, out_at = address(first_of_a), address(first_of_b), address(first_of_out)
     depth, columns = numbers[0], numbers[1]
     a_row, a_column, b_row, b_column, out_row = numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]
     vector, item, deepest, state = numbers[7], numbers[8], numbers[9], numbers[10]
