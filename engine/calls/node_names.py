@@ -56,13 +56,6 @@ def node_name_of_call(operator: str, specs: tuple[Spec, ...], attributes: tuple[
     return None if named is None else named(operator, specs, attributes)
 
 
-def _linear(operator: str, specs: tuple[Spec, ...], attributes: tuple[Any, ...]) -> str | None:
-    """Of matrices it is one product, with what is added to it or without."""
-    if specs[0].ndim != 2:
-        return None
-    return "MmBackward0" if len(specs) == 2 else "AddmmBackward0"
-
-
 def _reduction(operator: str, specs: tuple[Spec, ...], attributes: tuple[Any, ...]) -> str | None:
     """Over some axes it is PyTorch's overload with `dim`."""
     dims, keepdim, *_ = attributes
@@ -93,7 +86,6 @@ _OF_CALLS: dict[str, Callable[[str, tuple[Spec, ...], tuple[Any, ...]], str | No
     "clamp": _clamp,
     "fmod": _of_two_tensors,
     "lerp": _of_two_tensors,
-    "linear": _linear,
     "max_pool": _pooling,
     "max_pool_with_indices": _pooling,
     "mean": _reduction,

@@ -12,9 +12,10 @@ import numpy as np
 
 from engine.autograd.modes import state
 from engine.calls.plan import call_kernel
+from engine.calls.straight import Layout
 from engine.capture.lowering import lower
 from engine.capture.memory import Buffers, slots_in
-from engine.capture.recorder import Constant, Event, External, Group, Known, Layout, Offer, Shell, Slot, Wrapped
+from engine.capture.recorder import Constant, Event, External, Group, Known, Offer, Shell, Slot, Wrapped
 from engine.capture.runtime import NAMESPACE, CapturedStep, watched
 from engine.errors.callers import GENERATED
 from engine.memory import backend

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.capture.recorder import Event, Group, Layout, Slot, Wrapped
+from engine.calls.straight import Layout
+from engine.capture.recorder import Event, Group, Slot, Wrapped
 
 LARGEST = 16 * 1024  # bytes of a buffer
 _READERS = frozenset(

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import count
-from math import prod
 from threading import get_ident
 from typing import Any, NamedTuple
 from weakref import ref
@@ -21,6 +20,7 @@ from numpy.lib.array_utils import byte_bounds
 
 import engine
 from engine.autograd.versions import VersionCounter
+from engine.calls.straight import Layout
 from engine.capture.options import Options
 from engine.memory import backend
 from engine.rules.spec import Spec
@@ -80,22 +80,6 @@ class Group(NamedTuple):
     kind: type
     keys: tuple[Any, ...]
     items: tuple[Any, ...]
-
-
-class Layout(NamedTuple):
-    """How the array of a slot lies in memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]  # in bytes
-    dtype: np.dtype
-    contiguous: bool  # row-major
-    fresh: bool  # it owns its memory: it is no view
-    memory: int  # a number that it shares with those that look into the same memory
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements."""
-        return prod(self.shape) * self.dtype.itemsize
 
 
 class Event(NamedTuple):

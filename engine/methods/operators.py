@@ -20,7 +20,7 @@ Binary = Callable[[Tensor, Any], Tensor]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 _OPERANDS = (*_NUMBERS, np.ndarray, Tensor)
-_MM = OPERATORS["mm"]
+_MM, _AS_IT_LIES = OPERATORS["mm"], (False,)
 _ORDERED = ("sub", "truediv", "floordiv", "mod", "pow", "lshift", "rshift")
 _SIGNS = {
     "add": "+",
@@ -92,7 +92,7 @@ def _named(name: str, method: Any, text: str, function: str) -> Any:
 def matmul(self: Tensor, other: Any) -> Tensor:
     """`self @ other`: see `engine.matmul`."""
     if not open_blocks.open and other.__class__ is Tensor and self._spec.ndim == 2 and other._spec.ndim == 2:
-        return apply_binary(_MM, self, other)
+        return apply_binary(_MM, self, other, _AS_IT_LIES)
     return ops.matmul(self, other) if isinstance(other, Tensor) else NotImplemented
 
 

@@ -222,12 +222,14 @@ from engine.ops.index.masked import (
     masked_select as masked_select,
     nonzero as nonzero,
 )
-from engine.ops.matmul.operator import (
+from engine.ops.matmul.addmm import (
     addmm as addmm,
     baddbmm as baddbmm,
+    linear as linear,
+)
+from engine.ops.matmul.operator import (
     bmm as bmm,
     dot as dot,
-    linear as linear,
     matmul as matmul,
     mm as mm,
     mv as mv,

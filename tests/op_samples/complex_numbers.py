@@ -95,16 +95,16 @@ for _order in (1.0, 2.0, 3.0):
 for _name, _reference in {"cumsum": np.cumsum, "cumprod": np.cumprod}.items():
     add(_name, raw(_name, 1, C128), waves(3, 4), reference=lambda x, f=_reference: f(x, 1))
 for _name, _first, _second in [
-    ("mm", (2, 3), (3, 4)),
     ("mv", (2, 3), (3,)),
     ("dot", (3,), (3,)),
     ("bmm", (2, 2, 3), (2, 3, 4)),
     ("bmm", (3,), (5, 3, 4)),
 ]:
     add(_name, raw(_name), waves(*_first), waves(*_second), reference=np.matmul)
-add("addmm", raw("addmm", 0.5, 2j), waves(4), waves(2, 3), waves(3, 4))
+add("mm", raw("mm", False), waves(2, 3), waves(3, 4), reference=np.matmul)
+add("addmm", raw("addmm", 0.5, 2j, False), waves(4), waves(2, 3), waves(3, 4))
 add("baddbmm", raw("baddbmm", 0.5, 2j), waves(4), waves(2, 2, 3), waves(2, 3, 4))
-add("linear", raw("linear"), waves(2, 3), waves(4, 3), waves(4), reference=lambda x, w, b: x @ w.T + b)
+add("addmm", raw("addmm", 1, 1, True), waves(4), waves(2, 3), waves(4, 3), reference=lambda b, x, w: x @ w.T + b)
 for _name, _attributes in {
     "permute": ((1, 0),),
     "expand": ((4, 2, 3),),

@@ -7,9 +7,6 @@ import engine.linalg
 from tests.op_samples.table import Array, add, draw, raw
 
 for _name, _first, _second in [
-    ("mm", (2, 3), (3, 4)),
-    ("mm", (0, 3), (3, 2)),
-    ("mm", (2, 0), (0, 3)),
     ("dot", (3,), (3,)),
     ("dot", (0,), (0,)),
     ("mv", (2, 3), (3,)),
@@ -22,11 +19,13 @@ for _name, _first, _second in [
     ("bmm", (0, 2, 3), (0, 3, 4)),
 ]:
     add(_name, raw(_name), draw(*_first), draw(*_second), reference=np.matmul)
+for _first, _second in [((2, 3), (3, 4)), ((0, 3), (3, 2)), ((2, 0), (0, 3))]:
+    add("mm", raw("mm", False), draw(*_first), draw(*_second), reference=np.matmul)
 for _beta, _alpha in [(1, 1), (0.5, 2.0), (0, 1)]:
     for _shape in [(2, 4), (4,), (2, 1)]:
         add(
             "addmm",
-            raw("addmm", _beta, _alpha),
+            raw("addmm", _beta, _alpha, False),
             *(draw(*_shape), draw(2, 3), draw(3, 4)),
             reference=lambda x, a, b, beta=_beta, alpha=_alpha: beta * x + alpha * (a @ b),
         )
@@ -36,11 +35,11 @@ for _beta, _alpha in [(1, 1), (0.5, 2.0), (0, 1)]:
         *(draw(2, 4), draw(5, 2, 3), draw(5, 3, 4)),
         reference=lambda x, a, b, beta=_beta, alpha=_alpha: beta * x + alpha * (a @ b),
     )
-add("addmm", raw("addmm", 1, 1), draw(0, 4), draw(0, 3), draw(3, 4), reference=lambda x, a, b: x + a @ b)
+add("addmm", raw("addmm", 1, 1, False), draw(0, 4), draw(0, 3), draw(3, 4), reference=lambda x, a, b: x + a @ b)
 add("baddbmm", raw("baddbmm", 1, 1), draw(4), draw(0, 2, 3), draw(0, 3, 4), reference=lambda x, a, b: x + a @ b)
 for _shape in [(2, 3), (3,), (2, 2, 3), (0, 3)]:
-    add("linear", raw("linear"), draw(*_shape), draw(4, 3), draw(4), reference=lambda x, w, b: x @ w.T + b)
-    add("linear", raw("linear"), draw(*_shape), draw(4, 3), reference=lambda x, w: x @ w.T)
+    add("addmm", raw("addmm", 1, 1, True), draw(4), draw(*_shape), draw(4, 3), reference=lambda b, x, w: x @ w.T + b)
+    add("mm", raw("mm", True), draw(*_shape), draw(4, 3), reference=lambda x, w: x @ w.T)
 
 
 def _definite(*shape: int) -> Array:

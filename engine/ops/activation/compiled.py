@@ -3,14 +3,16 @@ and what NumPy makes of the activation's own statement runs on all others.
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from engine.calls.derivative import implements
+from engine.calls.straight import Layout, Lines, straight
 from engine.kernels.jit import Kernel
+from engine.memory.threads import WORTH
 from engine.ops.activation.kernels import piecewise, smooth
 from engine.ops.activation.kernels.piecewise import vectors
 from engine.ops.shared.operands import in_single_precision
@@ -26,9 +28,6 @@ _SMOOTH: dict[str, tuple[Callable[..., Any], Callable[..., Any], Kernel]] = {  #
     ),
     "silu": (smooth.silu_forward, smooth.silu_backward, smooth._silu_backward),
 }
-
-SLOPES: dict[Callable[..., Any], str] = {}
-"""The activation of each derivative rule that `slope` made."""
 
 
 def variant(name: str, given: tuple[Any, ...]) -> tuple[str, tuple[float, ...]]:
@@ -78,8 +77,24 @@ def slope(name: str, composition: Callable[..., Any]) -> Callable[..., Any]:
         found = _slope(name, g, input, given)
         return composition(g, nd, input, *given) if found is None else found
 
-    SLOPES[rule] = name
+    straight(rule)(partial(_lines, name))
     return rule
+
+
+def _lines(name: str, made: Layout, g: Any, nd: Any, input: Any, *given: Any) -> Lines | None:
+    """What a replay calls in place of such a rule."""
+    if not (isinstance(g, Layout) and isinstance(input, Layout)) or any(isinstance(each, Layout) for each in given):
+        return None
+    alike = (g.shape, g.dtype) == (input.shape, input.dtype) and g.compiled and input.compiled and made.contiguous
+    if not alike or g.size >= WORTH or (name == "tanh" and len(g.shape) != 2):
+        return None
+    kernel, numbers = _slope_kernel(name, given, g.dtype.char)
+    if name == "tanh":
+        call = "{kernel}({0}, {2}, {out})"
+    else:
+        flat = ", ".join(f"{each}.reshape(-1)" for each in ("{0}", "{2}", "{out}"))
+        call = f"{{kernel}}({', '.join([flat, *map(repr, numbers)])})"
+    return Lines("{out} = {memory}", call, kernel=kernel)
 
 
 def _slope(name: str, g: Array, input: Array, given: tuple[Any, ...]) -> Array | None:
@@ -96,7 +111,7 @@ def _slope(name: str, g: Array, input: Array, given: tuple[Any, ...]) -> Array |
     return out
 
 
-def slope_kernel(name: str, given: tuple[Any, ...], kind: str) -> tuple[Any, tuple[float, ...]]:
+def _slope_kernel(name: str, given: tuple[Any, ...], kind: str) -> tuple[Any, tuple[float, ...]]:
     """The kernel by itself for float32 ("f") or float64 ("d"), a function of vectors (of matrices for tanh): the
     gradient, the input, where to write, and these numbers.
     """

@@ -9,7 +9,8 @@ from string import ascii_letters
 from typing import Any
 
 from engine.calls.listening import heard
-from engine.ops.matmul.operator import bmm, matmul, mv, weighted_sum
+from engine.ops.matmul.addmm import weighted_sum
+from engine.ops.matmul.operator import bmm, matmul, mv
 from engine.ops.pointwise.selection import constant_beside
 from engine.ops.reduce.norms import vector_norm
 from engine.ops.shape.combine import stack

@@ -20,9 +20,9 @@ from engine.calls.dispatch import apply, define
 from engine.calls.listening import heard
 from engine.memory import backend
 from engine.ops.matmul import gpu as matmul_cuda
+from engine.ops.matmul.addmm import linear
 from engine.ops.matmul.gpu import matmul
 from engine.ops.matmul.kernels import product
-from engine.ops.matmul.operator import linear
 from engine.ops.pointwise import rows as pointwise
 from engine.ops.rnn import kernels
 from engine.ops.shared.operands import in_single_precision, optional, require_real

@@ -41,9 +41,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return seen[-1]
 
     monkeypatch.setattr(recording, "offered", watch)
-    dispatch.OPERATORS["linear"].forget_calls()
+    dispatch.OPERATORS["mm"].forget_calls()
     yield seen
-    dispatch.OPERATORS["linear"].forget_calls()
+    dispatch.OPERATORS["mm"].forget_calls()
 
 
 @pytest.mark.parametrize("column_major", [False, True])

@@ -1,0 +1,60 @@
+"""The product of two matrices that every matrix product comes to. Operands and result may be row-major or column-major,
+with gaps between rows or columns: transposes are flags and gaps are leading dimensions to BLAS, which copies nothing
+that has neighbours along one axis.
+"""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from engine.calls.straight import Layout
+from engine.ops.matmul.kernels import product
+from engine.rules.spec import Spec
+
+Array = Any
+
+_LOOKED_AT_FROM = 1 << 14  # multiplications, which take longer than a look at strides
+
+
+def gemm(a: Array, b: Array) -> Array:
+    """a @ b for matrices, by the compiled product where it is faster than BLAS."""
+    work = a.size * b.shape[1]
+    if work < _LOOKED_AT_FROM or a.__class__ is not np.ndarray:
+        return a.dot(b)
+    return product.dot(a, b) if work >= product.FROM else product.by_blas(a, b)
+
+
+def gemm_like(a: Array, b: Array, spec: Spec, into: Array | None) -> Array:
+    """The same as the gradient of a matrix that `spec` describes: in memory of its order, in `into` where that fits."""
+    if into is not None and into.dtype is a.dtype is b.dtype:
+        if into.flags.c_contiguous:
+            if a.shape[0] * a.shape[1] * b.shape[1] >= product.FROM and product.serves(a, b):
+                return product.multiply(a, b, into)
+            return a.dot(b, into)
+        if into.flags.f_contiguous:
+            b.T.dot(a.T, into.T)
+            return into
+    return gemm(b.T, a.T).T if lies_by_columns(spec) else gemm(a, b)
+
+
+def lies_by_columns(spec: Spec) -> bool:
+    """Whether a matrix lies as a transposed one does."""
+    return not spec.contiguous and spec.stride == (1, spec.shape[0])
+
+
+def rows_of(value: Any, width: int) -> Any:
+    """(..., width) as the rows of one matrix; arrays and Tensors."""
+    return value if value.ndim == 2 else value.reshape((prod(value.shape[:-1]), width))
+
+
+def few(a: Any, b: Any, made: Layout) -> bool:
+    """Whether `gemm` of two matrices that lie like this is BLAS's, for a replay (`engine.calls.straight`)."""
+    return (
+        isinstance(a, Layout)
+        and isinstance(b, Layout)
+        and len(a.shape) == len(b.shape) == len(made.shape) == 2
+        and a.contiguous
+        and b.contiguous
+        and a.size * b.size * made.size < product.FROM**2
+    )
