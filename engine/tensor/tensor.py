@@ -20,62 +20,13 @@ from engine.autograd.versions import VersionCounter
 from engine.calls.listening import heard, tell, wanted
 from engine.memory import backend
 from engine.rules import layout
-from engine.rules.device import CPU, device
-from engine.rules.dims import wrap_dim
 from engine.rules.dtypes import dtype
-from engine.rules.layout import MemoryFormat, contiguous_format
-from engine.rules.spec import Size, Spec, spec_of
+from engine.rules.layout import contiguous_format
+from engine.rules.spec import Spec, spec_of
+from engine.tensor.meta import AutogradMeta
+from engine.tensor.values import Values
 
 creation = threading.Lock()  # two threads may use one leaf for the first time at once
-
-
-class AutogradMeta:
-    """What only some tensors have: a gradient, hooks, the sink node of a leaf."""
-
-    __slots__ = (
-        "accumulator",
-        "breach",
-        "destination",
-        "destination_of",
-        "grad",
-        "inference",
-        "listener",
-        "name",
-        "post_accumulate",
-        "retains_grad",
-    )
-
-    def __init__(self) -> None:
-        self.grad: Any = None  # a Tensor, a SparseTensor or None
-        self.accumulator: Edge | None = None  # (AccumulateGrad node, 0); the node refers back weakly
-        self.post_accumulate: OrderedDict[int, Callable[[Tensor], None]] | None = None
-        self.retains_grad = False
-        self.inference = False
-        # For whoever reduces gradients (`engine.autograd.graph`): where the first gradient is to be written, and who is
-        # told that one was accumulated.
-        self.destination: Tensor | None = None
-        self.destination_of: Spec | None = None  # what this tensor was when it was given the destination
-        self.listener: Callable[[bool, Tensor | None], None] | None = None
-        # For the layout report (`engine.reports.layout_report`).
-        self.breach: Any = None
-        self.name: str | None = None
-
-
-class Storage:
-    """The block of memory a tensor looks into."""
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
-
-    def data_ptr(self) -> int:
-        """Address in bytes of the start of the block."""
-        return backend.address(self._owner)
-
-    def nbytes(self) -> int:
-        """Size of the block in bytes."""
-        return int(self._owner.nbytes)
-
-    size = __len__ = nbytes
 
 
 if TYPE_CHECKING:
@@ -84,7 +35,7 @@ else:
     Methods = object  # `engine.methods` attaches them
 
 
-class Tensor(Methods):
+class Tensor(Values, Methods):
     """An n-dimensional array with a gradient history. Made by `engine.tensor`, `engine.zeros`, `engine.from_numpy` and
     other factories; `Tensor(2, 3)` and `Tensor([1.0, 2.0])` are PyTorch's older ways.
 
@@ -122,118 +73,6 @@ class Tensor(Methods):
         self._meta: AutogradMeta | None = None
         self._counter: VersionCounter | None = None
         self._base: Tensor | None = None
-
-    # --- what it is ---------------------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> Size:
-        """Sizes of the axes."""
-        return self._spec.shape
-
-    @property
-    def dtype(self) -> dtype:
-        """Element type."""
-        return self._spec.dtype
-
-    @property
-    def device(self) -> device:
-        """Where the memory is."""
-        return self._spec.device
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return self._spec.ndim
-
-    def dim(self) -> int:
-        """Number of axes."""
-        return self._spec.ndim
-
-    ndimension = dim
-
-    @property
-    def layout(self) -> str:
-        """Always "engine.strided"."""
-        return "engine.strided"
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return self._spec.dtype.itemsize
-
-    def element_size(self) -> int:
-        """Bytes of one element."""
-        return self._spec.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self._spec.numel * self._spec.dtype.itemsize
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size of one axis."""
-        return self._spec.shape if dim is None else self._spec.shape[wrap_dim(dim, self._spec.ndim)]
-
-    def numel(self) -> int:
-        """Number of elements."""
-        return self._spec.numel
-
-    nelement = numel
-
-    def stride(self, dim: int | None = None) -> Any:
-        """Strides in elements, or that of one axis."""
-        return self._spec.stride if dim is None else self._spec.stride[wrap_dim(dim, self._spec.ndim)]
-
-    def storage_offset(self) -> int:
-        """Elements between the start of the storage and the first element."""
-        return (
-            backend.address(self._array) - backend.address(backend.storage(self._array))
-        ) // self._spec.dtype.itemsize
-
-    def data_ptr(self) -> int:
-        """Address in bytes of the first element (0 without elements, as in PyTorch)."""
-        return backend.address(self._array) if self._spec.numel else 0
-
-    def untyped_storage(self) -> Storage:
-        """The memory block this tensor looks into."""
-        return Storage(backend.storage(self._array))
-
-    def is_contiguous(self, memory_format: MemoryFormat = contiguous_format) -> bool:
-        """Whether the elements lie in memory in the order of the format."""
-        return (
-            self._spec.contiguous
-            if memory_format is contiguous_format
-            else layout.is_contiguous(self.shape, self._spec.stride, memory_format)
-        )
-
-    def is_non_overlapping_and_dense(self) -> bool:
-        """Whether the elements fill one block of memory, each address once."""
-        return self._spec.dense
-
-    def is_floating_point(self) -> bool:
-        """Whether the dtype is a floating point type."""
-        return self._spec.dtype.is_floating_point
-
-    def is_complex(self) -> bool:
-        """Whether the dtype is complex."""
-        return self._spec.dtype.is_complex
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether the memory is on a GPU."""
-        return self._spec.device.type == "cuda"
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether the memory is host memory."""
-        return self._spec.device is CPU
-
-    @property
-    def is_meta(self) -> bool:
-        """Whether there is a shape and no memory."""
-        return self._spec.device.type == "meta"
-
-    is_sparse = is_quantized = is_nested = is_mps = is_xpu = False
 
     # --- history ------------------------------------------------------------------------------------------------------
 
@@ -486,124 +325,7 @@ class Tensor(Methods):
             )
         self._array, self._spec = value._array, value._spec
 
-    # --- values -------------------------------------------------------------------------------------------------------
-
-    @heard
-    def numpy(self, *, force: bool = False) -> np.ndarray:
-        """A NumPy array on the same memory, with the same strides.
-
-        Raises: RuntimeError when the tensor requires grad; TypeError when its memory is not host memory (unless
-        `force`).
-        """
-        if force:
-            return self.detach().cpu().numpy()
-        if self.requires_grad and state.grad_enabled:
-            raise RuntimeError("Can't call numpy() on Tensor that requires grad; use tensor.detach().numpy() instead")
-        if self._spec.device is not CPU:
-            raise TypeError(
-                f"can't convert {self.device} tensor to numpy; use tensor.cpu() to copy it to host memory first"
-            )
-        return self._array
-
-    def item(self) -> Any:
-        """The value of a one-element tensor as a Python number.
-
-        Raises: RuntimeError unless the tensor has exactly one element.
-        """
-        if self._spec.numel != 1:
-            raise RuntimeError(
-                f"a Tensor with {self._spec.numel} elements cannot be converted to Scalar; expected one element"
-            )
-        value = self._readable().item()
-        return value if isinstance(value, bool | int | float | complex) else float(value)  # ml_dtypes' bfloat16
-
-    @heard
-    def _readable(self) -> Any:
-        if self._array is None:
-            backend.array_module(self._spec.device)  # raises for "meta"
-        return self._array
-
-    def tolist(self) -> Any:
-        """Nested lists of Python numbers (a number for a 0-dim tensor)."""
-        array = self._readable()
-        return array.astype(np.float32).tolist() if self._spec.dtype.name == "bfloat16" else array.tolist()
-
-    def __bool__(self) -> bool:
-        """Whether the one element is not zero. Raises: RuntimeError for several elements."""
-        if self._spec.numel != 1:
-            raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous; use .any() or .all()")
-        return bool(self.item())
-
-    def __float__(self) -> float:
-        """The one element as a Python float."""
-        return float(self._single())
-
-    def __int__(self) -> int:
-        """The one element as a Python int."""
-        return int(self._single())
-
-    def __index__(self) -> int:
-        """The one element of an integer tensor, where Python wants an index."""
-        if self._spec.dtype.category > 1:
-            raise TypeError(f"only integer tensors of a single element can be converted to an index, got {self.dtype}")
-        return int(self._single())
-
-    def __complex__(self) -> complex:
-        """The one element as a Python complex."""
-        return complex(self._single())
-
-    def _single(self) -> Any:
-        if self._spec.numel != 1:
-            raise ValueError(
-                f"only one element tensors can be converted to Python scalars, got shape {list(self.shape)}"
-            )
-        return self.item()
-
-    def __len__(self) -> int:
-        """Size of the first axis. Raises: TypeError for a 0-d tensor."""
-        if not self._spec.ndim:
-            raise TypeError("len() of a 0-d tensor")
-        return self._spec.shape[0]
-
-    def __hash__(self) -> int:
-        """By identity: `==` compares elements."""
-        return id(self)
-
-    def __format__(self, specification: str) -> str:
-        """A 0-d tensor is formatted as its number."""
-        if self._spec.ndim or self.is_meta or not (specification or type(self) is Tensor):
-            return object.__format__(self, specification)
-        return format(self.item(), specification)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The memory as a NumPy array, copied where the dtype asks for it."""
-        array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            if copy is False:
-                raise ValueError(
-                    f"__array__: a copy is needed to convert {array.dtype} to {dtype}, and copy=False forbids it"
-                )
-            return array.astype(dtype)
-        return array.copy() if copy else array
-
-    __array_priority__ = 1000  # NumPy's scalars and arrays on the left leave an operator to this class
-
-    @heard
-    def __dlpack__(self, **keywords: Any) -> Any:
-        """DLPack export of the memory, without history."""
-        if self.requires_grad:
-            raise BufferError("can't export tensors that require gradient, use tensor.detach()")
-        return self._array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Type and number of the device, as DLPack counts them."""
-        return self._array.__dlpack_device__()
-
-    def __iter__(self) -> Any:
-        """The slices along the first axis. Raises: TypeError for a 0-d tensor."""
-        if not self._spec.ndim:
-            raise TypeError("iteration over a 0-d tensor")
-        return iter(self.unbind(0))
+    # --- copies ---
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """For pickle. Raises: RuntimeError for a tensor with a history."""
