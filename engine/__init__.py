@@ -32,6 +32,16 @@ from engine import (
     sparse as sparse,
     special as special,
 )
+from engine.compat import (
+    accelerator as accelerator,
+    backends as backends,
+    func as func,
+    fx as fx,
+    hub as hub,
+    jit as jit,
+    onnx as onnx,
+    version as version,
+)
 from engine.rules import dtypes as _dtypes
 from engine.errors.absent import found as _found
 from engine.memory.allocator import keep_freed_memory as _keep_freed_memory
@@ -185,10 +195,11 @@ newaxis = None
 
 # Imported when first asked for: a program that only computes need not wait for them.
 _ON_DEMAND = (
-    *("accelerator", "amp", "backends", "cuda", "data", "distributions", "fft", "func", "fx", "hub", "jit"),
-    "library",
-    *("multiprocessing", "nn", "onnx", "optim", "profiler", "serialization", "testing", "utils", "version"),
+    *("amp", "cuda", "data", "distributions", "fft", "library", "multiprocessing", "nn", "optim", "profiler"),
+    *("serialization", "testing", "utils"),
 )
+
+_COMPATIBLE = ("accelerator", "backends", "func", "fx", "hub", "jit", "onnx", "version")
 
 
 # Functions of engine.nn.functional that PyTorch has here, too.
@@ -246,6 +257,6 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    modules = ("autograd", "linalg", "random", "sparse", "special", *_ON_DEMAND)
+    modules = ("autograd", "linalg", "random", "sparse", "special", *_COMPATIBLE, *_ON_DEMAND)
     own = (name for name in globals() if name.startswith("__"))
     return sorted({*globals()["__all__"], *modules, *_FUNCTIONAL, *_MIXED_PRECISION, *own})

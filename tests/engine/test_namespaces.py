@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import engine
-from engine import jit, multiprocessing, nn
+from engine import compat, jit, multiprocessing, nn
 from engine.errors import absent
 from engine.nn.attention import SDPBackend, sdpa_kernel
 from engine.testing import assert_close
@@ -152,7 +152,7 @@ def test_calls_without_an_answer_say_what_to_do() -> None:
 
 
 def test_script_runs_as_it_is_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "_told", set())
+    monkeypatch.setattr(compat, "told", set())
 
     def double(x: engine.Tensor) -> engine.Tensor:
         return x * 2

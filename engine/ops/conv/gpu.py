@@ -10,6 +10,7 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
+from engine.compat import cudnn
 from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import cuda as kernels
@@ -103,8 +104,6 @@ def channel_sums(xp: ModuleType, gradient: Array) -> Array:
 
 
 def _tf32() -> bool:
-    from engine.backends import cudnn  # which imports what imports this
-
     return cudnn.allow_tf32
 
 
