@@ -4,7 +4,6 @@ Counting dependencies and finding the nodes that requested inputs need do not re
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -104,26 +103,6 @@ class GraphTask:
         if self.needed is not None:
             return node in self.needed or node in self.captures
         return node in self.dependencies or node in self.roots
-
-    def predicted_order(self) -> list[Node]:
-        """The nodes in the order in which this run takes them."""
-        again = GraphTask(self.roots, True, False)
-        again.count_dependencies(0)
-        waits = again.dependencies
-        tie = count()
-        queue = [(-node.sequence, next(tie), node) for node in self.roots if node not in waits]
-        queue.sort()
-        order = []
-        while queue:
-            node = heappop(queue)[2]
-            if self.needed is None or node in self.needed:
-                order.append(node)
-            for edge in node.next_edges:
-                if edge is not None:
-                    waits[edge[0]] -= 1
-                    if not waits[edge[0]]:
-                        heappush(queue, (-edge[0].sequence, next(tie), edge[0]))
-        return order
 
 
 def current_task() -> GraphTask:

@@ -128,10 +128,12 @@ class _Body:
 @cache
 def _body(function: Any) -> _Body | None:
     """None where there are no sources."""
-    try:
-        text = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
+    code = getattr(function, "__code__", None)
+    lines = [] if code is None else linecache.getlines(code.co_filename, function.__globals__)
+    if not lines:
         return None
-    tree = ast.parse(text).body[0]
+    # `inspect.getsource` looks for the end by splitting the file into tokens, which takes 1 ms and more.
+    last = max(end for _, end, _, _ in code.co_positions() if end is not None)
+    tree = ast.parse(textwrap.dedent("".join(lines[code.co_firstlineno - 1 : last]))).body[0]
     assert isinstance(tree, ast.FunctionDef)
     return _Body(function, tree)

@@ -78,11 +78,6 @@ def channels_last_strides(shape: Shape) -> Stride:
     return strides_for_format(shape, channels_last)
 
 
-def channels_last_3d_strides(shape: Shape) -> Stride:
-    """Strides of a channels-last tensor of 5-D `shape` (c10::get_channels_last_strides_3d). RuntimeError if not 5-D."""
-    return strides_for_format(shape, channels_last_3d)
-
-
 @lru_cache(_MEMORY)
 def strides_for_format(shape: Shape, memory_format: MemoryFormat) -> Stride:
     """Strides of a new tensor of `shape` in `memory_format` (c10::TensorImpl::empty_tensor_restride).

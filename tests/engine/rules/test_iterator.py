@@ -17,12 +17,13 @@ from engine.rules.iterator import (
 )
 from engine.rules.layout import (
     Stride,
-    channels_last_3d_strides,
+    channels_last_3d,
     channels_last_strides,
     contiguous_strides,
     is_non_overlapping_and_dense,
     preserve_strides,
     same_layout_modulo_size_one,
+    strides_for_format,
 )
 from engine.rules.promotion import DIMENSIONED, ZERO_DIM, result_dtype
 from tests.data.conformance_facts import facts
@@ -117,7 +118,7 @@ def test_which_set_up_serves(operands: tuple[Operand, ...], expected: tuple[Stri
 
 def test_channels_last_3d_has_no_set_up_of_its_own() -> None:
     shape = (2, 3, 4, 5, 6)
-    stride = channels_last_3d_strides(shape)
+    stride = strides_for_format(shape, channels_last_3d)
     assert plan(((shape, stride), (shape, stride))) == Plan(shape, stride, "same_dense")
     assert plan(((shape, stride), (shape, contiguous_strides(shape)))) == Plan(shape, stride, "general")
 

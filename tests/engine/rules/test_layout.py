@@ -18,7 +18,6 @@ from engine.rules.layout import (
     broadcast_shapes,
     channels_last,
     channels_last_3d,
-    channels_last_3d_strides,
     channels_last_strides,
     contiguous_format,
     contiguous_strides,
@@ -138,7 +137,7 @@ def test_strides_of_each_format() -> None:
     assert contiguous_strides((2, 0, 3)) == (3, 3, 1)
     assert channels_last_strides((2, 3, 4, 5)) == (60, 1, 15, 3)
     assert channels_last_strides((2, 3, 0, 4)) == (0, 1, 12, 3)
-    assert channels_last_3d_strides((2, 3, 4, 5, 6)) == (360, 1, 90, 18, 3)
+    assert strides_for_format((2, 3, 4, 5, 6), channels_last_3d) == (360, 1, 90, 18, 3)
 
 
 @pytest.mark.parametrize(("memory_format", "rank"), [(channels_last, 4), (channels_last_3d, 5)])
