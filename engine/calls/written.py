@@ -128,7 +128,7 @@ class _Body:
 @cache
 def _body(function: Any) -> _Body | None:
     """None where there are no sources."""
-    code = getattr(function, "__code__", None)
+    code: Any = getattr(function, "__code__", None)
     lines = [] if code is None else linecache.getlines(code.co_filename, function.__globals__)
     if not lines:
         return None
