@@ -280,3 +280,11 @@ class accelerator:
     def current_accelerator(check_available: bool = False) -> device | None:
         """device(type="cuda"), which names no GPU, as PyTorch's does, where CuPy finds one, else None."""
         return cuda_without_index() if importlib.import_module("engine.cuda").is_available() else None
+
+
+@module(
+    "engine.cuda.amp",
+    **{name: f"engine.amp.for_cuda:{name}" for name in ("GradScaler", "autocast", "custom_bwd", "custom_fwd")},
+)
+class cuda_amp:
+    """`engine.cuda.amp`: the older spelling of `engine.amp`, where the device is not said."""

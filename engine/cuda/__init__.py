@@ -6,7 +6,8 @@ Nothing here imports CuPy until it is asked. Where there is no GPU, questions (`
 
 from typing import Any
 
-from engine.cuda import amp, memory, nvtx, streams
+from engine.compat import cuda_amp as amp
+from engine.cuda import memory, nvtx, streams
 from engine.cuda.devices import (
     can_device_access_peer,
     current_device,

@@ -1,4 +1,4 @@
-"""`engine.cuda.amp`: the older spelling of `engine.amp`, where the device is not said."""
+"""What `engine.cuda.amp` holds: the older spelling of `engine.amp`, where the device is not said."""
 
 import functools
 from collections.abc import Callable
