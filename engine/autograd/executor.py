@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import cache
 from heapq import heappop, heappush, heappushpop
 from typing import Any
 
@@ -23,6 +24,7 @@ from engine.autograd.node import Edge, Node
 from engine.autograd.task import GraphTask
 from engine.autograd.walk import run_node, send
 from engine.calls.listening import heard
+from engine.calls.written import inlined
 
 watchers: OrderedDict[int, Callable[[], AbstractContextManager[object]]] = OrderedDict()
 """See `engine.autograd.graph.watch_backward`."""
@@ -114,7 +116,7 @@ def _run(
         if places.in_use:
             _drain_on_gpus(task, buffers)
         else:
-            _drain(task, buffers)
+            _drain_here()(task, buffers)
         task.node = None
         for callback in task.callbacks:  # a callback may queue further ones
             callback()
@@ -137,7 +139,14 @@ def _drain_on_gpus(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
     """The same for a process that has recorded calls on a GPU; this graph may be without one."""
     from engine.autograd.workers import drain, has_places
 
-    (drain if has_places(task) else _drain)(task, buffers)
+    (drain if has_places(task) else _drain_here())(task, buffers)
+
+
+@cache
+def _drain_here() -> Callable[[GraphTask, dict[Node, list[Any]]], None]:
+    """`_drain` without calls of `run_node` and `send`, which take 20 of 270 µs of a step of 9 linear layers of 16."""
+    made: Callable[[GraphTask, dict[Node, list[Any]]], None] = inlined(_drain, run_node, send)
+    return made
 
 
 def _drain(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 def run_node(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:
     """The gradients that a node gives for those that have reached it; None where it need not run."""
     task.node = node
-    if not task.plain or node.extras is not None:
-        return _evaluate(task, node, buffer)
-    results = node.apply(buffer, task.recorded)
-    if node.extras is not None:
-        results = _run_late_hooks(node, results, task.recorded)
-    if not task.keep_graph:
-        node.release()
+    if task.plain and node.extras is None:
+        results: Sequence[Any] | None = node.apply(buffer, task.recorded)
+        if node.extras is not None:
+            results = _run_late_hooks(node, results, task.recorded)
+        if not task.keep_graph:
+            node.release()
+    else:
+        results = _evaluate(task, node, buffer)
     return results
 
 
@@ -42,7 +43,6 @@ def send(
     `ready`. `crossing`: where streams of GPUs take part.
     """
     dependencies, not_ready, recorded = task.dependencies, task.not_ready, task.recorded
-    waiting: list[Any] | None
     for edge, gradient, spec in zip(node.next_edges, results, node.input_specs):  # noqa: B905 - saves 0.12 of 0.32 µs
         if edge is None:
             continue
@@ -59,7 +59,7 @@ def send(
         if crossing is not None:
             crossing.meet(following, gradient, spec, fitted)
         if remaining == 1:
-            waiting = not_ready.pop(following, None) if not_ready else None
+            waiting: list[Any] | None = not_ready.pop(following, None) if not_ready else None
         else:
             dependencies[following] = remaining - 1
             waiting = not_ready.get(following)

@@ -78,6 +78,37 @@ class Code:
         return compiled(self._name, self._title, self.lines, self.names)
 
 
+def inlined(function: Callable[..., Any], *others: Callable[..., Any]) -> Any:
+    """`function`, in which calls of `others` by name, each a statement of its own with names as arguments, give way to
+    what those do. What they have in local variables is let go of at their end, as where they return. Where there are
+    no sources it is `function` as it is.
+    """
+    source, bodies = _source(function), {each.__name__: _body(each) for each in others}
+    if source is None or None in bodies.values():
+        return function
+    names: dict[str, Any] = {}
+
+    class Calls(ast.NodeTransformer):
+        def generic_visit(self, node: Any) -> Any:
+            call: Any = getattr(node, "value", None)
+            body = bodies.get(getattr(getattr(call, "func", None), "id", ""))
+            if body is None or not isinstance(node, ast.Assign | ast.Expr):
+                return super().generic_visit(node)
+            result = f"from_{call.func.id}" if isinstance(node, ast.Expr) else node.targets[0].id
+            code = Code("", "")
+            code._insert(body, result, tuple(each.id for each in call.args), 0)
+            names.update(code.names)
+            gone = sorted(f"{own}_{result}" for own in body.locals)
+            return ast.parse(textwrap.dedent("\n".join(code.lines[1:])) + f"\n{' = '.join(gone)} = None").body
+
+    tree = Calls().visit(source)
+    tree.returns = None
+    for each in tree.args.args:
+        each.annotation = None
+    lines = ast.unparse(tree).splitlines()
+    return compiled(function.__name__, function.__name__.strip("_"), lines, function.__globals__ | names)
+
+
 _NAME = re.compile("«(\\w+)»")
 _RESULT = "_result"
 
@@ -128,6 +159,11 @@ class _Body:
 @cache
 def _body(function: Any) -> _Body | None:
     """None where there are no sources."""
+    tree = _source(function)
+    return None if tree is None else _Body(function, tree)
+
+
+def _source(function: Any) -> ast.FunctionDef | None:
     code: Any = getattr(function, "__code__", None)
     lines = [] if code is None else linecache.getlines(code.co_filename, function.__globals__)
     if not lines:
@@ -136,4 +172,4 @@ def _body(function: Any) -> _Body | None:
     last = max(end for _, end, _, _ in code.co_positions() if end is not None)
     tree = ast.parse(textwrap.dedent("".join(lines[code.co_firstlineno - 1 : last]))).body[0]
     assert isinstance(tree, ast.FunctionDef)
-    return _Body(function, tree)
+    return tree

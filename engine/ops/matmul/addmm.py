@@ -15,7 +15,7 @@ from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
 from engine.memory.threads import WORTH
 from engine.ops.matmul import gpu as matmul_cuda
-from engine.ops.matmul.gemm import few, gemm, rows_of
+from engine.ops.matmul.gemm import few, gemm, gemm_like, rows_of
 from engine.ops.matmul.kernels import bias as kernels
 from engine.ops.matmul.kernels import product
 from engine.ops.matmul.operator import (
@@ -147,7 +147,7 @@ def _of_input_composed(g: Any, nd: Any, beta: Any) -> Any:
 def _of_input(g: Any, nd: Any, input_spec: Spec, beta: Any) -> Any:
     if beta != 1 or input_spec.shape != g.shape[-1:]:
         return _scaled(nd, g, beta)
-    rows = rows_of(g, g.shape[-1])
+    rows = g if g.ndim == 2 else rows_of(g, g.shape[-1])
     if rows.__class__ is np.ndarray and rows.dtype.char in "fd" and rows.flags.c_contiguous:
         return kernels.column_sums(rows)
     return rows.sum(0)
@@ -166,7 +166,9 @@ def _of_mat1_composed(g: Any, nd: Any, mat1_spec: Spec, mat2: Any, alpha: Any, t
 
 @implements(_of_mat1_composed)
 def _of_mat1(g: Any, nd: Any, mat1_spec: Spec, mat2: Any, alpha: Any, turned: bool) -> Any:
-    return of_mat1(_scaled(nd, g, alpha), nd, mat1_spec, mat2, turned)
+    if alpha != 1:
+        g = _scaled(nd, g, alpha)
+    return gemm(g, mat2) if turned and g.ndim == 2 else of_mat1(g, nd, mat1_spec, mat2, turned)
 
 
 @implements(_of_mat1_composed)
@@ -180,7 +182,11 @@ def _of_mat2_composed(g: Any, nd: Any, mat1: Any, mat2_spec: Spec, alpha: Any, t
 
 @implements(_of_mat2_composed)
 def _of_mat2(g: Any, nd: Any, mat1: Any, mat2_spec: Spec, alpha: Any, turned: bool, into: Any) -> Any:
-    return of_mat2(_scaled(nd, g, alpha), mat1, mat2_spec, turned, into)
+    if alpha != 1:
+        g = _scaled(nd, g, alpha)
+    if turned and g.ndim == 2:
+        return gemm_like(g.T, mat1, mat2_spec, into)
+    return of_mat2(g, mat1, mat2_spec, turned, into)
 
 
 @implements(_of_mat2_composed)

@@ -35,7 +35,9 @@ def gemm_like(a: Array, b: Array, spec: Spec, into: Array | None) -> Array:
         if into.flags.f_contiguous:
             b.T.dot(a.T, into.T)
             return into
-    return gemm(b.T, a.T).T if lies_by_columns(spec) else gemm(a, b)
+    if not spec.contiguous and lies_by_columns(spec):
+        return gemm(b.T, a.T).T
+    return gemm(a, b)
 
 
 def lies_by_columns(spec: Spec) -> bool:

@@ -129,8 +129,10 @@ def of_mat2(g: Any, input: Any, mat2_spec: Spec, turned: bool, into: Any) -> Any
     """The same on arrays."""
     if not turned:
         return gemm_like(input.T, g, mat2_spec, into)
-    columns, width = mat2_spec.shape
-    return gemm_like(rows_of(g, columns).T, rows_of(input, width), mat2_spec, into)
+    if g.ndim != 2:
+        columns, width = mat2_spec.shape
+        g, input = rows_of(g, columns), rows_of(input, width)
+    return gemm_like(g.T, input, mat2_spec, into)
 
 
 @straight(of_mat1)

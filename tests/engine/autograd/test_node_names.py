@@ -17,9 +17,9 @@ REFERENCE = json.loads((Path(__file__).parents[2] / "data/grad_fn_reference.json
 # What calls are named here where PyTorch names them otherwise.
 OTHER_NAMES = {
     # one step for what PyTorch composes of several, the last of which gives the name
-    "F.linear(v, b, c)": "LinearBackward0",
-    "F.linear(x[None], b, c)": "LinearBackward0",
-    "F.linear(x[None], b)": "LinearBackward0",
+    "F.linear(v, b, c)": "AddmmBackward0",
+    "F.linear(x[None], b, c)": "AddmmBackward0",
+    "F.linear(x[None], b)": "MmBackward0",
     "x[None] @ a[None]": "BmmBackward0",
     "F.rms_norm(x, (3,))": "RmsNormBackward0",
     "F.max_pool1d(x, 2)": "MaxPool2DWithIndicesBackward0",
