@@ -94,7 +94,8 @@ def inlined(function: Callable[..., Any], *others: Callable[..., Any]) -> Any:
             body = bodies.get(getattr(getattr(call, "func", None), "id", ""))
             if body is None or not isinstance(node, ast.Assign | ast.Expr):
                 return super().generic_visit(node)
-            result = f"from_{call.func.id}" if isinstance(node, ast.Expr) else node.targets[0].id
+            target: Any = None if isinstance(node, ast.Expr) else node.targets[0]
+            result = f"from_{call.func.id}" if target is None else target.id
             code = Code("", "")
             code._insert(body, result, tuple(each.id for each in call.args), 0)
             names.update(code.names)
