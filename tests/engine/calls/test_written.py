@@ -123,3 +123,37 @@ def test_two_of_one_title_show_each_its_own() -> None:
         files.append(code.function().__code__.co_filename)
     shown = [textwrap.dedent(linecache.getline(file, 2)).strip() for file in files]
     assert shown == ["return 1", "return 2"]
+
+
+def doubled(values: list[int], more: int = 0) -> list[int]:
+    made = [2 * each for each in values]
+    if more:
+        made.append(more)
+    return made
+
+
+def tell(values: list[int], kept: list[int]) -> None:
+    for value in values:
+        if value < 0:
+            continue
+        kept.append(value)
+
+
+def several(rounds: int, kept: list[int]) -> list[int]:
+    values = [1, -1]
+    for _ in range(rounds):
+        values = doubled(values)
+        tell(values, kept)
+        doubled(values)
+    return values
+
+
+def test_calls_give_way_to_what_they_do() -> None:
+    made = written.inlined(several, doubled, tell)
+    expected, kept = [], []
+    assert several(3, expected) == made(3, kept) == [8, -8]
+    assert kept == expected == [2, 4, 8]
+    assert not {"doubled", "tell"} & {*made.__code__.co_names}
+    shown = "".join(linecache.getlines(made.__code__.co_filename))
+    assert "kept.append(value_from_tell)" in shown
+    assert "made_values = None" in shown  # as a call lets go of its variables
