@@ -112,7 +112,7 @@ def predicted_order(task):
     again = GraphTask(task.roots, True, False)
     again.count_dependencies(0)
     waits, order = again.dependencies, []
-    ready = {node for node in task.roots if node not in waits}
+    ready = [node for node in task.roots if node not in waits]
     while ready:
         node = max(ready, key=lambda each: each.sequence)
         ready.remove(node)
@@ -122,7 +122,7 @@ def predicted_order(task):
             if edge is not None:
                 waits[edge[0]] -= 1
                 if not waits[edge[0]]:
-                    ready.add(edge[0])
+                    ready.append(edge[0])
     return order
 
 
