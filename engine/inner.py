@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, NoReturn, TypeVar
 
+from engine.compat import hub
 from engine.errors.absent import absent
-from engine.hub import load_state_dict_from_url as load_url
 from engine.nn.linear import Identity
 from engine.rules.device import device
 from engine.rules.dtypes import dtype
@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 Anything = TypeVar("Anything")
+
+load_url = hub.load_state_dict_from_url  # torch.utils.model_zoo
 
 # torch.types, and what annotations for TorchScript say
 _device, _dtype = device, dtype
