@@ -85,7 +85,7 @@ def _prepare_addmm(xp: ModuleType, plan: Plan) -> Callable[..., Any]:
     vector = input.ndim == 1 and input.contiguous and input.shape[0] == columns and input.dtype.numpy.char in "fd"
     if not (vector and beta == alpha == 1):
         return partial(_addmm, xp, beta=beta, alpha=alpha, turned=turned)
-    few = mat1.numel * columns < product.FROM and mat1.contiguous
+    few = mat1.numel * columns < product.least() and mat1.contiguous
     if mat1.ndim != 2:
         return _biased_rows_of_any if turned and not few else _few_biased_rows_of_any
     if not turned:

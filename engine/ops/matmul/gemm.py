@@ -22,14 +22,14 @@ def gemm(a: Array, b: Array) -> Array:
     work = a.size * b.shape[1]
     if work < _LOOKED_AT_FROM or a.__class__ is not np.ndarray:
         return a.dot(b)
-    return product.dot(a, b) if work >= product.FROM else product.by_blas(a, b)
+    return product.dot(a, b)
 
 
 def gemm_like(a: Array, b: Array, spec: Spec, into: Array | None) -> Array:
     """The same as the gradient of a matrix that `spec` describes: in memory of its order, in `into` where that fits."""
     if into is not None and into.dtype is a.dtype is b.dtype:
         if into.flags.c_contiguous:
-            if a.shape[0] * a.shape[1] * b.shape[1] >= product.FROM and product.serves(a, b):
+            if product.serves(a, b):
                 return product.multiply(a, b, into)
             return a.dot(b, into)
         if into.flags.f_contiguous:
@@ -58,5 +58,5 @@ def few(a: Any, b: Any, made: Layout) -> bool:
         and len(a.shape) == len(b.shape) == len(made.shape) == 2
         and a.contiguous
         and b.contiguous
-        and a.size * b.size * made.size < product.FROM**2
+        and a.size * b.size * made.size < product.least() ** 2
     )
