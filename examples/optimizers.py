@@ -96,12 +96,27 @@ def accumulation() -> float:
     return loss_of().item()
 
 
+def sparse_table() -> float:
+    """A table of which each step reads a few rows: their gradients are sparse, and the other rows stay as they are."""
+    engine.manual_seed(0)
+    table = nn.Embedding(1000, 4, sparse=True)
+    optimizer = optim.SparseAdam(table.parameters(), lr=0.1)
+    rows, wanted = engine.tensor([3, 14, 159]), engine.ones(3, 4)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = F.mse_loss(table(rows), wanted)
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
 def main() -> None:
     for make, options in OPTIMIZERS:
         before, after = train(make, **options)
         print(f"{make.__name__:10} {before:.4f} -> {after:.4f}")
     print(f"groups, schedule, clipping, average: {groups_schedule_and_clipping():.4f}")
     print(f"accumulated gradients: {accumulation():.4f}")
+    print(f"SparseAdam, three rows of a table: {sparse_table():.4f}")
 
 
 if __name__ == "__main__":

@@ -327,6 +327,12 @@ class Tensor(Values, Methods):
 
     # --- copies ---
 
+    def __format__(self, specification: str) -> str:
+        """A 0-d tensor is formatted as its number."""
+        if self._spec.ndim or self.is_meta or not (specification or type(self) is Tensor):
+            return object.__format__(self, specification)
+        return format(self.item(), specification)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """For pickle. Raises: RuntimeError for a tensor with a history."""
         if self.grad_fn is not None:

@@ -106,12 +106,6 @@ class Values(Described):
         """By identity: `==` compares elements."""
         return id(self)
 
-    def __format__(self, specification: str) -> str:
-        """A 0-d tensor is formatted as its number."""
-        if self._spec.ndim or self.is_meta or not (specification or type(self) is Tensor):
-            return object.__format__(self, specification)
-        return format(self.item(), specification)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The memory as a NumPy array, copied where the dtype asks for it."""
         array = self.numpy()

@@ -42,8 +42,8 @@ batch_norm_inference batch_norm_training bmm cat col2im complex constant_pad_nd 
 conv_weight_gradient cross_entropy cummax cummin cumprod cumsum diagonal embedding embedding_backward fft_c2r fft_r2c
 flip gather group_norm gru im2col index_backward index_get index_select kthvalue lay_out layer_norm linalg_cholesky
 linalg_det linalg_eigh linalg_factor linalg_inv linalg_lu_factor linalg_pinv linalg_slogdet linalg_solve linalg_svd
-linear log_softmax logcumsumexp logsigmoid lstm masked_fill max_dim max_pool max_pool_with_indices mean median
-median_dim min_dim mode mv nll_loss pixel_shuffle pixel_unshuffle pool_gather pool_scatter pow prod resample rms_norm
+log_softmax logcumsumexp logsigmoid lstm masked_fill max_dim max_pool max_pool_with_indices mean median
+median_dim min_dim mm mode mv nll_loss pixel_shuffle pixel_unshuffle pool_gather pool_scatter pow prod resample rms_norm
 rnn_relu rnn_tanh scaled_dot_product_attention scatter scatter_add_zeros scatter_reduce select slice softmax sort stack
 std sum topk tril triu unbind unfold var vector_norm view_backward zeta
 """,

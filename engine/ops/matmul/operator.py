@@ -105,7 +105,9 @@ def in_order_of(spec: Spec, nd: Any, a: Any, b: Any) -> Any:
 
 def of_mat1_composed(g: Any, nd: Any, input_spec: Spec, mat2: Any, turned: bool) -> Any:
     """The gradient of the first of two matrices, in operators."""
-    return nd.matmul(g, mat2) if turned else in_order_of(input_spec, nd, g, nd.turned(mat2))
+    if not turned:
+        return in_order_of(input_spec, nd, g, nd.turned(mat2))
+    return in_order_of(input_spec, nd, g, mat2) if input_spec.ndim == 2 else nd.matmul(g, mat2)
 
 
 def of_mat1(g: Any, nd: Any, input_spec: Spec, mat2: Any, turned: bool) -> Any:
@@ -113,7 +115,7 @@ def of_mat1(g: Any, nd: Any, input_spec: Spec, mat2: Any, turned: bool) -> Any:
     if not turned:
         return of_mat1_composed(g, nd, input_spec, mat2, turned)
     if g.ndim == 2:
-        return gemm(g, mat2)
+        return gemm_like(g, mat2, input_spec, None)
     return gemm(rows_of(g, mat2.shape[0]), mat2).reshape(input_spec.shape)
 
 
