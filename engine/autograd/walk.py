@@ -25,7 +25,7 @@ def run_node(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | 
         results: Sequence[Any] | None = node.apply(buffer, task.recorded)
         if node.extras is not None:
             results = _run_late_hooks(node, results, task.recorded)
-        if not task.keep_graph:
+        if not task.keep_graph and results:  # a leaf gives none, and keeps nothing
             node.release()
     else:
         results = _evaluate(task, node, buffer)

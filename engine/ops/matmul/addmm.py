@@ -15,7 +15,7 @@ from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
 from engine.memory.threads import WORTH
 from engine.ops.matmul import gpu as matmul_cuda
-from engine.ops.matmul.gemm import few, gemm, gemm_like, rows_of
+from engine.ops.matmul.gemm import few, gemm, gemm_like, of_mat2, rows_of
 from engine.ops.matmul.kernels import bias as kernels
 from engine.ops.matmul.kernels import product
 from engine.ops.matmul.operator import (
@@ -27,7 +27,6 @@ from engine.ops.matmul.operator import (
     of_mat1,
     of_mat1_composed,
     of_mat1_on_gpu,
-    of_mat2,
     of_mat2_composed,
     of_mat2_on_gpu,
     product_of_rows,

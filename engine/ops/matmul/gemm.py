@@ -29,7 +29,7 @@ def gemm_like(a: Array, b: Array, spec: Spec, into: Array | None) -> Array:
     """The same as the gradient of a matrix that `spec` describes: in memory of its order, in `into` where that fits."""
     if into is not None and into.dtype is a.dtype is b.dtype:
         if into.flags.c_contiguous:
-            if product.serves(a, b):
+            if a.size * b.shape[1] >= _LOOKED_AT_FROM and product.serves(a, b):
                 return product.multiply(a, b, into)
             return a.dot(b, into)
         if into.flags.f_contiguous:
@@ -38,6 +38,16 @@ def gemm_like(a: Array, b: Array, spec: Spec, into: Array | None) -> Array:
     if not spec.contiguous and lies_by_columns(spec):
         return gemm(b.T, a.T).T
     return gemm(a, b)
+
+
+def of_mat2(g: Any, input: Any, mat2_spec: Spec, turned: bool, into: Any) -> Any:
+    """The gradient of the second of two matrices, see `engine.ops.matmul.operator.of_mat2_composed`."""
+    if not turned:
+        return gemm_like(input.T, g, mat2_spec, into)
+    if g.ndim != 2:
+        columns, width = mat2_spec.shape
+        g, input = rows_of(g, columns), rows_of(input, width)
+    return gemm_like(g.T, input, mat2_spec, into)
 
 
 def lies_by_columns(spec: Spec) -> bool:

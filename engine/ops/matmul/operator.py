@@ -15,7 +15,7 @@ from engine.calls.namespaces import composite
 from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
 from engine.ops.matmul import gpu as matmul_cuda
-from engine.ops.matmul.gemm import few, gemm, gemm_like, lies_by_columns, rows_of
+from engine.ops.matmul.gemm import few, gemm, lies_by_columns, of_mat2, rows_of
 from engine.ops.matmul.shapes import linear_rule, matmul_rule
 from engine.ops.views.operator import reshape
 from engine.ops.writing.out import deliver
@@ -125,16 +125,6 @@ def of_mat2_composed(g: Any, nd: Any, input: Any, mat2_spec: Spec, turned: bool)
         return in_order_of(mat2_spec, nd, nd.turned(input), g)
     columns, width = mat2_spec.shape
     return in_order_of(mat2_spec, nd, nd.turned(rows_of(g, columns)), rows_of(input, width))
-
-
-def of_mat2(g: Any, input: Any, mat2_spec: Spec, turned: bool, into: Any) -> Any:
-    """The same on arrays."""
-    if not turned:
-        return gemm_like(input.T, g, mat2_spec, into)
-    if g.ndim != 2:
-        columns, width = mat2_spec.shape
-        g, input = rows_of(g, columns), rows_of(input, width)
-    return gemm_like(g.T, input, mat2_spec, into)
 
 
 @straight(of_mat1)
