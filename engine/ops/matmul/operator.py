@@ -15,7 +15,7 @@ from engine.calls.namespaces import composite
 from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
 from engine.ops.matmul import gpu as matmul_cuda
-from engine.ops.matmul.gemm import few, gemm, lies_by_columns, of_mat2, rows_of
+from engine.ops.matmul.gemm import few, gemm, gemm_like, lies_by_columns, of_mat2, rows_of
 from engine.ops.matmul.shapes import linear_rule, matmul_rule
 from engine.ops.views.operator import reshape
 from engine.ops.writing.out import deliver
@@ -130,7 +130,7 @@ def of_mat2_composed(g: Any, nd: Any, input: Any, mat2_spec: Spec, turned: bool)
 @straight(of_mat1)
 def mat1_lines(made: Layout, g: Any, nd: Any, input_spec: Spec, mat2: Any, turned: bool) -> Lines | None:
     """What a replay calls in place of `of_mat1`."""
-    if not few(g, mat2, made) or (not turned and lies_by_columns(input_spec)):
+    if not few(g, mat2, made) or lies_by_columns(input_spec):
         return None
     return Lines(f"{{out}} = {{0}}.dot({{{'3' if turned else '3.T'}}}{{into}})")
 
