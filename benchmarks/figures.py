@@ -154,13 +154,15 @@ def commit() -> str:
 
 
 def versions(torch_python: str | None) -> str:
-    """Python and the packages that do the arithmetic, here and on PyTorch's side, if there is one."""
+    """Python and the packages that do the arithmetic, here and on PyTorch's side, if there is one; "unknown" where that
+    is not installed as a package.
+    """
     found = [f"Python {platform.python_version()}"]
     found += [f"{name} {metadata.version(name.lower())}" for name in ("NumPy", "Numba")]
     if torch_python is not None:
         code = "import importlib.metadata as each; print(each.version('torch'))"
-        done = subprocess.run([torch_python, "-c", code], capture_output=True, text=True, check=True)
-        found.append(f"PyTorch {done.stdout.strip()}")
+        done = subprocess.run([torch_python, "-c", code], capture_output=True, text=True, check=False)
+        found.append(f"PyTorch {done.stdout.strip() or 'unknown'}")
     return ", ".join(found)
 
 

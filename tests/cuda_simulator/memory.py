@@ -66,6 +66,7 @@ class Block:
         self.generation = 0
         self.handed_out = 0  # by pools, outside captures: what one capture frees another one may have
         self.alive = True
+        self.left = False  # by a program before the last `install`
 
     def view(self, start: int, size: int) -> Any:
         first = start - self.space.base
@@ -98,6 +99,7 @@ def reset(capacity: int) -> None:
         arena.left = arena.used
         for block in arena.space.blocks.values():
             block.history = races.History()
+            block.left = True
 
 
 def arena_of(device: int) -> _Arena:
@@ -186,6 +188,7 @@ def free(block: Block) -> None:
     arena.space.remove(block)
     room = -(-(max(block.size, 1) + GUARD) // UNIT) * UNIT
     arena.used -= room
+    arena.left -= room * block.left
     offset = block.start - arena.space.base
     arena.free.setdefault(room, []).append(offset)
     first, last = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE, (offset + room) // mmap.PAGESIZE * mmap.PAGESIZE

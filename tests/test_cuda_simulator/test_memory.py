@@ -36,6 +36,14 @@ def test_the_pool_counts_and_has_a_limit(xp: Any) -> None:
             xp.empty(65 << 20, np.uint8)
 
 
+def test_memory_that_an_earlier_program_gives_back_is_not_counted_twice(xp: Any) -> None:
+    kept = xp.cuda.Memory(48 << 20)
+    _, total = simulator._memory.info(0)
+    simulator._memory.reset(total)
+    simulator._memory.free(kept.block)
+    assert simulator._memory.info(0) == (total, total)
+
+
 def test_writes_past_the_end_are_found(xp: Any) -> None:
     memory = xp.cuda.Memory(100)
     from tests.cuda_simulator import execution
