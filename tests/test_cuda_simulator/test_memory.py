@@ -40,7 +40,7 @@ def test_memory_that_an_earlier_program_gives_back_is_not_counted_twice(xp: Any)
     kept = xp.cuda.Memory(48 << 20)
     _, total = simulator._memory.info(0)
     simulator._memory.reset(total)
-    simulator._memory.free(kept.block)
+    del kept
     assert simulator._memory.info(0) == (total, total)
 
 
