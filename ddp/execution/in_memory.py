@@ -12,6 +12,7 @@ from one process's memory to the other's, once, where a room takes two copies.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,28 +81,26 @@ class MessagesInMemory(Messages):
             yield values
             combine(operation, room.parts(values.size, values.dtype), values)
             return
-        previous: np.ndarray | None = None
+        take_before: Callable[[], None] | None = None
         for piece in self._pieces(values.size, values.itemsize):
             part = values[piece]
+            bounds = slice_bounds(part.size, part.itemsize, room.size)
+            begin, end = bounds[room.rank : room.rank + 2]
             yield part
-            if previous is not None:
-                self._take_slices(previous)
-            begin, end = self._slice(part, room.rank)
+            if take_before is not None:
+                take_before()
             combine(operation, room.parts(end - begin, part.dtype, begin), part[begin:end])
             room.part(room.rank, end - begin, part.dtype, begin)[...] = part[begin:end]
-            previous = part
+            take_before = partial(self._take_slices, part, bounds)
         yield NOTHING
-        assert previous is not None
-        self._take_slices(previous)
+        assert take_before is not None
+        take_before()
 
-    def _take_slices(self, part: np.ndarray) -> None:
+    def _take_slices(self, part: np.ndarray, bounds: Sequence[int]) -> None:
         """What the others have combined of the piece before this round's."""
         for rank in self._others():
-            begin, end = self._slice(part, rank)
+            begin, end = bounds[rank : rank + 2]
             part[begin:end] = self._room.part(rank, end - begin, part.dtype, begin, before=1)
-
-    def _slice(self, part: np.ndarray, rank: int) -> list[int]:
-        return slice_bounds(part.size, part.itemsize, self._room.size)[rank : rank + 2]
 
     def _combine_at(self, values: np.ndarray, operation: str, root: int) -> Iterator[np.ndarray]:
         for piece in self._pieces(values.size, values.itemsize):
