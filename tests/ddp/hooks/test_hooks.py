@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 
 import ddp
 import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel, Future, GradBucket
+from ddp.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from ddp.hooks import (
     allreduce_hook,
     bf16_compress_hook,
