@@ -110,7 +110,10 @@ class BackgroundTransport:
                 return
             try:
                 with self._lock:
-                    self.inner.poll()
+                    # Between the event and the lock the last buffer may have been waited for; `inner` is then its
+                    # owner's, who uses it without the lock while the trial below runs.
+                    if self._in_flight:
+                        self.inner.poll()
             except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
                 self._error = error
                 return

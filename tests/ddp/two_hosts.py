@@ -71,7 +71,10 @@ class Hosts:
         return [pid for one in listed for pid in one.stdout.split()]
 
     def run(self, arguments: Sequence[str], ranks: int, timeout: float) -> subprocess.CompletedProcess[str]:
-        """Run Python with these arguments on `ranks` ranks, the first half of them, rounded up, on the first host."""
+        """Run Python with these arguments on `ranks` ranks, the first half of them, rounded up, on the first host.
+
+        AssertionError, with all that it said: it has not ended after `timeout` seconds.
+        """
         hostfile, agent = self.folder / "hosts", self.folder / "agent"
         hostfile.write_text("".join(f"{name} slots={(ranks + 1) // 2}\n" for name in self.names))
         agent.write_text(_AGENT)
@@ -108,15 +111,19 @@ class Hosts:
         mpirun += [sys.executable, *arguments]
         enter = ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c"]
         command = [*enter, f'hostname {self.names[0]}; exec "$@"', "bash", *mpirun]
-        return subprocess.run(
-            command,
-            env={**os.environ, **settings},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            preexec_fn=ask_to_end_with_parent,
-        )
+        try:
+            return subprocess.run(
+                command,
+                env={**os.environ, **settings},
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                preexec_fn=ask_to_end_with_parent,
+            )
+        except subprocess.TimeoutExpired as late:
+            said = b"".join(stream for stream in (late.stdout, late.stderr) if stream).decode(errors="replace")
+            raise AssertionError(f"{arguments} on two hosts has not ended after {timeout} s; it said:\n{said}") from None
 
 
 @contextlib.contextmanager
