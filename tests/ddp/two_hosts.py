@@ -123,7 +123,7 @@ class Hosts:
             )
         except subprocess.TimeoutExpired as late:
             said = b"".join(stream for stream in (late.stdout, late.stderr) if stream).decode(errors="replace")
-            raise AssertionError(f"{arguments} on two hosts has not ended after {timeout} s; it said:\n{said}") from None
+            raise AssertionError(f"{arguments} has not ended on two hosts after {timeout} s; said\n{said}") from None
 
 
 @contextlib.contextmanager
