@@ -24,6 +24,7 @@ from launch.stop import PASSED_ON, Stop
 VARIABLES = (place.JOB_VARIABLE, WHERE, TOKEN)
 
 _TICK = 0.1  # seconds between looks at mpirun's children: 50 us each
+_LOOK = 0.02  # seconds between looks at its ports, until the first rank is there: 200 us each
 _CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the last of them, or when asked to
 _ALL_WELL = 30.0  # the same on however busy a machine, where every rank has finished: there is a 0 to be lost
 _FAILED = 3.0  # seconds in which mpirun ends the others when a rank has failed: Open MPI takes one
@@ -165,7 +166,11 @@ class _Job:
         """Returns when mpirun has ended; true if it has not and is to be killed, with what there is of the job."""
         had_children = False
         while self._mpirun.poll() is None:
-            self.events.wait(_TICK)
+            if self._one_host and not self._roll.ranks:  # mpirun opens its ports before it starts ranks
+                self.events.wait(_LOOK)
+                ports.keep_here(self._mpirun.pid)
+            else:
+                self.events.wait(_TICK)
             self._feed.look()
             self._stop.look()
             now = time.monotonic()

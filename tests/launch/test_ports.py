@@ -55,6 +55,38 @@ def test_no_port_is_open_to_the_network(script: Callable, tmp_path: Path, enviro
     assert ended.stdout == "True []\n"
 
 
+# Opens its port, starts no rank before it is bound, and says that it was.
+MPIRUN = """#!{python}
+import socket, sys, time
+if "--version" in sys.argv:
+    sys.exit(print("HYDRA build details: Version: 5.0.0"))
+with socket.create_server(("", 0)) as server:
+    deadline = time.monotonic() + 20
+    while not (device := server.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\\0")):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    print("bound to", device.decode() or "nothing", flush=True)
+"""
+
+
+def test_a_port_is_bound_before_the_first_rank_is_there(
+    script: Callable, tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "listens"
+    folder.mkdir()
+    python = folder / "python"
+    python.symlink_to(sys.executable)
+    (folder / "mpirun").write_text(MPIRUN.format(python=sys.executable))
+    (folder / "mpirun").chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    command = [python, "-P", "-m", "launch", "-n", "2", script("pass")]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    if ended.stdout == "bound to nothing\n" and os.geteuid() != 0:
+        pytest.skip("this kernel or container does not allow it")
+    assert ended.stdout == "bound to lo\n", ended.stderr
+
+
 def test_a_socket_of_a_child_is_bound_from_outside() -> None:
     with socket.create_server(("", 0)) as server:
         code = "import sys; print('ready', flush=True); sys.stdin.read()"
