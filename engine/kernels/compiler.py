@@ -1,4 +1,4 @@
-"""Compilation of kernels and helpers. It, `cache`, `intrinsics` and `tile` import Numba at their top."""
+"""Compilation of kernels and helpers. It, `cache`, `intrinsics`, `run` and `tile` import Numba at their top."""
 
 import contextlib
 import gc

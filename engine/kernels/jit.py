@@ -142,6 +142,21 @@ def multiply_each(rows: int, wide: bool, like: np.ndarray, *places_steps_and_cou
     raise RuntimeError(f"multiply_each({rows}, {wide}, ...) exists only inside compiled kernels")
 
 
+def correlate_run(vectors: int, like: np.ndarray, *places_and_count: Any) -> None:
+    """Sums of products along a run of pixels, see `engine.kernels.run`. Only inside kernels."""
+    raise RuntimeError(f"correlate_run({vectors}, ...) exists only inside compiled kernels")
+
+
+def add_products(rows: int, like: np.ndarray, *places_and_count: Any) -> None:
+    """Sums of a run's products with others, see `engine.kernels.run`. Only inside kernels."""
+    raise RuntimeError(f"add_products({rows}, ...) exists only inside compiled kernels")
+
+
+def move(number: int, step: int, like: np.ndarray, target: int, source: int) -> None:
+    """A few elements in one vector, see `engine.kernels.run`. Only inside kernels."""
+    raise RuntimeError(f"move({number}, {step}, ..., {target}, {source}) exists only inside compiled kernels")
+
+
 def transpose_tile(side: int, like: np.ndarray, *places_and_steps: Any) -> None:
     """A square block turned around in registers, see `engine.kernels.tile`. Only inside kernels."""
     raise RuntimeError(f"transpose_tile({side}, ...) exists only inside compiled kernels")
@@ -315,7 +330,7 @@ def _copy_of(function: Callable[..., Any]) -> types.FunctionType:
 
 def _specialise(copy: types.FunctionType, char: str) -> None:
     """Puts this dtype's ``real``, the intrinsics and the compiled helpers into a copy's globals."""
-    from engine.kernels import intrinsics, tile
+    from engine.kernels import intrinsics, run, tile
 
     namespace = copy.__globals__
     for name in {step.argval for step in dis.get_instructions(copy) if step.opname == "LOAD_GLOBAL"}:
@@ -330,6 +345,8 @@ def _specialise(copy: types.FunctionType, char: str) -> None:
             namespace[name] = getattr(intrinsics, value.__name__)
         elif value in (multiply_tile, multiply_each, transpose_tile):
             namespace[name] = getattr(tile, value.__name__)
+        elif value in (correlate_run, add_products, move):
+            namespace[name] = getattr(run, value.__name__)
 
 
 def _numba_type(hint: Any, dtype: str) -> Any:

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.jit import array_at, helper, transpose_tile
-from engine.kernels.vectors import each_prices, tile_prices
 
 Array = np.ndarray
 
 
-def tiles(length: int, overlap: bool, vectors: int = 2, each: bool = False) -> Array:
+def tiles(length: int, overlap: bool, prices: dict[int, float]) -> Array:
     """(2, number): starts and sizes of the tiles that a line is computed in, the cheapest choice by measured cost.
 
-    With ``overlap`` the last tile may begin inside the one before it and compute some of its elements again.
+    ``prices`` are those of the sizes there are, see `engine.kernels.vectors`. With ``overlap`` the last tile may begin
+    inside the one before it and compute some of its elements again.
     """
-    return _tiles(length, overlap, tuple((each_prices() if each else tile_prices(vectors)).items()))
+    return _tiles(length, overlap, tuple(prices.items()))
 
 
 @lru_cache(1024)

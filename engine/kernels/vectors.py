@@ -5,6 +5,7 @@ import os
 import platform
 
 VECTOR = 64  # elements that `engine.kernels.jit.sum_vectors` handles at once
+LINE = 64  # bytes that `engine.kernels.jit.add_products` sums apart, on every CPU
 
 
 @functools.cache
@@ -45,3 +46,12 @@ def each_prices() -> dict[int, float]:
     models have lines of 7, 14, 28 and 56 pixels, and windows of 3, 5 and 7.
     """
     return {7: 7.0, 5: 5.5, 3: 4.0, 1: 3.0}
+
+
+def product_prices() -> dict[int, float]:
+    """The same for the sums of a run's products with others: with `LINE` bytes for each, and four that hide the latency
+    of an addition. Windows have 9, 25 and 49 elements.
+    """
+    if vector_bytes() == LINE:
+        return {9: 9.5, 7: 7.5, 5: 5.5, 3: 4.5, 1: 4.0}
+    return {6: 12.5, 5: 10.5, 4: 8.5, 3: 6.5, 1: 4.0}

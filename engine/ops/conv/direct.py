@@ -20,6 +20,7 @@ from engine.rules.layout import MemoryFormat, contiguous_format
 
 Array = Any
 Three = Any  # tuple[int, int, int]
+Phase = tuple[int, int, int, int, int]
 
 _IMAGES_BYTES = 1 << 20  # of padded images at a time: what stays in a core's second-level cache beside the weights
 
@@ -41,7 +42,8 @@ def serves_input_gradient(window: ConvWindow, kernel: Axes, channels: int) -> bo
     return all(stride == 1 or dilation == 1 for stride, dilation in zip(window.stride, window.dilation, strict=True))
 
 
-def _three(axes: Axes, fill: int) -> Three:
+def three(axes: Axes, fill: int) -> Three:
+    """One number for each of three axes, the first ones filled up."""
     return (*(fill,) * (3 - len(axes)), *axes)
 
 
@@ -132,11 +134,11 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
     out = window.positions(input.shape[2:], kernel)
     result = _Result(len(input), outputs, out, input.dtype, memory_format)
     image = _last(input)
-    family, weights = _packed(weight.reshape(*weight.shape[:2], *_three(kernel, 1)), groups)
+    family, weights = _packed(weight.reshape(*weight.shape[:2], *three(kernel, 1)), groups)
     bias = None if bias is None else np.ascontiguousarray(bias)
-    before = _three(window.padding, 0)
+    before = three(window.padding, 0)
     size = tuple(extent + 2 * pad for extent, pad in zip(image.shape[1:4], before, strict=True))
-    stride, dilation = _three(window.stride, 1), _three(window.dilation, 1)
+    stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     room = 0
     if family is depthwise:
         image, room = _one_an_output(image, groups, outputs), _room(outputs, input.dtype)
@@ -157,7 +159,7 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
     outputs, channels, *kernel = size
     groups = window.groups
     width, two = outputs // groups, 2 * packing.lanes(input.dtype)
-    taps = _three(tuple(kernel), 1)
+    taps = three(tuple(kernel), 1)
     image, slopes = _last(input), _last(gradient)
     family: Any = kernels
     room = 0 if width % two == 0 else two
@@ -166,9 +168,9 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
         image, total = _one_an_output(image, groups, outputs), depthwise.total(outputs, taps, input.dtype)
     else:
         total = np.zeros((groups, packing.blocks(width, input.dtype), *taps, channels, two), input.dtype)
-    before = _three(window.padding, 0)
+    before = three(window.padding, 0)
     extent = tuple(have + 2 * pad for have, pad in zip(image.shape[1:4], before, strict=True))
-    stride, dilation = _three(window.stride, 1), _three(window.dilation, 1)
+    stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     # every thread has outputs of its own and sums them over the images in their order
     parts = threads.pieces(prod(total.shape[: -5 if family is kernels else 1]), 1)
     for images in _images(len(input), extent, image.shape[4], total, threads.usable_threads()):
@@ -176,12 +178,12 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
         rows = _padded(slopes[images], (0, 0, 0), slopes.shape[1:4], room)
         moves, gaps = _times(_steps(some), stride), _times(_steps(some), dilation)
         threads.share(partial(family.weight_sums, some, moves, gaps, rows, total), parts)
-    result = _dense(size, weight_stride, input.dtype)
+    result = dense(size, weight_stride, input.dtype)
     (depthwise if family is depthwise else packing).unpack(total, result.reshape(outputs, channels, *taps))
     return result
 
 
-def _dense(size: Axes, steps: Axes, dtype: Any) -> Array:
+def dense(size: Axes, steps: Axes, dtype: Any) -> Array:
     """Memory for an array of this size whose axes lie in the order of these strides."""
     order = sorted(range(len(size)), key=lambda axis: (-steps[axis], -size[axis]))
     return np.empty([size[axis] for axis in order], dtype).transpose(np.argsort(order))
@@ -205,22 +207,13 @@ def input_gradient(
     if _is_depthwise(outputs // groups, groups):
         image, room = _one_an_output(image, groups, channels), _room(channels, gradient.dtype)
     result = _Result(len(gradient), channels, size, gradient.dtype, memory_format)
-    extent = _three(size, 1)
-    kernel = _three(weight.shape[2:], 1)
-    stride, dilation, padding = _three(window.stride, 1), _three(window.dilation, 1), _three(window.padding, 0)
+    extent = three(size, 1)
+    kernel = three(weight.shape[2:], 1)
+    stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     # weights from outputs to channels: what `pack` calls outputs and channels change places within each group
     turned = weight.reshape(groups, outputs // groups, weight.shape[1], *kernel)
     turned = turned.swapaxes(1, 2).reshape(channels, outputs // groups, *kernel)
-    axes = [
-        [_phase(*numbers, remainder) for remainder in range(min(numbers[2], numbers[0]))]
-        for numbers in zip(extent, kernel, stride, dilation, padding, strict=True)
-    ]
-    before: Three = tuple(max(max(-phase[2] for phase in axis), 0) for axis in axes)
-    after = [
-        max(phase[2] + (phase[1] - 1) + by * (phase[3] - 1) + 1 for phase in axis)
-        for axis, by in zip(axes, dilation, strict=True)
-    ]
-    whole: Three = tuple(max(pad + end, 1) for pad, end in zip(before, after, strict=True))
+    axes, before, whole = input_phases(extent, kernel, window)
     packed = []
     for phases in product(*axes):
         chosen = [slice(phase[4], None, step) for phase, step in zip(phases, stride, strict=True)]
@@ -246,9 +239,24 @@ def input_gradient(
     return result.array
 
 
-def _phase(
-    size: int, kernel: int, stride: int, dilation: int, padding: int, remainder: int
-) -> tuple[int, int, int, int, int]:
+def input_phases(extent: Three, kernel: Three, window: ConvWindow) -> tuple[list[list[Phase]], Three, Three]:
+    """Of the gradient of an input of this size: the phases along each axis, how far the first windows begin before the
+    output's gradient, and the extent of what all windows meet.
+    """
+    stride, dilation, padding = three(window.stride, 1), three(window.dilation, 1), three(window.padding, 0)
+    axes = [
+        [_phase(*numbers, remainder) for remainder in range(min(numbers[2], numbers[0]))]
+        for numbers in zip(extent, kernel, stride, dilation, padding, strict=True)
+    ]
+    before: Three = tuple(max(max(-phase[2] for phase in axis), 0) for axis in axes)
+    after = [
+        max(phase[2] + (phase[1] - 1) + by * (phase[3] - 1) + 1 for phase in axis)
+        for axis, by in zip(axes, dilation, strict=True)
+    ]
+    return axes, before, tuple(max(pad + end, 1) for pad, end in zip(before, after, strict=True))
+
+
+def _phase(size: int, kernel: int, stride: int, dilation: int, padding: int, remainder: int) -> Phase:
     """Of the pixels ``remainder + stride * q`` along one axis: (remainder, their number, the output position where the
     turned window of pixel q = 0 begins, elements of the window that reach them, the first of these).
     """

@@ -24,6 +24,7 @@ from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import columns as conv_cpu
 from engine.ops.conv import direct as conv_direct
+from engine.ops.conv import planes as conv_planes
 from engine.ops.shared.operands import optional
 from engine.ops.shared.windows import Axes, ConvWindow, channels_last, formatted, suggested_format
 from engine.rules import layout
@@ -286,6 +287,9 @@ def _conv_cpu(
 ) -> Any:
     kernel = weight.shape[2:]
     if _is_fast(window, input, weight):
+        out = window.positions(input.shape[2:], kernel)
+        if conv_planes.serves(window, weight.shape, out, input.dtype, memory_format is contiguous_format):
+            return conv_planes.forward(input, weight, bias, window)
         few = memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
         if conv_direct.serves(window, kernel, weight.shape[1]) and not few:
             return conv_direct.forward(input, weight, bias, window, memory_format)
@@ -309,7 +313,10 @@ def _conv_transposed_cpu(
     kernel = weight.shape[2:]
     few = max(kernel) == 1 and memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
     if fast and conv_direct.serves_input_gradient(window, kernel, weight.shape[1]) and not few:
-        result = conv_direct.input_gradient(input, weight, size, window, memory_format)
+        if conv_planes.serves(window, weight.shape, size, input.dtype, memory_format is contiguous_format):
+            result = conv_planes.input_gradient(input, weight, size, window)
+        else:
+            result = conv_direct.input_gradient(input, weight, size, window, memory_format)
         if bias is not None:
             result += bias.reshape(-1, *(1,) * len(size))
         return result
@@ -328,6 +335,8 @@ def _weight_gradient_cpu(
     xp: ModuleType, gradient: Any, input: Any, window: ConvWindow, size: Axes, weight_stride: Axes
 ) -> Any:
     fast = _is_fast(window, gradient, input)
+    if fast and conv_planes.serves(window, size, gradient.shape[2:], input.dtype, input.flags.c_contiguous):
+        return conv_planes.weight_gradient(gradient, input, window, size, weight_stride)
     if fast and conv_direct.serves(window, size[2:], size[1]):
         few = gradient.flags.c_contiguous and conv_cpu.stays_row_major(input, size[2:], window)
         if not few:

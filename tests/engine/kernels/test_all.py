@@ -24,10 +24,11 @@ def public(module: str) -> list[str]:
     ]
 
 
-# reached through engine.ops.conv.direct in test_correlate and test_depthwise
+# reached through engine.ops.conv.direct and planes in test_correlate, test_depthwise and test_planes
 INDIRECT = {
     "engine.ops.conv.kernels.correlate": {"correlate", "weight_sums"},
     "engine.ops.conv.kernels.depthwise": {"pack", "unpack", "correlate", "weight_sums", "total"},
+    "engine.ops.conv.kernels.planes": {"correlate", "weight_sums", "filling"},
     "engine.ops.conv.kernels.packing": {"pack", "unpack", "lanes", "blocks"},
 }
 

@@ -117,7 +117,7 @@ def test_a_result_does_not_depend_on_its_tile(dtype):
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 14, 15, 28, 33, 224])
 def test_tiles_cover_a_line(length, overlap, across):
-    starts, sizes = tiling.tiles(length, overlap, across)
+    starts, sizes = tiling.tiles(length, overlap, vectors.tile_prices(across))
     assert set(sizes.tolist()) <= set(vectors.tile_prices(across))
     covered = [place for start, size in zip(starts, sizes, strict=True) for place in range(start, start + size)]
     assert sorted(set(covered)) == list(range(length))
@@ -128,7 +128,7 @@ def test_tiles_cover_a_line(length, overlap, across):
 def test_tiles_of_two_vectors_fit_the_windows_of_public_models():
     assert {3, 5, 7} <= set(vectors.each_prices())
     for length in (3, 5, 7, 14, 28, 56):
-        _, sizes = tiling.tiles(length, False, each=True)
+        _, sizes = tiling.tiles(length, False, vectors.each_prices())
         assert len(sizes) == -(-length // 7)
 
 

@@ -24,7 +24,7 @@ from engine.kernels.jit import (
     unsigned,
 )
 from engine.kernels.tiling import tiles, turn
-from engine.kernels.vectors import vector_bytes
+from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.ops.conv.kernels.packing import block_of, copy_eight, lanes
 
 Array = np.ndarray
@@ -100,8 +100,8 @@ def correlate(
         absent if bias is None else bias,
         out.reshape(-1),
         np.array(numbers, np.int64),
-        tiles(size[2], not in_pieces, 1).reshape(-1),
-        tiles(size[2], not in_pieces, 2).reshape(-1),
+        tiles(size[2], not in_pieces, tile_prices(1)).reshape(-1),
+        tiles(size[2], not in_pieces, tile_prices(2)).reshape(-1),
     )
 
 
@@ -141,8 +141,8 @@ def weight_sums(
         gradient.reshape(-1),
         total.reshape(-1),
         np.array(numbers, np.int64),
-        tiles(run, False, 1).reshape(-1),
-        tiles(run, False, 2).reshape(-1),
+        tiles(run, False, tile_prices(1)).reshape(-1),
+        tiles(run, False, tile_prices(2)).reshape(-1),
     )
 
 

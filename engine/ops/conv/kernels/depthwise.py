@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.kernels.jit import Read1, ReadInt64, Write1, address, kernel, multiply_each
 from engine.kernels.tiling import tiles
+from engine.kernels.vectors import each_prices
 from engine.ops.conv.kernels.correlate import add_bias
 from engine.ops.conv.kernels.packing import block_of, blocks, lanes
 
@@ -64,7 +65,7 @@ def correlate(
         absent if bias is None else bias,
         out.reshape(-1),
         np.array(numbers, np.int64),
-        tiles(size[2], True, each=True).reshape(-1),
+        tiles(size[2], True, each_prices()).reshape(-1),
         _pairs(tuple(window), window_steps, steps),
     )
 
@@ -91,7 +92,7 @@ def weight_sums(
         gradient.reshape(-1),
         total.reshape(-1),
         np.array(numbers, np.int64),
-        tiles(window[2], False, each=True).reshape(-1),
+        tiles(window[2], False, each_prices()).reshape(-1),
         _pairs((*band, width), image_steps, steps),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.kernels.jit import Read1, ReadInt64, Write1, address, array_at, kernel, multiply_tile, real
 from engine.kernels.tiling import tiles, turn
-from engine.kernels.vectors import vector_bytes
+from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.memory import threads
 
 Array = np.ndarray
@@ -129,7 +129,7 @@ def _recipe(
     steps = [stride // item for stride in (*a_strides, *b_strides, out_stride)]
     vector, deepest = vector_bytes() // item, min(depth, _DEPTH)
     numbers = np.array([depth, columns, *steps, vector, item, _DEPTH, state], np.int64)
-    return numbers, tiles(rows, False).reshape(-1), rows * deepest, 2 * vector * deepest
+    return numbers, tiles(rows, False, tile_prices(2)).reshape(-1), rows * deepest, 2 * vector * deepest
 
 
 def _product(a: Array, b: Array, out: Array) -> None:
