@@ -7,6 +7,7 @@ more).
 """
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from engine.memory import threads
 from engine.ops.conv.kernels import columns as kernels
 from engine.ops.conv.kernels import correlate
-from engine.ops.shared.windows import ConvWindow, channels_first, channels_last
+from engine.ops.shared.windows import Axes, ConvWindow, channels_first, channels_last
 from engine.rules.layout import MemoryFormat, contiguous_format
 
 Array = Any
@@ -71,14 +72,12 @@ def input_gradient(
     """See `engine.ops.conv.arrays.convolve_transposed`; without the bias."""
     kernel, outputs, groups = weight.shape[2:], weight.shape[0], window.groups
     batch, channels, out = gradient.shape[0], weight.shape[1] * groups, gradient.shape[2:]
-    pointwise = _is_pointwise(kernel, window) and size == out
+    pointwise = is_pointwise(kernel, window) and size == out
     if pointwise and memory_format is contiguous_format and _stays_row_major(gradient, kernel, window, size):
         matrix = np.ascontiguousarray(weight).reshape(outputs, -1)
         return np.matmul(matrix.T, gradient.reshape(batch, outputs, -1)).reshape(batch, channels, *size)
     image = in_channels_last(gradient)
     matrices = _matrices(weight, groups)
-    if pointwise:
-        return laid_out(np.matmul(image, matrices[0]), memory_format)
     result = np.zeros((batch, *size, channels), gradient.dtype)
     width = outputs // groups
     buffer = None
@@ -139,8 +138,9 @@ def _moves(window: ConvWindow) -> tuple[Pair, Pair, Pair]:
     return window.stride, window.padding, window.dilation
 
 
-def _is_pointwise(kernel: Pair, window: ConvWindow) -> bool:
-    return kernel == (1, 1) and window.stride == (1, 1) and window.padding == (0, 0) and window.groups == 1
+def is_pointwise(kernel: Axes, window: ConvWindow) -> bool:
+    """Whether each pixel of the output is made of one of the input, at the same place and of all channels."""
+    return prod(kernel) == prod(window.stride) == window.groups == 1 and not any(window.padding)
 
 
 def _parts(batch: int, out: Pair, row_bytes: int) -> Iterator[Tile]:
@@ -156,9 +156,6 @@ def _parts(batch: int, out: Pair, row_bytes: int) -> Iterator[Tile]:
 def _tiles(image: Array, kernel: Pair, window: ConvWindow, out: Pair) -> Iterator[tuple[Tile, Array]]:
     """Tiles and their columns (G, rows, KH * KW * C / G); the memory of the columns is used again for the next tile."""
     channels, groups = image.shape[-1], window.groups
-    if _is_pointwise(kernel, window) and out == image.shape[1:3]:
-        yield (slice(None), (0, out[0])), image.reshape(1, -1, channels)
-        return
     width = kernel[0] * kernel[1] * channels
     stride, padding, dilation = _moves(window)
     buffer = None
@@ -192,13 +189,13 @@ def _stays_row_major(input: Array, kernel: Pair, window: ConvWindow, out: Pair) 
     """Whether the columns of a row-major input are better made row-major as well."""
     if window.groups != 1 or out[0] * out[1] < _MANY_PIXELS or not input.flags.c_contiguous:
         return False
-    return _is_pointwise(kernel, window) or kernel[0] * kernel[1] * input.shape[1] <= _FEW_COLUMNS
+    return is_pointwise(kernel, window) or kernel[0] * kernel[1] * input.shape[1] <= _FEW_COLUMNS
 
 
 def _row_major_tiles(input: Array, kernel: Pair, window: ConvWindow, out: Pair) -> Iterator[tuple[slice, Array]]:
     """Some images at a time and their columns (images, C * KH * KW, OH * OW)."""
     batch, channels, height, width = input.shape
-    if _is_pointwise(kernel, window) and out == (height, width):
+    if is_pointwise(kernel, window) and out == (height, width):
         yield slice(None), input.reshape(batch, channels, -1)
         return
     stride, padding, dilation = _moves(window)

@@ -24,7 +24,9 @@ from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import columns as conv_cpu
 from engine.ops.conv import direct as conv_direct
+from engine.ops.conv import few_pixels as conv_few
 from engine.ops.conv import planes as conv_planes
+from engine.ops.conv import pointwise as conv_pointwise
 from engine.ops.shared.operands import optional
 from engine.ops.shared.windows import Axes, ConvWindow, channels_last, formatted, suggested_format
 from engine.rules import layout
@@ -150,7 +152,8 @@ def _conv_backward_on_arrays(
 ) -> tuple[Any, ...]:
     if needs[0] and needs[1] and g.ndim == 4 and g.dtype.char in "fd":
         kernel = weight_spec.shape[2:]
-        if not conv_direct.serves(window, kernel, weight_spec.shape[1]):
+        pointwise = conv_pointwise.serves(window, kernel, input.shape[2:], g.shape[2:])
+        if pointwise or not conv_direct.serves(window, kernel, weight_spec.shape[1]):
             g = conv_cpu.in_one_layout(g, input, kernel, window)
     return _conv_backward(g, nd, needs, input, weight, input_spec, weight_spec, window, memory_format)
 
@@ -291,6 +294,12 @@ def _conv_cpu(
         if conv_planes.serves(window, weight.shape, out, input.dtype, memory_format is contiguous_format):
             return conv_planes.forward(input, weight, bias, window)
         few = memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
+        if conv_pointwise.serves(window, kernel, input.shape[2:], out) and not few:
+            result = conv_pointwise.forward(_flat(input), _flat(weight), bias, memory_format)
+            return result if input.ndim == 4 else result[:, :, 0]
+        row_major = memory_format is contiguous_format and weight.flags.c_contiguous
+        if conv_few.serves(window, weight.shape, len(input), out, row_major):
+            return conv_few.forward(input, weight, bias, window)
         if conv_direct.serves(window, kernel, weight.shape[1]) and not few:
             return conv_direct.forward(input, weight, bias, window, memory_format)
     if not (_is_fast(window, input, weight) and _has_columns(window)):
@@ -312,8 +321,15 @@ def _conv_transposed_cpu(
     fast = _is_fast(window, input, weight)
     kernel = weight.shape[2:]
     few = max(kernel) == 1 and memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
-    if fast and conv_direct.serves_input_gradient(window, kernel, weight.shape[1]) and not few:
-        if conv_planes.serves(window, weight.shape, size, input.dtype, memory_format is contiguous_format):
+    pointwise = conv_pointwise.serves(window, kernel, size, input.shape[2:])
+    row_major = memory_format is contiguous_format and weight.flags.c_contiguous
+    if fast and not few and (pointwise or conv_direct.serves_input_gradient(window, kernel, weight.shape[1])):
+        if pointwise:
+            result = conv_pointwise.input_gradient(_flat(input), _flat(weight), memory_format)
+            result = result if input.ndim == 4 else result[:, :, 0]
+        elif conv_few.serves(window, weight.shape, len(input), input.shape[2:], row_major):
+            result = conv_few.input_gradient(input, weight, size, window)
+        elif conv_planes.serves(window, weight.shape, size, input.dtype, memory_format is contiguous_format):
             result = conv_planes.input_gradient(input, weight, size, window)
         else:
             result = conv_direct.input_gradient(input, weight, size, window, memory_format)
@@ -339,6 +355,11 @@ def _weight_gradient_cpu(
         return conv_planes.weight_gradient(gradient, input, window, size, weight_stride)
     if fast and conv_direct.serves(window, size[2:], size[1]):
         few = gradient.flags.c_contiguous and conv_cpu.stays_row_major(input, size[2:], window)
+        if conv_pointwise.serves(window, size[2:], input.shape[2:], gradient.shape[2:]) and not few:
+            result = conv_pointwise.weight_gradient(_flat(gradient), _flat(input))
+            return result if len(size) == 4 else result[:, :, 0]
+        if conv_few.serves(window, size, len(input), gradient.shape[2:], input.flags.c_contiguous):
+            return conv_few.weight_gradient(gradient, input, window, size)
         if not few:
             return conv_direct.weight_gradient(gradient, input, window, size, weight_stride)
     if not (fast and _has_columns(window)):

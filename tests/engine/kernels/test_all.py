@@ -24,7 +24,7 @@ def public(module: str) -> list[str]:
     ]
 
 
-# reached through engine.ops.conv.direct and planes in test_correlate, test_depthwise and test_planes
+# reached through engine.ops.conv.direct and planes in test_correlate, test_depthwise, test_planes and test_few_pixels
 INDIRECT = {
     "engine.ops.conv.kernels.correlate": {"correlate", "weight_sums"},
     "engine.ops.conv.kernels.depthwise": {"pack", "unpack", "correlate", "weight_sums", "total"},
