@@ -229,13 +229,20 @@ pointwise(
 )
 pointwise(
     "lerp",
-    lambda xp, input, end, weight: xp.where(
-        abs(weight) < 0.5, input + weight * (end - input), end - (end - input) * (1 - weight)
+    lambda xp, input, end, weight: _either(
+        xp, abs(weight) < 0.5, input + weight * (end - input), end - (end - input) * (1 - weight)
     ),
     (lambda g, weight: g * (1 - weight), lambda g, weight: g * weight, lambda g, input, end: g * (end - input)),
     inputs="input end weight",
     refused="bool integer",
 )
+
+
+def _either(xp: Any, first: Any, near: Any, far: Any) -> Any:
+    """`where`, and CuPy's refuses a condition that is one answer for all elements."""
+    if isinstance(first, bool):
+        return near if first else far
+    return xp.where(first, near, far)
 
 
 def _share(g: Any, nd: Any, winner: Any, loser: Any) -> Any:
