@@ -61,10 +61,13 @@ class _Finder:
 
 
 def _connect(driver: ctypes.CDLL) -> None:
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
-    def compile(source: bytes, options: bytes, text: int, size: int) -> int:
+    texts = (ctypes.c_char_p,) * 3
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, *texts, ctypes.c_void_p, ctypes.c_size_t)
+    def compile(source: bytes, options: bytes, instances: bytes, text: int, size: int) -> int:
         try:
-            found, good = str(nvrtc.compiled(source.decode(), options.decode().split("\n"))), 1
+            lines = [each.decode().splitlines() for each in (options, instances)]
+            found, good = str(nvrtc.compiled(source.decode(), *lines)), 1
         except RuntimeError as cause:
             found, good = str(cause), 0
         ctypes.memmove(text, found.encode()[: size - 1] + b"\0", min(len(found.encode()), size - 1) + 1)

@@ -4,8 +4,10 @@ import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tests import cuda_driver
+from tests.cuda_driver.counts import Counts
 
 
 class ProblemError(AssertionError):
@@ -33,18 +35,55 @@ def take_problems() -> list[str]:
     return _lines("driver_take_problems")
 
 
+class _Counts(Counts):
+    """Looked at, it has what the driver wrote down until then."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            _read_journal()
+        return super().__getattribute__(name)
+
+
+_counting: list[Counts] = []
+
+
 @contextmanager
-def journal() -> Iterator[list[str]]:
-    """What the program asks of the device while it is open, filled at its end: "launch NAME", "wait CALL",
-    "copy KIND BYTES", "malloc BYTES", "graph"."""
+def counters() -> Iterator[Counts]:
+    """Counts while it is open; may be nested. Launches and copies of a graph's replay are not counted one by one,
+    allocations from CuPy's pool not at all."""
     driver = cuda_driver.load()
-    lines: list[str] = []
-    driver.driver_keep_journal(1)
+    _read_journal()
+    if not _counting:
+        driver.driver_keep_journal(1)
+    counts = _Counts()
+    _counting.append(counts)
     try:
-        yield lines
+        yield counts
     finally:
-        lines += _lines("driver_take_journal")
-        driver.driver_keep_journal(0)
+        _read_journal()
+        _counting[:] = [each for each in _counting if each is not counts]
+        if not _counting:
+            driver.driver_keep_journal(0)
+
+
+def _read_journal() -> None:
+    """Lines are "launch NAME", "wait CALL", "copy KIND BYTES", "malloc BYTES", "graph"."""
+    for line in _lines("driver_take_journal") if _counting else ():
+        kind, _, rest = line.partition(" ")
+        for counts in _counting:
+            if kind == "launch":
+                counts.launches += 1
+                counts.names.append(rest)
+            elif kind == "wait":
+                counts.synchronizations += 1
+                counts.waits.append(rest)
+            elif kind == "copy":
+                where, size = rest.split()
+                counts.transfer(where, int(size))
+            elif kind == "malloc":
+                counts.raw_allocations += 1
+            else:
+                counts.graph_launches += 1
 
 
 @contextmanager

@@ -29,15 +29,16 @@ FLAGS = (
 UNDECLARED, UNDECLARED_OF_CUPY = 256, 1024
 
 
-def compiled(source: str, options: Sequence[str]) -> Path:
-    """The shared object of a program.
+def compiled(source: str, options: Sequence[str], instances: Sequence[str] = ()) -> Path:
+    """The shared object of a program. Instances of kernels that are templates, `name<int>`, are in it as `instance_0`
+    and so on.
 
     Raises: RuntimeError with the compiler's words.
     """
     cupys = "#include <cupy/" in source
     prelude = "cupy.h" if cupys else "cuda.h"
     included = tuple(each for each in options if each.startswith("-I"))
-    text = _text(source, options, UNDECLARED_OF_CUPY if cupys else UNDECLARED)
+    text = _text(source, options, instances, UNDECLARED_OF_CUPY if cupys else UNDECLARED)
     path = _place(text, prelude, included)
     if not path.exists():
         header = _precompiled(prelude, included)
@@ -90,13 +91,13 @@ def _precompiled(prelude: str, included: tuple[str, ...]) -> Path:
 
 
 def kernel_heads(code: str) -> list[tuple[str, str]]:
-    """Name and `__launch_bounds__` (or "") of each kernel of a source."""
+    """Name and `__launch_bounds__` (or "") of each kernel of a source, templates left out."""
     bounds = r"(?:__launch_bounds__\s*\(([^)]*)\)\s+)?"
-    found = re.findall(rf"__global__\s+{bounds}void\s+{bounds}(\w+)\s*\(", code)
-    return [(name, before or after) for before, after, name in found]
+    found = re.findall(rf"(template\s*<[^;{{]*>\s*)?__global__\s+{bounds}void\s+{bounds}(\w+)\s*\(", code)
+    return [(name, before or after) for template, before, after, name in found if not template]
 
 
-def _text(source: str, options: Sequence[str], undeclared: int) -> str:
+def _text(source: str, options: Sequence[str], instances: Sequence[str], undeclared: int) -> str:
     """The program in C++, its kernels' entries after it."""
     code = _without_comments(source)
     values = dict(re.findall(r"#define\s+(\w+)\s+(\d+)\s*$", code, flags=re.MULTILINE))
@@ -110,8 +111,9 @@ def _text(source: str, options: Sequence[str], undeclared: int) -> str:
 
     defined = "".join(f"#define {name} {text[0] if text else 1}\n" for name, *text in macros)
     heads = kernel_heads(code)
-    entries = "".join(f"ENTRY({name}, {product(bounds) if bounds else undeclared})\n" for name, bounds in heads)
-    return f'{defined}#line 1 "kernel.cu"\n{_for_host(code)}\n{entries}'
+    entries = [f"ENTRY({name}, {product(bounds) if bounds else undeclared}, {name})" for name, bounds in heads]
+    entries += [f"ENTRY(instance_{i}, {undeclared}, {each})" for i, each in enumerate(instances)]
+    return "\n".join([f'{defined}#line 1 "kernel.cu"', _for_host(code), *entries, ""])
 
 
 def _without_comments(code: str) -> str:

@@ -122,3 +122,12 @@ def test_launches_that_no_device_accepts(cupy: ModuleType) -> None:
 def test_a_source_that_does_not_compile(cupy: ModuleType) -> None:
     with pytest.raises(cupy.cuda.compiler.CompileException, match="nonsense"):
         cupy.RawModule(code='extern "C" __global__ void f() { nonsense; }').get_function("f")
+
+
+def test_instances_of_templates(cupy: ModuleType) -> None:
+    code = "template <typename T> __global__ void twice(T* values) { values[threadIdx.x] *= 2; }"
+    module = cupy.RawModule(code=code, options=("--std=c++17",), name_expressions=["twice<float>", "twice<int>"])
+    for kind in ("float", "int"):
+        x = cupy.arange(5, dtype=f"{kind}32")
+        module.get_function(f"twice<{kind}>")((1,), (5,), (x,))
+        assert x.get().tolist() == [0, 2, 4, 6, 8]

@@ -169,3 +169,37 @@ def test_branches_of_a_graph_are_in_no_order(cupy: ModuleType) -> None:
         graph = one.end_capture()
         with _found("race"):
             graph.launch()
+
+
+def test_what_a_capture_forbids(cupy: ModuleType) -> None:
+    """A relaxed one what waits; one that is not what allocates, too."""
+    runtime = cupy.cuda.runtime
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture(runtime.streamCaptureModeRelaxed)
+        runtime.free(runtime.malloc(64))
+        stream.end_capture()
+        stream.begin_capture(runtime.streamCaptureModeRelaxed)
+        with _found("is captured"):
+            runtime.deviceSynchronize()
+        with pytest.raises(RuntimeError, match="Invalidated"):
+            stream.end_capture()
+        stream.begin_capture(runtime.streamCaptureModeGlobal)
+        with _found("cudaMalloc while"):
+            runtime.malloc(64)
+        with pytest.raises(RuntimeError, match="Invalidated"):
+            stream.end_capture()
+
+
+def test_what_is_counted(cupy: ModuleType) -> None:
+    x = cupy.ones(5, "f4")
+    with control.counters() as outer, control.counters() as count:
+        y = x + 1
+        assert (count.launches, count.synchronizations) == (1, 0)
+        y.get()
+        y.get()
+        assert (count.synchronizations, count.pageable, count.bytes) == (2, 2, {"pageable": 40})
+        cupy.cuda.Device().synchronize()
+    assert outer.names == count.names
+    assert (x + 1).size == 5
+    assert outer.launches == 1

@@ -354,12 +354,13 @@ template <typename... P> struct Entry<void (*)(P...)> {
 
 }  // namespace simulated
 
-#define ENTRY(name, most)                                                                                              \
+// `name`: of the symbols; the kernel comes last, as templates have commas.
+#define ENTRY(name, most, ...)                                                                                         \
     extern "C" __attribute__((no_sanitize("thread"))) void thread_of_##name(void** parameters) {                       \
-        typedef simulated::Entry<decltype(&name)> Entry;                                                               \
-        Entry::call(&name, parameters, Entry::Numbers());                                                              \
+        typedef simulated::Entry<decltype(&__VA_ARGS__)> Entry;                                                        \
+        Entry::call(&__VA_ARGS__, parameters, Entry::Numbers());                                                       \
     }                                                                                                                  \
-    extern "C" const char* signature_of_##name() { return simulated::Entry<decltype(&name)>::signature(); }            \
+    extern "C" const char* signature_of_##name() { return simulated::Entry<decltype(&__VA_ARGS__)>::signature(); }     \
     extern "C" const int most_threads_of_##name = most;
 
 #include "ptx.h"

@@ -9,6 +9,7 @@
 using namespace driver;
 
 enum Status { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
+const int FAST_TF32 = 77;  // CUBLAS_COMPUTE_32F_FAST_TF32
 enum Kind { FLOAT = 0, DOUBLE = 1, HALF = 2, COMPLEX = 4, DOUBLE_COMPLEX = 5, BFLOAT = 14 };  // cudaDataType
 
 struct Handle {
@@ -49,9 +50,23 @@ struct Matrix {
     int how;                // 0: as it is, 1: transposed, 2: conjugated as well
 };
 struct Product {
-    int m, n, k, count;
+    int m, n, k, count, compute;
     Matrix a, b, c;
 };
+
+// Factors as tensor cores take them with `compute`: TF32 has 10 bits of mantissa, halves go to even.
+template <typename T> T factor(T value, int) { return value; }
+inline float factor(float value, int compute) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    if (compute != FAST_TF32 || (bits >> 23 & 0xff) == 0xff) return value;
+    bits = (bits + 0xfff + (bits >> 13 & 1)) & 0xffffe000;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+inline complex64 factor(complex64 value, int compute) {
+    return {factor(value.real(), compute), factor(value.imag(), compute)};
+}
 
 template <typename T, typename A> static void multiply(const Product& p, A alpha, A beta, int batch) {
     const T *a = (const T*)p.a.start + p.a.batch * batch, *b = (const T*)p.b.start + p.b.batch * batch;
@@ -59,12 +74,12 @@ template <typename T, typename A> static void multiply(const Product& p, A alpha
     std::vector<A> left((size_t)p.m * p.k), column(p.k), sums(p.m);
     for (int l = 0; l < p.k; l++)
         for (int i = 0; i < p.m; i++) {
-            A value = (A)(p.a.how ? a[l + i * p.a.step] : a[i + l * p.a.step]);
+            A value = factor((A)(p.a.how ? a[l + i * p.a.step] : a[i + l * p.a.step]), p.compute);
             left[(size_t)l * p.m + i] = p.a.how == 2 ? conjugate(value) : value;
         }
     for (int j = 0; j < p.n; j++) {
         for (int l = 0; l < p.k; l++) {
-            A value = (A)(p.b.how ? b[j + l * p.b.step] : b[l + j * p.b.step]);
+            A value = factor((A)(p.b.how ? b[j + l * p.b.step] : b[l + j * p.b.step]), p.compute);
             column[l] = p.b.how == 2 ? conjugate(value) : value;
         }
         std::fill(sums.begin(), sums.end(), A(0));
@@ -101,7 +116,7 @@ static int product(Handle* handle, const Product& p, const void* alpha, const vo
     Locked locked;
     Stream* stream = stream_of(handle->stream);
     if (!stream) return EXECUTION_FAILED;
-    if (!stream->capture) note("launch gemm");
+    if (!stream->capture) note("launch gemm %d %d", p.compute, handle->math_mode);
     if (!kernels_run || !p.m || !p.n || !p.count) return SUCCESS;
     bool on_device = handle->pointer_mode == 1;
     A one = on_device ? A() : *(const A*)alpha, other = on_device ? A() : *(const A*)beta;
@@ -119,9 +134,9 @@ static int product(Handle* handle, const Product& p, const void* alpha, const vo
     return wrong ? EXECUTION_FAILED : SUCCESS;
 }
 
-static int product_of_kind(Handle* handle, int kind, int compute, const Product& p, const void* alpha,
-                           const void* beta) {
-    bool in_float = compute == 68 || compute == 77 || compute == FLOAT;  // CUBLAS_COMPUTE_32F, _FAST_TF32
+static int product_of_kind(Handle* handle, int kind, const Product& p, const void* alpha, const void* beta) {
+    int compute = p.compute;
+    bool in_float = compute == 68 || compute == FAST_TF32 || compute == FLOAT;  // CUBLAS_COMPUTE_32F
     if (kind == FLOAT && in_float) return product<float, float>(handle, p, alpha, beta);
     if (kind == HALF && in_float) return product<half, float>(handle, p, alpha, beta);
     if (kind == BFLOAT && in_float) return product<bfloat16, float>(handle, p, alpha, beta);
@@ -159,9 +174,9 @@ int cublasGemmStridedBatchedEx(Handle* handle, int how_a, int how_b, int m, int 
                                int step_b, long long batch_b, const void* beta, void* c, int kind_c, int step_c,
                                long long batch_c, int count, int compute, int) {
     if (kind_a != kind_b || kind_a != kind_c) return NOT_SUPPORTED;
-    Product p{m, n, k, count, {(char*)a, step_a, batch_a, how_a}, {(char*)b, step_b, batch_b, how_b},
+    Product p{m, n, k, count, compute, {(char*)a, step_a, batch_a, how_a}, {(char*)b, step_b, batch_b, how_b},
               {(char*)c, step_c, batch_c, 0}};
-    return product_of_kind(handle, kind_a, compute, p, alpha, beta);
+    return product_of_kind(handle, kind_a, p, alpha, beta);
 }
 int cublasGemmEx(Handle* handle, int how_a, int how_b, int m, int n, int k, const void* alpha, const void* a,
                  int kind_a, int step_a, const void* b, int kind_b, int step_b, const void* beta, void* c, int kind_c,

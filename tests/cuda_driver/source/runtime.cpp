@@ -39,7 +39,8 @@ const char* cudaGetErrorName(cudaError_t error) {
 const char* cudaGetErrorString(cudaError_t error) {
     static thread_local std::string text;
     Locked locked;
-    text = error == cudaErrorMemoryAllocation || last_problem.empty() ? cudaGetErrorName(error) : last_problem;
+    text = error == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : cudaGetErrorName(error);
+    if (error != cudaErrorMemoryAllocation && !last_problem.empty()) text += ": " + last_problem;
     return text.c_str();
 }
 cudaError_t cudaGetLastError() {
@@ -138,6 +139,7 @@ cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
 cudaError_t cudaMalloc(void** address, size_t size) {
     Locked locked;
+    if (!allowed_in_capture("cudaMalloc", false)) return failed(cudaErrorStreamCaptureUnsupported);
     note("malloc %zu", size);
     Allocation* made = allocate(size, DEVICE, device);
     if (!made) return failed(cudaErrorMemoryAllocation);
@@ -151,8 +153,8 @@ cudaError_t cudaFree(void* address) {
     Locked locked;
     Allocation* found = find(address);
     if (!found || found->start != address || found->place != DEVICE) return failed(cudaErrorInvalidValue);
-    if (!allowed_in_capture("cudaFree")) return failed(cudaErrorStreamCaptureUnsupported);
-    cudaDeviceSynchronize();  // as the real one
+    if (!allowed_in_capture("cudaFree", false)) return failed(cudaErrorStreamCaptureUnsupported);
+    finish_device();  // as the real one
     release(found);
     return cudaSuccess;
 }
@@ -244,7 +246,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind) {
     ON_STREAM(nullptr);
-    if (!allowed_in_capture("cudaMemcpy")) return failed(cudaErrorStreamCaptureUnsupported);
+    if (!allowed_in_capture("cudaMemcpy", true)) return failed(cudaErrorStreamCaptureUnsupported);
     return copy(to, from, size, stream, true, "cudaMemcpy");
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, cudaStream_t handle) {

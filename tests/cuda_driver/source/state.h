@@ -14,6 +14,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace driver {
@@ -79,6 +80,8 @@ struct Capture {
     Stream* origin;
     std::vector<Node> nodes;
     std::vector<Stream*> streams;
+    int mode;  // cudaStreamCaptureMode
+    std::thread::id thread;
     bool invalid, ended;  // kept after its end, as events point to it
 };
 
@@ -88,7 +91,6 @@ extern int device_count;
 extern size_t memory_size;
 extern Clock host;   // what the host has waited for
 extern Work* under_way;
-extern int captures;  // under way
 extern bool kernels_run;  // false: launches do nothing, for measuring the host's time
 
 // Problems: texts for the test that runs. The last one is also the text of the error that a call returns.
@@ -115,8 +117,9 @@ Stream* stream_of(const void* handle);  // NULL: no such stream, and problem() h
 void wait_for(Clock& clock);            // the host does
 // Queues work: recorded in a capture, else run. `run` returns NULL or what went wrong.
 const char* submit(Stream& stream, std::string what, std::function<const char*()> run);
-// Whether no capture under way forbids a call that waits for the device; else problem() has it.
-bool allowed_in_capture(const char* call);
+// Whether no capture under way forbids a call; else problem() has it. A relaxed one forbids only what waits.
+bool allowed_in_capture(const char* call, bool waits);
+void finish_device();  // the host waits for all that the current device has queued
 
 // pinned.cpp: copies to and from page-locked memory, which the host sees late
 void deliver_late(void* target, const void* source, size_t size);

@@ -12,7 +12,6 @@ namespace driver {
 
 Clock host;
 Work* under_way = nullptr;
-int captures = 0;
 std::string last_problem;
 static std::vector<std::string> problems;
 static std::vector<std::string> journal;
@@ -138,12 +137,25 @@ void wait_for(Clock& clock) {
     settle(host);
 }
 
-bool allowed_in_capture(const char* call) {
-    if (!captures) return true;
-    problem("%s while a stream is captured", call);
+bool allowed_in_capture(const char* call, bool waits) {
+    bool allowed = true;
+    for (auto& each : streams) {
+        Capture* capture = each.second->capture;
+        if (!capture || (!waits && capture->mode == cudaStreamCaptureModeRelaxed)) continue;
+        if (capture->mode == cudaStreamCaptureModeThreadLocal && capture->thread != std::this_thread::get_id()) continue;
+        if (allowed) problem("%s while stream %u is captured", call, each.second->number);
+        capture->invalid = true;
+        allowed = false;
+    }
+    return allowed;
+}
+
+void finish_device() {
     for (auto& each : streams)
-        if (each.second->capture) each.second->capture->invalid = true;
-    return false;
+        if (each.second->device == device) join(host, each.second->clock);
+    join(host, destroyed[device]);
+    join(host, stream_of(nullptr)->clock);
+    settle(host);
 }
 
 // Events
@@ -173,7 +185,6 @@ static void leave(Capture* capture) {
         each->last.clear();
     }
     capture->ended = true;
-    captures--;
 }
 
 static const char* launch(Executable& executable, Stream& stream) {
@@ -240,8 +251,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     ON_STREAM(handle);
     if (stream.capture) return captured(stream, "cudaStreamSynchronize");
     order_with_null(stream);
+    if (!after(host, stream.clock)) note("wait cudaStreamSynchronize");
     wait_for(stream.clock);
-    note("wait cudaStreamSynchronize");
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
@@ -258,12 +269,8 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 }
 cudaError_t cudaDeviceSynchronize() {
     Locked locked;
-    if (!allowed_in_capture("cudaDeviceSynchronize")) return cudaErrorStreamCaptureUnsupported;
-    for (auto& each : streams)
-        if (each.second->device == device) join(host, each.second->clock);
-    join(host, destroyed[device]);
-    join(host, stream_of(nullptr)->clock);
-    settle(host);
+    if (!allowed_in_capture("cudaDeviceSynchronize", true)) return cudaErrorStreamCaptureUnsupported;
+    finish_device();
     note("wait cudaDeviceSynchronize");
     return cudaSuccess;
 }
@@ -366,12 +373,12 @@ static cudaError_t ask(cudaEvent_t handle, const char* call, bool waits) {
         event.asked = true;  // the first answer: not yet, so that both are met
         return cudaErrorNotReady;
     }
+    if (waits && !after(host, event.clock)) note("wait %s", call);
     wait_for(event.clock);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { return ask(event, "cudaEventQuery", false); }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    note("wait cudaEventSynchronize");
     return ask(event, "cudaEventSynchronize", true);
 }
 cudaError_t cudaEventElapsedTime_v2(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
@@ -384,13 +391,12 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
     return cudaEventElapsedTime_v2(milliseconds, from, to);
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
     ON_STREAM(handle);
     if ((uintptr_t)handle <= 2) return cudaErrorStreamCaptureUnsupported;
     if (stream.capture) return cudaErrorIllegalState;
-    stream.capture = new Capture{&stream, {}, {&stream}, false, false};
+    stream.capture = new Capture{&stream, {}, {&stream}, mode, std::this_thread::get_id(), false, false};
     stream.last.clear();
-    captures++;
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
@@ -495,6 +501,11 @@ static int take(std::vector<std::string>& lines, char* text, size_t size) {
     return 0;
 }
 // Moves lines into `text`; returns the bytes it needs where it is too small, else 0.
-int driver_take_problems(char* text, size_t size) { return take(problems, text, size); }
+int driver_take_problems(char* text, size_t size) {
+    Locked locked;
+    int needed = take(problems, text, size);
+    if (!needed) last_problem.clear();
+    return needed;
+}
 int driver_take_journal(char* text, size_t size) { return take(journal, text, size); }
 }

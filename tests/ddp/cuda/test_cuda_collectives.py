@@ -12,7 +12,7 @@ import engine.nn as nn
 from ddp import DistributedDataParallel, SyncBatchNorm
 from ddp.training.zero import ZeroRedundancyOptimizer
 from engine.optim import SGD, AdamW
-from tests import cuda_simulator
+from tests import cuda_device
 
 
 @pytest.fixture
@@ -136,13 +136,13 @@ def test_sync_batch_norm(start, name: str | None) -> None:
 
 @pytest.mark.mpi(ranks=[2])
 def test_no_host_waits_in_sync_batch_norm(start) -> None:
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("only the simulated device counts synchronisations")
     _, device = start()
     norm = SyncBatchNorm(4).to(device)
     x = numbers(1, 6, 4).to(device).requires_grad_()
     norm(x).sum().backward()
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         norm(x).sum().backward()
     assert count.synchronizations == 0, count.waits
 

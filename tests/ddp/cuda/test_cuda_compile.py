@@ -10,7 +10,7 @@ import engine.nn as nn
 from ddp import DistributedDataParallel
 from engine.capture import segments
 from engine.optim import SGD, AdamW
-from tests import cuda_simulator
+from tests import cuda_device
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_options_that_change(cuda, start):
 
 @pytest.mark.mpi(ranks=[2])
 def test_backward_is_replayed_and_not_walked(cuda, start):
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("counts what only the simulated device counts")
     start("cuda_ipc")
     network = nn.Linear(6, 2).to(cuda)
@@ -95,7 +95,7 @@ def test_backward_is_replayed_and_not_walked(cuda, start):
     x = engine.ones(3, 6, device=cuda) * (1 + ddp.get_rank())
     for _ in range(4):
         step(x)
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         step(x)
     assert count.graph_launches >= 2
     assert not [name for name in count.names if "square" in name or "matmul" in name]

@@ -4,13 +4,13 @@ import pytest
 
 import engine
 from engine.backends import cudnn
-from tests import cuda_simulator
+from tests import cuda_device
 
 
 @pytest.fixture
 def simulated(cuda: engine.device) -> engine.device:
     """`cuda`, where it is the simulated one."""
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("counts what only the simulated device counts")
     return cuda
 

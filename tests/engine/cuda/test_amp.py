@@ -6,7 +6,7 @@ import pytest
 import engine
 import engine.nn as nn
 import engine.nn.functional as F
-from tests.cuda_simulator import counters
+from tests import cuda_device
 from tests.cuda_simulator import kernels as on_host
 from tests.data import amp_cases
 
@@ -157,7 +157,7 @@ def test_a_step_waits_for_nothing(cuda, kind) -> None:
     for _ in range(2):
         trained(net, optimizer, scaler, cuda)
     before = [parameter.tolist() for parameter in net.parameters()]
-    with counters() as count:
+    with cuda_device.counters() as count:
         trained(net, optimizer, scaler, cuda, bad=True)
     assert count.synchronizations == count.pageable == 0, count.waits
     assert [parameter.tolist() for parameter in net.parameters()] == before
@@ -175,7 +175,7 @@ def test_an_optimizer_without_a_kernel_waits_once(cuda) -> None:
     optimizer, scaler = Own(net.parameters(), lr=0.1), engine.GradScaler("cuda", init_scale=4.0)
     trained(net, optimizer, scaler, cuda)
     before = [parameter.tolist() for parameter in net.parameters()]
-    with counters() as count:
+    with cuda_device.counters() as count:
         trained(net, optimizer, scaler, cuda, bad=True)
     assert count.synchronizations == 1, count.waits
     assert [parameter.tolist() for parameter in net.parameters()] == before

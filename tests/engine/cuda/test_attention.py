@@ -8,7 +8,7 @@ import pytest
 import engine
 from engine import ops
 from engine.nn.functional import scaled_dot_product_attention
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.cuda_simulator import kernels as on_host
 from tests.engine.cuda.comparison import layout_of
 
@@ -135,9 +135,9 @@ def test_memory_does_not_grow_with_the_square_and_nothing_waits(cuda: engine.dev
     engine.cuda.synchronize()
     engine.cuda.reset_peak_memory_stats()
     before = engine.cuda.memory_allocated()
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         scaled_dot_product_attention(*operands, dropout_p=dropout, is_causal=True).sum().backward()
-    if cuda_simulator.installed():
+    if cuda_device.ours():
         assert count.synchronizations == 0, count.waits
         assert {"attention", "attention_of_query", "attention_of_key"} <= set(count.names)
     assert engine.cuda.max_memory_allocated() - before < length * length * 4 / 2

@@ -6,7 +6,7 @@ import pytest
 import engine
 import engine.nn as nn
 from engine.autograd import delivery, workers
-from tests import cuda_simulator
+from tests import cuda_device
 
 
 def leaf(where, values=(1.0, 2.0, 3.0)):
@@ -219,7 +219,7 @@ def test_a_step_on_one_stream_makes_no_synchronisation(simulated):
         return loss
 
     before = step()
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         after = step()
     assert count.synchronizations == 0
     assert count.pageable == 0

@@ -13,7 +13,7 @@ from engine.memory import blocks
 from engine.nn.utils import clip_grad_norm_
 from engine.optim import SGD, Adam, AdamW
 from engine.optim.lr_scheduler import ExponentialLR
-from tests import cuda_simulator
+from tests import cuda_device
 
 F = nn.functional
 
@@ -159,7 +159,7 @@ def test_a_step_is_one_graph(simulated):
     for x, y in data[:4]:
         step(x, y)
     for x, y in data[4:]:
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             step(x, y)
         assert count.graph_launches == 1
         assert count.synchronizations == 0

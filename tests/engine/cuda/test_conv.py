@@ -9,7 +9,7 @@ import pytest
 
 import engine
 from engine.nn import functional as F
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.cuda_simulator import kernels as on_host
 from tests.engine.cuda.comparison import layout_of
 
@@ -108,7 +108,7 @@ def test_columns_a_few_images_at_a_time(cuda: engine.device, monkeypatch: pytest
 
 @pytest.mark.parametrize("last", [False, True], ids=["row-major", "channels-last"])
 def test_pointwise_is_a_product_without_copies_and_nothing_waits(cuda: engine.device, last: bool):
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("looks at the launches that the simulated device got")
     image = engine.ones(2, 16, 6, 6, device=cuda)
     if last:
@@ -122,11 +122,11 @@ def test_pointwise_is_a_product_without_copies_and_nothing_waits(cuda: engine.de
         F.conv2d(F.conv2d(image, pointwise, bias), window, bias, padding=1).sum().backward()
 
     step()
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         product = F.conv2d(image.detach(), pointwise.detach())
     assert not any(name in ("conv", "tiles", "strided") for name in count.names)
     assert product.is_contiguous(memory_format=engine.channels_last if last else engine.contiguous_format)
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         step()
     assert count.synchronizations == 0, count.waits
     assert {"conv", "conv_weight", "add_parts"} <= set(count.names)

@@ -9,7 +9,7 @@ import pytest
 
 import engine
 from engine.cuda.memory import in_words
-from tests import cuda_simulator
+from tests import cuda_device
 
 QUESTIONS = {
     "is_available": False,
@@ -35,7 +35,7 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def simulated(cuda):
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("reads what only the simulated device counts")
     return cuda
 
@@ -208,7 +208,7 @@ def test_each_device_counts_for_itself(cuda):
 
 def test_asking_for_statistics_waits_for_nothing(simulated):
     x = engine.ones(8, device=simulated)
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         engine.cuda.memory_stats()
         engine.cuda.max_memory_allocated()
         engine.cuda.current_stream().wait_stream(engine.cuda.default_stream())

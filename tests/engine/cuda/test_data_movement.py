@@ -15,7 +15,7 @@ from engine import data
 from engine.autograd.graph import save_on_cpu
 from engine.data.pinning import pin_memory, to_device
 from engine.memory import transfer
-from tests.cuda_simulator import counters
+from tests import cuda_device
 from tests.cuda_simulator import kernels as on_host
 
 pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
@@ -110,7 +110,7 @@ def test_to_a_gpu_and_back(cuda, layout, non_blocking, pinned, dtype) -> None:
 
 def test_copies_from_pinned_memory_wait_for_nothing(cuda) -> None:
     x = engine.randn(64, 64).pin_memory()
-    with counters() as count:
+    with cuda_device.counters() as count:
         there = x.to(cuda, non_blocking=True)
         there = there + x.cuda(non_blocking=True)
         back = there.to("cpu", non_blocking=True)
@@ -168,7 +168,7 @@ def test_copy_into_existing_memory(cuda, layout, pinned, non_blocking) -> None:
 
 def test_copy_into_pinned_memory_goes_there_directly(cuda) -> None:
     there, host = engine.randn(100, device=cuda), engine.zeros(100).pin_memory()
-    with counters() as count:
+    with cuda_device.counters() as count:
         host.copy_(there, non_blocking=True)
         there.copy_(host.pin_memory(), non_blocking=True)
     assert count.synchronizations == count.device_copies == count.pageable == 0
@@ -191,7 +191,7 @@ def test_modules_move_without_waiting(cuda) -> None:
     expected = layer.weight.tolist()
     for parameter in layer.parameters():
         parameter.data = parameter.data.pin_memory()
-    with counters() as count:
+    with cuda_device.counters() as count:
         layer.to(cuda, non_blocking=True)
     assert count.synchronizations == 0
     assert layer.weight.is_cuda
@@ -202,10 +202,10 @@ def test_modules_move_without_waiting(cuda) -> None:
 def test_saved_tensors_wait_in_host_memory(cuda, pinned) -> None:
     x = engine.arange(6.0, device=cuda).requires_grad_()
     engine.randn(2).pin_memory()
-    with counters() as count, save_on_cpu(pinned):
+    with cuda_device.counters() as count, save_on_cpu(pinned):
         y = (x * x).exp().sum()
     assert count.synchronizations == (0 if pinned else 3)
-    with counters() as count, engine.cuda.stream(engine.cuda.Stream()):
+    with cuda_device.counters() as count, engine.cuda.stream(engine.cuda.Stream()):
         engine.cuda.current_stream().wait_stream(engine.cuda.default_stream())
         y.backward()
     assert count.synchronizations == 0 or not pinned
@@ -287,7 +287,7 @@ def test_the_prefetcher_is_one_batch_ahead(cuda, pinned) -> None:
 
 def test_the_prefetcher_waits_for_nothing(cuda) -> None:
     batches = [engine.randn(16, 4).pin_memory() for _ in range(4)]
-    with counters() as count:
+    with cuda_device.counters() as count:
         total = sum(x.sum() for x in data.DevicePrefetcher(batches, cuda))
     assert count.synchronizations == count.pageable == 0
     assert total.item() == pytest.approx(sum(x.sum().item() for x in batches), abs=1e-4)

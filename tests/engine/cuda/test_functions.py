@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import engine
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.data.operators import case as cases
 from tests.engine.cuda.comparison import all_of, assert_same, assert_values, weights
 
@@ -39,9 +39,7 @@ class OnDevice:
 )
 def test_functions(family: str, kind: str, cuda: engine.device) -> None:
     module = importlib.import_module(f"tests.data.operators.{family}")
-    chosen = {
-        name: case for name, case in module.CASES.items() if cuda_simulator.installed() or not UNDECIDED.search(name)
-    }
+    chosen = {name: case for name, case in module.CASES.items() if cuda_device.ours() or not UNDECIDED.search(name)}
     all_of((name, lambda case=case: compare(case, kind, cuda)) for name, case in chosen.items())
 
 

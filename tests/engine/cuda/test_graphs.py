@@ -7,7 +7,7 @@ import pytest
 import engine
 import engine.nn as nn
 from engine.memory import blocks
-from tests import cuda_simulator
+from tests import cuda_device
 
 
 def record(function):
@@ -147,7 +147,7 @@ def test_backward_in_a_graph(cuda):
 def test_replaying_waits_for_nothing(simulated):
     x = engine.ones(4, device=simulated)
     recorded, _ = record(lambda: engine.rand(4, device=simulated) + x)
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         recorded.replay()
     assert (count.synchronizations, count.graph_launches) == (0, 1)
 
@@ -266,7 +266,7 @@ def test_a_graphed_callable_replays_instead_of_launching(simulated):
     x = engine.randn(2, 4, device=simulated)
     engine.cuda.make_graphed_callables(module, (x.clone(),))
     module(x).sum().backward()
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         module(x)
     assert count.graph_launches == 1
     assert count.synchronizations == 0

@@ -14,11 +14,11 @@ from engine.memory import backend
 from engine.memory import cublas as workspaces
 from engine.ops.matmul import gpu
 from engine.rules import precision as settings
-from tests import cuda_simulator
-from tests.cuda_simulator import cublas
+from tests import cuda_device
 from tests.engine.cuda.comparison import assert_same
 
 KINDS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
+COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77  # cublasComputeType_t
 
 
 def transposed(array: np.ndarray) -> np.ndarray:
@@ -105,8 +105,8 @@ simulated = pytest.mark.usefixtures("simulated_only")
 
 @pytest.fixture
 def simulated_only(cuda: engine.device) -> None:
-    if not cuda_simulator.installed():
-        pytest.skip("looks at the calls that the simulated cuBLAS got")
+    if not cuda_device.ours():
+        pytest.skip("looks at the calls that cuBLAS got")
 
 
 @simulated
@@ -114,7 +114,7 @@ def simulated_only(cuda: engine.device) -> None:
 def test_operands_are_read_as_they_lie(shapes: tuple[Any, Any], cuda: engine.device) -> None:
     for name in ("rows", "columns", "padded", "padded columns"):
         x, y = (device_copy(LAYOUTS[name](made(shape, "float32", 1)), "float32", cuda) for shape in shapes)
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             x @ y
         assert len(count.names) == 1, (name, count.names)
         assert count.names[0].startswith("gemm")
@@ -125,7 +125,7 @@ def test_a_batch_with_two_strides_is_a_loop_or_a_copy(cuda: engine.device) -> No
     for batch, calls in ((4, 4), (20, 1)):
         x = engine.rand(batch, 3, 2, 4, device=cuda).transpose(1, 2)  # as heads lie in an attention layer
         y = engine.rand(batch, 2, 4, 5, device=cuda)
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             out = x @ y
         assert sum(name.startswith("gemm") for name in count.names) == calls
         np.testing.assert_allclose(out.cpu().numpy(), np.matmul(x.cpu().numpy(), y.cpu().numpy()), rtol=1e-5)
@@ -147,8 +147,9 @@ def test_tf32_only_where_it_is_allowed(cuda: engine.device, monkeypatch: pytest.
         allow()
         assert engine.backends.cuda.matmul.allow_tf32 is True
         assert engine.get_float32_matmul_precision() != "highest"
-        assert (x @ eye)[0, 0].item() == 1.0
-        assert cublas.calls[-1][1] == cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+        with cuda_device.counters() as count:
+            assert (x @ eye)[0, 0].item() == 1.0
+        assert cuda_device.last_product(count) == (COMPUTE_32F_FAST_TF32, 0)
         double = x.double()
         assert (double @ eye.double())[0, 0].item() == double[0, 0].item()
 
@@ -161,9 +162,11 @@ def test_half_precision_adds_up_in_single(kind: str, cuda: engine.device, monkey
     switch = {"float16": "fp16", "bfloat16": "bf16"}[kind]
     for allowed, mode in ((True, 0), (False, 16)):
         monkeypatch.setattr(settings.matmul, f"allow_{switch}_reduced_precision_reduction", allowed)
-        ones @ ones.t()
-        assert cublas.calls[-1][1:] == (cublas.CUBLAS_COMPUTE_32F, mode)
-    assert cublas.math_mode == 0
+        with cuda_device.counters() as count:
+            ones @ ones.t()
+        assert cuda_device.last_product(count) == (COMPUTE_32F, mode)
+    cupy = backend.require_cupy()
+    assert cupy.cuda.cublas.getMathMode(cupy.cuda.device.get_cublas_handle()) == 0  # of CuPy's own
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "bfloat16", "int64"])

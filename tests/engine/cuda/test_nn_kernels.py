@@ -11,7 +11,7 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.engine.cuda.comparison import all_of, assert_same, twin
 
 TOLERANCES = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
@@ -70,8 +70,8 @@ def compare(name: str, kind: str, last: bool, cuda: engine.device) -> None:
     g = engine.from_numpy(np.random.default_rng(6).normal(size=tuple(expected.shape)).astype(NUMPY[kind]))
     expected.backward(g)
     slopes = g.to(cuda)
-    if cuda_simulator.installed():
-        with cuda_simulator.counters() as count:
+    if cuda_device.ours():
+        with cuda_device.counters() as count:
             out = run(function, there, slopes)
         assert not count.synchronizations
         assert any(kernel in launched for launched in count.names), count.names
@@ -102,7 +102,7 @@ def test_batch_norm_moves_its_statistics_on_the_device(cuda: engine.device, kind
     y = twin(x, cuda)
     for _ in range(2):
         expected = here(x)
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             out = there(y)
             out.sum().backward()
         assert not count.synchronizations
@@ -126,7 +126,7 @@ def test_cross_entropy(cuda: engine.device, reduction: str):
             x.grad = y.grad = None
             expected = function(x, target, reduction=reduction, ignore_index=2)
             expected.sum().backward()
-            with cuda_simulator.counters() as count:
+            with cuda_device.counters() as count:
                 out = function(y, classes, reduction=reduction, ignore_index=2)
                 out.sum().backward()
             assert not count.synchronizations
@@ -150,7 +150,7 @@ def test_embedding_gradient_is_the_same_each_time(cuda: engine.device):
     weight, direction = rng.normal(size=(5, 12)).astype("f"), rng.normal(size=(40, 6, 12)).astype("f")
     tables = [engine.tensor(weight, device=where, requires_grad=True) for where in ("cpu", cuda, cuda)]
     for table in tables:
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             out = F.embedding(index.to(table.device), table, padding_idx=1)
             gradient = engine.tensor(direction).to(table.device)
             before = count.synchronizations  # of the copies of index and direction
@@ -172,7 +172,7 @@ def test_recurrent_layers(cuda: engine.device, mode: str):
     expected, _ = here(x)
     expected.sum().backward()
     y = x.to(cuda)
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         out, _ = there(y)
         out.sum().backward()
     assert not count.synchronizations
@@ -183,11 +183,11 @@ def test_recurrent_layers(cuda: engine.device, mode: str):
 
 def test_dropout_keeps_the_same_elements_in_backward(cuda: engine.device):
     x = engine.ones(40, 30, device=cuda, requires_grad=True)
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         out = F.dropout(x, 0.25)
         out.backward(engine.ones_like(out))
     assert not count.synchronizations
-    assert "masked_scale" in " ".join(count.names) or not cuda_simulator.installed()
+    assert "masked_scale" in " ".join(count.names) or not cuda_device.ours()
     kept = out.detach().cpu().numpy()
     assert set(np.unique(kept)) == {np.float32(0), np.float32(1 / 0.75)}
     assert 0.6 < (kept != 0).mean() < 0.9

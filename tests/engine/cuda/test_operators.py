@@ -12,7 +12,7 @@ import pytest
 
 import engine
 from engine.calls.dispatch import OPERATORS
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.engine.cuda.comparison import all_of, assert_same, assert_values, described, twin, weights
 from tests.engine.test_operators import RECORDED, layouts, results, tensors
 from tests.op_samples import SAMPLES, Sample, names
@@ -68,10 +68,10 @@ def test_operators(group: int, cuda: engine.device) -> None:
 @contextmanager
 def nothing_waits(name: str) -> Iterator[None]:
     """Inside it nothing may wait for the device, which a real one does not tell."""
-    if not cuda_simulator.installed() or name in WAITS:
+    if not cuda_device.ours() or name in WAITS:
         yield
         return
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         yield
     assert not count.synchronizations, f"{name} waits for the device"
 
@@ -83,7 +83,7 @@ def compare(name: str, sample: Sample, layout: str, cuda: engine.device) -> None
     with nothing_waits(name):
         found = results(sample.function(*there))
     assert len(found) == len(expected)
-    if name in CHOSEN and not cuda_simulator.installed():
+    if name in CHOSEN and not cuda_device.ours():
         assert [described(each) for each in found] == [described(each) for each in expected]
         return
     for one, other in zip(found, expected, strict=True):

@@ -9,7 +9,7 @@ import engine
 from engine import optim
 from engine.nn import Parameter
 from engine.nn.utils import clip_grad_norm_, clip_grad_value_
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.cuda_simulator import kernels
 from tests.data import optim_cases
 
@@ -272,7 +272,7 @@ def test_on_a_gpu_that_is_not_the_one_in_use(cuda: engine.device) -> None:
 
 
 def test_a_step_waits_for_nothing(cuda: engine.device) -> None:
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("counts synchronisations of the simulated device")
     params = parameters(cuda)
     optimizer = optim.AdamW(params, amsgrad=True, capturable=True)
@@ -280,7 +280,7 @@ def test_a_step_waits_for_nothing(cuda: engine.device) -> None:
         set_gradients(params, step)
         optimizer.step()
     set_gradients(params, 2)
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         optimizer.param_groups[0]["lr"] *= 0.5
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
@@ -331,7 +331,7 @@ def test_clipping_waits_for_nothing(cuda: engine.device) -> None:
     params, theirs = parameters(cuda), parameters("cpu")
     set_gradients(params, 0)
     set_gradients(theirs, 0)
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         clip_grad_norm_(params, 1.0)
         clip_grad_value_(params, 0.01)
     assert count.synchronizations == 0

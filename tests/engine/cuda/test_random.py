@@ -14,7 +14,7 @@ from engine.ops.random import sampling
 from engine.ops.random.cuda import fills as kernels
 from engine.random import DeviceGenerator, device_generator
 from engine.utils.checkpoint import checkpoint
-from tests.cuda_simulator import counters
+from tests import cuda_device
 from tests.cuda_simulator import kernels as on_host
 
 pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
@@ -260,7 +260,7 @@ def test_an_infinite_concentration_ends(cuda) -> None:
 def test_distributions_on_a_gpu(cuda) -> None:
     one = engine.ones(4, device=cuda)
     engine.manual_seed(1)
-    with counters() as count:
+    with cuda_device.counters() as count:
         kinds = [D.Gamma(one, one, False), D.Beta(one, one, False), D.Poisson(one, False), D.Normal(one, one, False)]
         drawn = [kind.sample((3,)) for kind in kinds]
     assert count.synchronizations == count.pageable == 0
@@ -322,7 +322,7 @@ def test_gradients_of_what_was_there_end(cuda) -> None:
 
 def test_nothing_waits_or_comes_from_the_host(cuda) -> None:
     engine.rand(4, device=cuda)
-    with counters() as count:
+    with cuda_device.counters() as count:
         x = engine.randn(64, 32, device=cuda)
         engine.rand_like(x)
         engine.randint(0, 10, (32,), device=cuda)

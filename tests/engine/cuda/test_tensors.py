@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import engine
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.engine.cuda.comparison import assert_same
 
 # --- values for the host ----------------------------------------------------------------------------------------------
@@ -68,10 +68,10 @@ FACTORIES: dict[str, Any] = {
 @pytest.mark.parametrize("name", FACTORIES)
 def test_factories_build_on_the_device(name: str, cuda: engine.device) -> None:
     expected = FACTORIES[name]()
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         found = FACTORIES[name](device=cuda)
     assert_same(found, expected, name)
-    if cuda_simulator.installed():
+    if cuda_device.ours():
         assert (count.synchronizations, count.pageable, count.pinned) == (0, 0, 0)
 
 

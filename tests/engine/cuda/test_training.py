@@ -7,7 +7,7 @@ import engine.nn as nn
 from benchmarks import workloads
 from engine.backends import cudnn
 from engine.optim import SGD, AdamW
-from tests import cuda_simulator
+from tests import cuda_device
 
 STEPS = 3
 
@@ -76,10 +76,10 @@ def test_losses_are_those_of_the_cpu(
     with cuda:
         optimizer_there = optimizer(model_there.parameters(), lr=0.05)
         found = losses(there, optimizer_there)
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             losses(there, optimizer_there)
     assert [loss.item() for loss in found] == pytest.approx([loss.item() for loss in expected], rel=2e-4)
-    if cuda_simulator.installed():
+    if cuda_device.ours():
         assert count.synchronizations == 0
         assert count.pageable == 0
     for one, other in zip(model_there.parameters(), model.parameters(), strict=True):

@@ -9,7 +9,7 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from tests import cuda_simulator
+from tests import cuda_device
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -63,13 +63,13 @@ def queued(cuda: engine.device) -> Calls:
 
 
 def test_nothing_waits(cuda: engine.device) -> None:
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("a real device does not tell")
     waiting = []
     for name, call in queued(cuda).items():
         out = call()  # kernels are compiled, tables of interpolation copied
         out.backward(engine.ones_like(out))
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             out = call()
             out.backward(engine.ones_like(out))
         if count.synchronizations or count.pageable:
@@ -78,7 +78,7 @@ def test_nothing_waits(cuda: engine.device) -> None:
 
 
 def test_sizes_that_depend_on_values_are_waited_for(cuda: engine.device) -> None:
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("a real device does not tell")
     x, mask, index, _ = given(cuda)
     x = x.detach()
@@ -89,6 +89,6 @@ def test_sizes_that_depend_on_values_are_waited_for(cuda: engine.device) -> None
         lambda: x.sum().item(),
         lambda: bool(x[0, 0]),
     ):
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             call()
         assert count.synchronizations

@@ -8,7 +8,7 @@ import engine
 from ddp.transport.summing import Summation
 from engine.memory import backend
 from engine.ops.buckets import cuda as buckets
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.cuda_simulator import kernels
 
 pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
@@ -124,7 +124,7 @@ def test_eight_bits(cuda: engine.device, dtype: np.dtype, count: int, length: in
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_access_is_wrong(cuda: engine.device, seed: int):
     """Bounds, alignment and races, threads and blocks in order and permuted."""
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("the simulated device checks accesses")
     cupy = backend.require_cupy()
     with kernels.checked(seed):

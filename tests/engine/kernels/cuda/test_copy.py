@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import engine
 from engine.memory import backend
 from engine.ops.copy import cuda as copies
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.cuda_simulator import kernels
 
 pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
@@ -95,7 +95,7 @@ def test_views_of_any_kind(cuda: engine.device, data: st.DataObject):
 
 
 def test_no_access_is_wrong(cuda: engine.device):
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("the simulated device checks accesses")
     cupy = backend.require_cupy()
     source = cupy.asarray(sample((3, 40, 33), TYPES[0]))

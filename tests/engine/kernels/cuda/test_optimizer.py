@@ -10,7 +10,7 @@ import engine
 from engine.memory import backend
 from engine.optim import cuda as optimizer
 from engine.optim import kernels as on_cpu
-from tests import cuda_simulator
+from tests import cuda_device
 from tests.cuda_simulator import kernels
 
 pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
@@ -39,7 +39,7 @@ def samples(dtype: str, seed: int, sizes: tuple[int, ...] = SIZES) -> list[np.nd
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_adam_has_the_bits_of_the_cpu(cuda: engine.device, dtype: str, amsgrad: bool, decoupled: bool):
     """Where pow gives the same on both: as on the simulated device."""
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("a GPU's pow may differ in the last bit")
     values = samples(dtype, 0)
     parameters, state, steps, plan = members("Adam", values, 2 + amsgrad)
@@ -96,7 +96,7 @@ def test_sgd_has_the_bits_of_the_cpu(cuda: engine.device, nesterov: bool):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_no_access_is_wrong(cuda: engine.device, seed: int, dtype: str):
     """Bounds, alignment and races, aligned and not, threads and blocks in order and permuted."""
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("the simulated device checks accesses")
     values = samples(dtype, 0, (8200, 5, 0, 33))
     parameters, _, _, plan = members("Adam", values, 3, master=dtype == "float16")
