@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from figures import WITHOUT_AVX512
+
 Layer = tuple[int, int, int, int, int, int, int, int, int]
 
 LAYERS: dict[str, Layer] = {
@@ -54,8 +56,6 @@ LAYERS: dict[str, Layer] = {
     "small batch, small image": (1, 64, 8, 64, 3, 1, 1, 1, 1),
 }
 KINDS = ("forward", "input", "weight")
-WITHOUT_AVX512 = ",".join(f"-avx512{part}" for part in ("f", "dq", "cd", "bw", "vl", "ifma", "vbmi", "vbmi2", "vnni"))
-AVX2 = "+avx2,+avx,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe,+popcnt,+sse4.2,+sse4.1,+ssse3,+sse3,+cx16,+fsgsbase"
 
 
 def functions(layer: Layer, channels_last: bool) -> dict[str, Callable[[], object]]:
@@ -106,9 +106,7 @@ def start(python: str, library: str, avx2: bool) -> Any:
     """A process that serves one side."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "BENCHMARK_LIBRARY": library}
     if avx2:
-        environment |= {"NUMBA_CPU_NAME": "znver3", "NUMBA_CPU_FEATURES": f"{AVX2},{WITHOUT_AVX512}"}
-        environment |= {"OPENBLAS_CORETYPE": "Haswell", "ATEN_CPU_CAPABILITY": "avx2"}
-        environment |= {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+        environment |= WITHOUT_AVX512
     command = [python, os.path.abspath(__file__), "--serve"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 

@@ -21,6 +21,18 @@ START = "start"
 THROUGHPUT = {"mlp": 1.5, "cnn": 1.15, "gpt": 1.3, "tiny": 5.0}
 SCALING = {"mlp": 0.95, "cnn": 0.95, "gpt": 0.95, "tiny": 0.80}
 
+# What tells both sides that this CPU has AVX2 and no AVX-512: Numba and OpenBLAS here, and ATen, oneDNN and MKL there.
+_AVX2 = "+avx2,+avx,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe,+popcnt,+sse4.2,+sse4.1,+ssse3,+sse3,+cx16,+fsgsbase"
+_NO_AVX512 = ",".join(f"-avx512{part}" for part in ("f", "dq", "cd", "bw", "vl", "ifma", "vbmi", "vbmi2", "vnni"))
+WITHOUT_AVX512 = {
+    "NUMBA_CPU_NAME": "znver3",
+    "NUMBA_CPU_FEATURES": f"{_AVX2},{_NO_AVX512}",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+
 Key = tuple[str, int, int]  # workload, ranks, threads
 Round = dict[Key, dict[str, Any]]  # the lines of one side
 
@@ -169,12 +181,20 @@ def versions(torch_python: str | None) -> str:
 def surroundings(command: list[str], torch_python: str | None = None) -> str:
     """When, where and of what this is measured, and by which command, in one sentence, without paths of this disk."""
     command = ["OTHER/bin/python" if before == "--torch-python" else word for before, word in pairwise(["", *command])]
-    known = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.partition(":")[2].strip() for line in known if line.startswith("model name")), "unknown")
     return (
-        f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {len(os.sched_getaffinity(0))} CPUs ({cpu}), load "
+        f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {len(os.sched_getaffinity(0))} CPUs ({cpu()}), load "
         f"{os.getloadavg()[0]:.1f} before, commit {commit()}, {versions(torch_python)}, `{' '.join(command)}`."
     )
+
+
+def cpu() -> str:
+    """Name, family and model, and the vectors it has: names of virtual CPUs say little."""
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines())
+    known = {name.strip(): value.strip() for name, _, value in lines}
+    flags = known.get("flags", "").split()
+    vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
+    name, family, model = (known.get(each, "unknown") for each in ("model name", "cpu family", "model"))
+    return f"{name}, family {family}, model {model}, {vectors}"
 
 
 def write(path: Path, part: str, text: str) -> None:

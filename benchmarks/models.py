@@ -1,11 +1,12 @@
 """How much processor time does a training step of public models take, beside PyTorch, at one thread and at two?
 
-    python benchmarks/models.py --sources DIR --torch-python PYTHON [--threads 1 2] [--rounds 3] [-k WORD ...]
+    python benchmarks/models.py --sources DIR --torch-python PYTHON [--threads 1 2] [--rounds 3] [-k WORD ...] [--avx2]
 
 DIR has clones of the repositories that `public_models.py` names, each in a folder of its name, and torchvision's wheel
 unpacked in `vision`; PYTHON is that of an environment with PyTorch, einops and Pillow. Both sides run one after
 another, a few steps each, in processes of their own that live on; each model's figure is the median of the rounds'
-ratios, ours over theirs. Each model is a JSON line; the table comes last.
+ratios, ours over theirs. Each model is a JSON line; the table comes last. ``--avx2`` takes AVX-512
+away from both sides.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from figures import surroundings, write
+from figures import WITHOUT_AVX512, surroundings, write
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -110,6 +111,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
     parser.add_argument("-k", default=[""], nargs="+", help="only models whose name has one of these in it")
     parser.add_argument("--compile", action="store_true", help="engine.compile here, torch.compile (Inductor) there")
+    parser.add_argument("--avx2", action="store_true", help="without AVX-512, for both sides")
     parser.add_argument("--write", type=Path, metavar="FILE", help="also put the table into FILE, between its marks")
     given = parser.parse_args()
     about = surroundings(["python", "benchmarks/models.py", *sys.argv[1:]], given.torch_python)
@@ -117,6 +119,8 @@ def main() -> None:
     results: dict[str, dict[int, dict[str, Any]]] = {
         name: {} for name in repositories if any(each.lower() in name.lower() for each in given.k)
     }
+    if given.avx2:
+        os.environ.update(WITHOUT_AVX512)
     if given.compile:
         os.environ["MODELS_COMPILED"] = "1"
     with tempfile.TemporaryDirectory() as work:
@@ -132,7 +136,7 @@ def main() -> None:
     text = f"{about}\n\n{table(results, repositories, given.threads)}"
     print(f"\n{text}")
     if given.write:
-        write(given.write, "models", text)
+        write(given.write, "models without AVX-512" if given.avx2 else "models", text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import array_at, helper, transpose_tile
+from engine.kernels.jit import array_at, helper, move, transpose_tile
 
 Array = np.ndarray
 
@@ -59,3 +59,21 @@ def turn(
         for i in range(rows):
             for j in range(columns):
                 array_at(target, j * target_step + i, 1, like)[0] = array_at(source, i * source_step + j, 1, like)[0]
+
+
+@helper
+def move_line(step: int, like: Any, target: int, source: int, count: int, item: int) -> None:
+    """Copies ``count`` elements that are ``step``, 1 or 2, apart; the last ones begin inside those before them."""
+    if count >= 16:
+        for first in range(0, count, 16):
+            w = min(first, count - 16)
+            move(16, step, like, target + w * item, source + step * w * item)
+    elif count >= 8:
+        move(8, step, like, target, source)
+        move(8, step, like, target + (count - 8) * item, source + step * (count - 8) * item)
+    elif count >= 4:
+        move(4, step, like, target, source)
+        move(4, step, like, target + (count - 4) * item, source + step * (count - 4) * item)
+    else:
+        for w in range(count):
+            array_at(target, w, 1, like)[0] = array_at(source, step * w, 1, like)[0]

@@ -25,10 +25,9 @@ from engine.kernels.jit import (
     correlate_run,
     helper,
     kernel,
-    move,
     unsigned,
 )
-from engine.kernels.tiling import tiles
+from engine.kernels.tiling import move_line, tiles
 from engine.kernels.vectors import LINE, product_prices, tile_prices
 from engine.memory import threads
 from engine.ops.conv.kernels.packing import lanes
@@ -230,7 +229,7 @@ def _correlate(
                         place = goal + out_first + d * step_d + h * step_h
                         if step_w == 1:
                             to = address(out) + place * item
-                            _move(1, out, to, result_at + h * pitch * item, width, item)
+                            move_line(1, out, to, result_at + h * pitch * item, width, item)
                             continue
                         pixels = array_at(result_at, h * pitch, width, out)
                         target = array_at(address(out), place, (width - 1) * step_w + 1, out)
@@ -277,24 +276,6 @@ def _weight_sums(
 
 
 @helper
-def _move(step: int, like: Write1, target: int, source: int, count: int, item: int) -> None:
-    """Copies ``count`` elements that are ``step``, 1 or 2, apart; the last ones begin inside those before them."""
-    if count >= 16:
-        for first in range(0, count, 16):
-            w = min(first, count - 16)
-            move(16, step, like, target + w * item, source + step * w * item)
-    elif count >= 8:
-        move(8, step, like, target, source)
-        move(8, step, like, target + (count - 8) * item, source + step * (count - 8) * item)
-    elif count >= 4:
-        move(4, step, like, target, source)
-        move(4, step, like, target + (count - 4) * item, source + step * (count - 4) * item)
-    else:
-        for w in range(count):
-            array_at(target, w, 1, like)[0] = array_at(source, step * w, 1, like)[0]
-
-
-@helper
 def _fill(like: Write1, source: int, target: int, numbers: ReadInt64) -> None:
     """Copies a channel to its place in the room, whose zeros stay."""
     size_d, size_h, size_w = numbers[0], numbers[1], numbers[2]
@@ -315,9 +296,9 @@ def _fill(like: Write1, source: int, target: int, numbers: ReadInt64) -> None:
                             start = (plane * size_h + line) * size_w + first * step_w - ahead
                             place = target + (goal + first) * item
                             if step_w == 2:
-                                _move(2, like, place, source + start * item, last - first, item)
+                                move_line(2, like, place, source + start * item, last - first, item)
                             elif step_w == 1:
-                                _move(1, like, place, source + start * item, last - first, item)
+                                move_line(1, like, place, source + start * item, last - first, item)
                             else:
                                 pixels = array_at(source, start, (last - first) * step_w, like)
                                 placed = array_at(place, 0, last - first, like)

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from engine.kernels.jit import Read1, ReadInt64, Write1, address, array_at, kernel, multiply_tile, real
-from engine.kernels.tiling import tiles, turn
+from engine.kernels.tiling import move_line, tiles, turn
 from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.memory import threads
 
@@ -23,6 +23,9 @@ FROM = 1 << 20  # multiplications from which packing pays
 _SHARED_BY_BLAS = 1 << 19  # from which OpenBLAS takes all its threads, which then spin beside ours
 _LEAST = 8  # rows and columns
 _PASSING, _PACKING, _PACKED = range(3)  # panels of the right factor: each into the same place; all, and no more; are
+_ROWS_AT_ONCE = (
+    64  # of a left factor that lies row-major by its depth: tile by tile each line would be a page of memory
+)
 _DEPTH = 2048  # of a panel of the right factor: 256 KiB of float32, which stay in a core's second-level cache
 
 
@@ -128,7 +131,7 @@ def _recipe(
     (rows, depth), item = shape, dtype.itemsize
     steps = [stride // item for stride in (*a_strides, *b_strides, out_stride)]
     vector, deepest = vector_bytes() // item, min(depth, _DEPTH)
-    numbers = np.array([depth, columns, *steps, vector, item, _DEPTH, state], np.int64)
+    numbers = np.array([depth, columns, *steps, vector, item, _DEPTH, state, _ROWS_AT_ONCE], np.int64)
     return numbers, tiles(rows, False, tile_prices(2)).reshape(-1), rows * deepest, 2 * vector * deepest
 
 
@@ -153,7 +156,7 @@ def _multiply(
     a, b, out_at = address(first_of_a), address(first_of_b), address(first_of_out)
     depth, columns = numbers[0], numbers[1]
     a_row, a_column, b_row, b_column, out_row = numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]
-    vector, item, deepest, state = numbers[7], numbers[8], numbers[9], numbers[10]
+    vector, item, deepest, state, rows_at_once = numbers[7], numbers[8], numbers[9], numbers[10], numbers[11]
     across = 2 * vector
     whole = (columns + across - 1) // across * across  # columns of all panels
     scratch = np.empty(14 * across, packed.dtype)
@@ -162,18 +165,18 @@ def _multiply(
     number = line.size // 2
     for first in range(0, depth, deepest):
         count = min(deepest, depth - first)
-        for t in range(number):  # each tile's rows as columns next to each other
-            at, height = line[t], line[number + t]
-            start = at * a_row + first * a_column
-            if a_column == 1:
-                goal = packed_at + at * count * item
-                turn(packed, item, a + start * item, a_row, goal, height, height, count)
-            else:
-                for k in range(count):
-                    source = array_at(a, start + k * a_column, height, packed)
-                    target = packed[at * count + k * height :][:height]
-                    for r in range(height):
-                        target[r] = source[r]
+        step = count if a_column == 1 else rows_at_once
+        for begin in range(0, count, step):  # each tile's rows as columns next to each other
+            for t in range(number):
+                at, height = line[t], line[number + t]
+                source_at = a + (at * a_row + (first + begin) * a_column) * item
+                goal = packed_at + (at * count + begin * height) * item
+                if a_column == 1:
+                    turn(packed, item, source_at, a_row, goal, height, height, count)
+                    continue
+                for k in range(min(step, count - begin)):
+                    place = goal + k * height * item
+                    move_line(1, packed, place, source_at + k * a_column * item, height, item)
         for column in range(0, columns, across):
             here = min(across, columns - column)
             width = vector if here <= vector else across
@@ -186,10 +189,8 @@ def _multiply(
                 pass
             elif b_column == 1:
                 for k in range(count):
-                    source = array_at(b, start + k * b_row, here, packed)
-                    target = panel[k * width :][:here]
-                    for j in range(here):
-                        target[j] = source[j]
+                    source_at = b + (start + k * b_row) * item
+                    move_line(1, packed, panel_at + k * width * item, source_at, here, item)
             else:
                 turn(packed, item, b + start * item, b_column, panel_at, width, here, count)
             for t in range(number):
