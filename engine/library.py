@@ -30,8 +30,9 @@ from engine.amp.listening import add_policy
 from engine.amp.policies import in_dtype
 from engine.autograd.modes import no_grad
 from engine.calls.derivative import implements
-from engine.calls.dispatch import Operator, apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import Operator, define
 from engine.memory import backend
 from engine.rules.device import CPU, device
 from engine.rules.dtypes import dtype

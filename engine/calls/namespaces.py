@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from engine.calls.dispatch import Operator
+    from engine.calls.operator import Operator
 
 
-OPERATORS: dict[str, "Operator"] = {}  # all there are, by name; `engine.calls.dispatch.define` adds them
+OPERATORS: dict[str, "Operator"] = {}  # all there are, by name; `engine.calls.operator.define` adds them
 COMPOSITES: dict[str, Callable[..., Any] | None] = {}
 """What derivative rules call besides kernels of operators, on arrays: `function(xp, *arrays)`; see `composite`."""
 _ON_TENSORS: dict[str, Callable[..., Any]] = {}

@@ -1,6 +1,6 @@
 """What of a call is settled once for all calls alike: the rule's checks, the kernel, the layout of its results.
 
-`engine.calls.dispatch` looks plans up, and says what an operator consists of.
+`engine.calls.dispatch` looks plans up; `engine.calls.operator` says what an operator consists of.
 """
 
 import re
@@ -16,7 +16,7 @@ from engine.rules.device import CPU, device
 from engine.rules.spec import Spec, spec_of
 
 if TYPE_CHECKING:
-    from engine.calls.dispatch import Operator
+    from engine.calls.operator import Operator
 
 Array = Any
 

@@ -19,7 +19,7 @@ from engine.calls.written import Code
 from engine.tensor import Tensor
 
 if TYPE_CHECKING:
-    from engine.calls.dispatch import Operator
+    from engine.calls.operator import Operator
     from engine.calls.plan import Plan
 
 Array = Any

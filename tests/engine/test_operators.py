@@ -10,7 +10,7 @@ import pytest
 
 import engine
 from engine.autograd.gradcheck import gradcheck, gradgradcheck
-from engine.calls.dispatch import OPERATORS
+from engine.calls.namespaces import OPERATORS
 from tests.op_samples import REFUSED, SAMPLES, Sample, names
 
 NAMES = list(names())

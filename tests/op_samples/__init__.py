@@ -8,7 +8,7 @@ without elements may stand in empty.
 
 from collections.abc import Iterator
 
-from engine.calls.dispatch import OPERATORS
+from engine.calls.namespaces import OPERATORS
 from tests.op_samples import (  # noqa: F401 - fill the table
     complex_numbers,
     elementwise,

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.calls.dispatch import OPERATORS, apply
+from engine.calls.dispatch import apply
+from engine.calls.namespaces import OPERATORS
 
 Array = np.ndarray
 

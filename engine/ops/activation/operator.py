@@ -10,9 +10,10 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from engine.calls.dispatch import Operator, apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.namespaces import OPERATORS
+from engine.calls.operator import Operator, define
 from engine.ops.activation import compiled
 from engine.ops.pointwise.row import FUNCTIONS
 from engine.ops.pointwise.selection import clamp, where

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.attention.blocks import attention_by_blocks, fits_blocks, slopes_by_blocks
 from engine.ops.matmul.gpu import matmul

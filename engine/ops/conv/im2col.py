@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
+from engine.calls.operator import define
 from engine.ops.shared.windows import Axes, Sizes, channels_last, output_size, padded, patches, sizes
 from engine.rules.spec import Spec
 from engine.tensor import Tensor

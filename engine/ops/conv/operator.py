@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.namespaces import composite
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import columns as conv_cpu

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.memory import backend, transfer
 from engine.memory.guard import copy_to_peer
 from engine.ops.copy import cuda as strided

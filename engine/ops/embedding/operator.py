@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
+from engine.calls.operator import define
 from engine.memory.backend import array_module
 from engine.ops.embedding import kernels
 from engine.ops.index.scattering import combine_at

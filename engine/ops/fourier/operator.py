@@ -7,7 +7,8 @@ so the adjoint of a transform is the other direction with the other norm.
 from types import ModuleType
 from typing import Any
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
+from engine.calls.operator import define
 from engine.rules import dtypes, layout
 from engine.rules.spec import Spec
 from engine.tensor import Tensor

@@ -3,10 +3,11 @@
 from types import ModuleType
 from typing import Any
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.namespaces import tensor_namespace
 from engine.calls.operands import Scalar
+from engine.calls.operator import define
 from engine.ops.creation.factories import full
 from engine.ops.index.operator import getitem
 from engine.ops.index.scattering import combine_at

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operands import Scalar
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.index.operator import getitem, wrap_device_array
 from engine.ops.shared.scalars import checked

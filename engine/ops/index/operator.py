@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from engine.autograd.writes import mark_written
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.creation.from_data import tensor as make_tensor
 from engine.ops.index.scattering import combine_at

@@ -8,8 +8,9 @@ import math
 from types import ModuleType
 from typing import Any
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.ops.copy.operator import lay_out
 from engine.ops.creation.factories import ones_like
 from engine.ops.index.along_axis import check_along_axis, places_along, scatter, scatter_add

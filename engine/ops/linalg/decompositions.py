@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import define
+from engine.calls.operator import define
 from engine.ops.linalg.solving import adjoint, check_matrix, column_major, guarded
 from engine.ops.shared.operands import conjugate, in_host_memory
 from engine.rules.dtypes import complex64, complex128, float32

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.namespaces import composite
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.linalg.solving import LinAlgError, adjoint, check_matrix, column_major
 from engine.rules.dtypes import int32, int64

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.copy.operator import lay_out
 from engine.ops.shared.operands import conjugate, require_floating

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.namespaces import raw_namespace
+from engine.calls.operator import define
 from engine.memory.backend import array_module
 from engine.ops.loss import kernels
 from engine.ops.shared.fused import flattened, on_arrays, row_major

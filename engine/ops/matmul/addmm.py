@@ -9,8 +9,9 @@ import numpy as np
 
 from engine.autograd.modes import open_blocks
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, apply_binary, apply_ternary, define, no_tensor
+from engine.calls.dispatch import apply, apply_binary, apply_ternary, no_tensor
 from engine.calls.listening import heard, hears, tell, wanted
+from engine.calls.operator import define
 from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
 from engine.memory.threads import WORTH

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply_binary, define
+from engine.calls.dispatch import apply_binary
 from engine.calls.listening import heard
 from engine.calls.namespaces import composite
+from engine.calls.operator import define
 from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
 from engine.ops.matmul import gpu as matmul_cuda

@@ -9,9 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operands import Scalar
+from engine.calls.operator import define
 from engine.ops.shared.fused import flattened, on_arrays, served
 from engine.ops.shared.operands import optional, require_floating
 from engine.ops.shared.windows import channels_first, channels_last, compiled, formatted, suggested_format

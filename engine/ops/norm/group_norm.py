@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.ops.norm.batch_norm import statistics_dtype, work_dtype
 from engine.ops.shared.fused import flattened, on_arrays, served
 from engine.ops.shared.operands import optional, require_floating

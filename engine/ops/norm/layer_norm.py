@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.ops.norm.batch_norm import work_dtype
 from engine.ops.shared.fused import flattened, on_arrays, row_major, served
 from engine.ops.shared.operands import optional, require_floating

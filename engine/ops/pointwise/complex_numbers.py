@@ -11,8 +11,9 @@ import numpy as np
 
 from engine.autograd.versions import CopyCounter
 from engine.calls.derivative import implements
-from engine.calls.dispatch import Operator, apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import Operator, define
 from engine.memory import backend
 from engine.ops.pointwise.row import FUNCTIONS, Facts, floating, pointwise, result_spec
 from engine.ops.shared.operands import require_tensors

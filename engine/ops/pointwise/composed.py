@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.ops.pointwise.row import FUNCTIONS, Facts, floating, pointwise
 from engine.ops.pointwise.rows import div, sub
 from engine.ops.pointwise.selection import clamp, where

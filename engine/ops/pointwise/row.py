@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.autograd.modes import open_blocks
-from engine.calls.dispatch import Operator, apply, apply_binary, apply_unary, define
+from engine.calls.dispatch import apply, apply_binary, apply_unary
 from engine.calls.listening import hears, tell, wanted
 from engine.calls.operands import Scalar
+from engine.calls.operator import Operator, define
 from engine.calls.plan import Plan
 from engine.memory import backend
 from engine.ops.shared.operands import (
@@ -247,7 +248,7 @@ def pointwise(
     """Defines an elementwise operator and its public function (positional tensors or numbers).
 
     `analytic`: the rules are those of a complex differentiable function, see
-    `engine.calls.dispatch.Operator.for_complex`.
+    `engine.calls.operator.Operator.for_complex`.
     """
     names = inputs or {1: "input", 2: "input other"}[len(backward) if backward else 1]
     operator = define(

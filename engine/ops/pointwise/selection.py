@@ -5,9 +5,10 @@
 from types import ModuleType
 from typing import Any
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operands import UNDEFINED, Scalar
+from engine.calls.operator import define
 from engine.ops.pointwise.row import converted_operand, result_spec
 from engine.ops.shared.operands import (
     common_dtype,

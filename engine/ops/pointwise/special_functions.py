@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.namespaces import OPERATORS
+from engine.calls.operator import define
 from engine.memory.backend import special_functions
 from engine.ops.pointwise.row import FUNCTIONS, computed_in_single_precision, floating
 from engine.ops.shared.operands import floating_dtype

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
+from engine.calls.operator import define
 from engine.ops.resample.operator import AxisMap, separable, windowed_mean
 from engine.ops.shared.fused import from_pool, served, to_pool
 from engine.ops.shared.operands import require_real

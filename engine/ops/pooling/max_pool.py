@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
+from engine.calls.operator import define
 from engine.ops.index.scattering import combine_at
 from engine.ops.shared.fused import from_pool, served, to_pool
 from engine.ops.shared.windows import (

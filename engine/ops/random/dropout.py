@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.ops.creation.factories import empty
 from engine.ops.creation.from_data import wrap_array
 from engine.ops.pointwise.row import converted_operand

@@ -6,8 +6,9 @@ from types import ModuleType
 from typing import Any
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import Operator, apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import Operator, define
 from engine.ops.pointwise.composed import logaddexp
 from engine.ops.pointwise.selection import where
 from engine.ops.reduce.extrema import values_indices

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.ops.reduce.operator import Dims, spread
 from engine.ops.shared.operands import in_single_precision, kept, require_floating
 from engine.rules import iterator

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import Operator, apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import Operator, define
 from engine.ops.shared.fused import served
 from engine.ops.shared.operands import in_single_precision, require_floating
 from engine.ops.writing.out import deliver

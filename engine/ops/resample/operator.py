@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
+from engine.calls.operator import define
 from engine.ops.shared.windows import Axes, channels_first, channels_last, compiled, formatted, lies_channels_last
 from engine.rules.layout import MemoryFormat
 from engine.rules.spec import Spec

@@ -16,8 +16,9 @@ import numpy as np
 
 from engine.autograd.api import grad
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.matmul import gpu as matmul_cuda
 from engine.ops.matmul.addmm import linear

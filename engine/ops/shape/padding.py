@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.ops.resample.operator import AxisMap, resample
 from engine.ops.shared.scalars import checked
 from engine.ops.shared.windows import Axes, formatted, suggested_format

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.ops.shared.fused import on_arrays, row_major
 from engine.ops.shared.operands import in_single_precision, require_real
 from engine.ops.softmax import kernels

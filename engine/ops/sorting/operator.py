@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.dispatch import Operator, apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import Operator, define
 from engine.ops.creation.from_data import tensor
 from engine.ops.pointwise.selection import where
 from engine.ops.reduce.extrema import even_shares, values_indices

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.index.scattering import combine_at
 from engine.rules import layout

@@ -18,8 +18,9 @@ from engine.autograd.modes import enable_grad, state
 from engine.autograd.node import Edge
 from engine.autograd.versions import made_at
 from engine.autograd.writes import check_history, restricted_view, take_history
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.namespaces import OPERATORS
+from engine.calls.operator import define
 from engine.calls.recording import OperatorNode
 from engine.memory import backend
 from engine.ops.views.as_strided import AS_STRIDED, scatter_strided, strided

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from engine.autograd.versions import MULTIPLE, restricted
-from engine.calls.dispatch import apply, define
+from engine.calls.dispatch import apply
 from engine.calls.listening import heard
+from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.views.operator import view_operator
 from engine.rules.dims import wrap_dim

@@ -15,10 +15,11 @@ import numpy as np
 from engine.autograd.modes import state
 from engine.autograd.versions import CopyCounter
 from engine.autograd.writes import check_history, mark_written
-from engine.calls.dispatch import Operator, _record, define
+from engine.calls.dispatch import _record
 from engine.calls.listening import KERNEL, call, heard
 from engine.calls.namespaces import OPERATORS
 from engine.calls.operands import Scalar
+from engine.calls.operator import Operator, define
 from engine.calls.plan import Plan
 from engine.memory import backend, transfer
 from engine.memory.guard import on_gpu_of

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from engine.autograd.modes import no_grad, state
 from engine.autograd.versions import VersionCounter
 from engine.autograd.writes import mark_written
-from engine.calls.dispatch import Operator
+from engine.calls.operator import Operator
 from engine.errors.callers import stack_level
 from engine.memory import backend
 from engine.ops.writing.inplace import check_overlap, check_writable, write

@@ -9,6 +9,8 @@ import pytest
 import engine
 import engine.nn.functional as F
 from engine.autograd.graph import listen_to_gradients
+from engine.calls import recording
+from engine.calls.namespaces import OPERATORS
 
 INPUT = np.arange(6, dtype=np.float32).reshape(3, 2)
 GRADIENT = np.array(
@@ -31,8 +33,6 @@ def product(weight: engine.Tensor, times: int = 1) -> engine.Tensor:
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What was offered to derivative rules: None, or the memory of the destination."""
-    from engine.calls import dispatch, recording
-
     seen: list[Any] = []
     offered = recording.offered
 
@@ -41,9 +41,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return seen[-1]
 
     monkeypatch.setattr(recording, "offered", watch)
-    dispatch.OPERATORS["mm"].forget_calls()
+    OPERATORS["mm"].forget_calls()
     yield seen
-    dispatch.OPERATORS["mm"].forget_calls()
+    OPERATORS["mm"].forget_calls()
 
 
 @pytest.mark.parametrize("column_major", [False, True])

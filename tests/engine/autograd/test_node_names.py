@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import engine
-from engine.calls.dispatch import OPERATORS
+from engine.calls.namespaces import OPERATORS
 from tests.data.grad_fn_cases import names
 from tests.op_samples import SAMPLES
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine.calls.dispatch import OPERATORS
+from engine.calls.namespaces import OPERATORS
 from tests import cuda_device
 from tests.engine.cuda.comparison import all_of, assert_same, assert_values, described, twin, weights
 from tests.engine.test_operators import RECORDED, layouts, results, tensors

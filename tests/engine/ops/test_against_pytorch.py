@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 import engine
-from engine.calls.dispatch import OPERATORS
+from engine.calls.namespaces import OPERATORS
 from tests.data.operators import case as cases
 from tests.data.operators import complex_numbers, core, special_values
 from tests.engine.ops.checking import FOLDER, check_against_pytorch, check_second_order

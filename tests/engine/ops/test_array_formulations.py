@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.calls.dispatch import OPERATORS
+from engine.calls.namespaces import OPERATORS
 from tests.engine.ops.checking import check_against_pytorch
 
 MODULES = (

@@ -4,7 +4,7 @@ import pytest
 
 import engine
 from engine.autograd import gradcheck, gradgradcheck
-from engine.calls import dispatch
+from engine.calls import operator
 from engine.calls.namespaces import OPERATORS
 
 JOIN = {"cat": engine.cat, "stack": engine.stack}
@@ -32,7 +32,7 @@ def test_no_operator_and_no_code_is_made_for_a_number_of_tensors(name):
 
 @pytest.mark.parametrize("name", JOIN)
 def test_plans_of_long_lists_are_few(name, monkeypatch):
-    monkeypatch.setattr(dispatch, "_PLANS_OF_LISTS_AT_MOST", 8)
+    monkeypatch.setattr(operator, "_PLANS_OF_LISTS_AT_MOST", 8)
     inputs = leaves(60)
     for count in range(2, 60):
         JOIN[name](inputs[:count])
