@@ -155,7 +155,7 @@ class Setting:
         """One step, timed, with the bytes copied."""
         self.optimizer.zero_grad()
         reducer = None if self.wrapped is None else self.wrapped.reducer
-        before = (0 if reducer is None else reducer.layout_bytes, flat.layout_bytes)
+        before = (0 if reducer is None else reducer.buckets.layout_bytes, flat.layout_bytes)
         began = time.perf_counter()
         loss = F.cross_entropy(self.model(self.images), self.labels)
         forward = time.perf_counter()
@@ -167,7 +167,7 @@ class Setting:
         self.times["backward"].append(backward - forward)
         self.times["optimizer"].append(ended - backward)
         self.times["step"].append(ended - began)
-        after = (0 if reducer is None else reducer.layout_bytes, flat.layout_bytes)
+        after = (0 if reducer is None else reducer.buckets.layout_bytes, flat.layout_bytes)
         self.copied = [new - old for new, old in zip(after, before, strict=True)]
 
 

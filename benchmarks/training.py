@@ -114,7 +114,7 @@ def measure(name: str, rank: int, world: int, given: argparse.Namespace) -> dict
         distributed.all_gather_object(peaks, peaks[0])
     hidden = {}
     if world > 1 and samples and workloads.NAME != "torch":
-        hidden["hidden"] = round(net.reducer.overlap()["hidden"], 3)
+        hidden["hidden"] = round(net.reducer.times.overlap()["hidden"], 3)
     lower, median, upper = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return {
         "library": workloads.NAME,

@@ -1,6 +1,6 @@
 """A gradient's way from backward to `.grad`.
 
-Read in this order: reference (the oracle), plan, bucket, listening, reducer.
+Read in this order: reference (the oracle), plan, bucket, buckets, listening, reducer; then failing and of_shards.
 """
 
 from ddp.gradients.bucket import Bucket

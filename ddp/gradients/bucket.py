@@ -1,6 +1,6 @@
 """A bucket at work: a buffer of the transport, the gradients that lie in it, and which of them are still to come."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from itertools import compress
 from time import perf_counter
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import engine
+from ddp.gradients.grad_bucket import BoundHook
 from ddp.gradients.history import with_history_of
 from ddp.gradients.plan import BucketLayout
 from ddp.gradients.stage import FOLLOWING, Stage
@@ -23,8 +24,6 @@ from engine.tensor import array_of
 
 if TYPE_CHECKING:
     from ddp.execution.futures import Future
-
-    Hook = Callable[["Bucket", float], "Future[engine.Tensor]"]  # bound by the Reducer to what the user registered
 
 
 SILENCE = (0.0, 0.0, 0.0)  # of a rank that says nothing of its replica
@@ -143,7 +142,7 @@ class Bucket:
         self.buffer.shards.restart()
         self._of_shards[:] = 0
 
-    def start(self, weight: float, hook: "Hook | None", last: bool = True) -> None:
+    def start(self, weight: float, hook: BoundHook | None, last: bool = True) -> None:
         """Send it off, with every parameter's `.grad` in its view; or keep it, where further shards are to come."""
         # Where each parameter has told in this backward that its gradient is in its view, there is nothing to gather.
         if self.pending or self.astray or 0 in self.expected or 0 in self.fresh:
@@ -172,7 +171,7 @@ class Bucket:
         else:
             self.enter(Stage.SUMMED)
 
-    def give_up(self, weight: float, hook: "Hook | None") -> None:
+    def give_up(self, weight: float, hook: BoundHook | None) -> None:
         """Send off the news that this rank's backward failed, and zeros.
 
         A hook that raised after it had started a sum is not called again: the other ranks have started that one only.
@@ -182,13 +181,13 @@ class Bucket:
         headers.write(self.header.header, Header(weight, failed=1, failed_rank=self.transport.rank, incomplete=1))
         self._send(weight, None if self.under_way else hook)
 
-    def shadow(self, weight: float, hook: "Hook | None") -> None:
+    def shadow(self, weight: float, hook: BoundHook | None) -> None:
         """Send off zeros, of a rank that has no data, in place of whatever the bucket holds."""
         self.buffer.array[...] = 0
         headers.write(self.header.header, Header(weight, incomplete=1))
         self._send(weight, hook)
 
-    def _send(self, weight: float, hook: "Hook | None") -> None:
+    def _send(self, weight: float, hook: BoundHook | None) -> None:
         if hook is not None:
             if self.streams is not None:
                 self.streams.join()  # what a hook queues comes after every gradient

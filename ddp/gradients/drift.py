@@ -12,8 +12,9 @@ Parameters on a GPU are left out: a checksum would have to wait for the device.
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
+from warnings import warn
 from weakref import ref
 
 import numpy as np
@@ -92,6 +93,23 @@ class Drift:
         step, rates, part, totals = self._said
         sums = ((self._names[piece.parameter], total) for piece, total in zip(part, totals, strict=True))
         return Statement(step, tuple(rates), tuple(sums))
+
+    def tell(self, exchange: Callable[[Statement], list[Statement]], rank: int) -> None:
+        """Collective, where not all statements were alike: says which, and in what.
+
+        exchange: gives every rank's statement. rank: this one.
+        Raises RuntimeError, on every rank, or warns on rank 0.
+        """
+        everyones = exchange(self.said)
+        text = (
+            f"DistributedDataParallel: the replicas have drifted apart: {in_words(everyones)}. Every rank must take "
+            "the same steps with the same optimizer, and load the same file; where replicas are to differ, say "
+            'on_drift="ignore"'
+        )
+        if self.raises:
+            raise RuntimeError(text)
+        if rank == 0:
+            warn(text, RuntimeWarning, stacklevel=3)
 
     def note(self, optimizer: Optimizer) -> None:
         """It is about to step. If it steps parameters of this replica, its learning rates are to be alike."""

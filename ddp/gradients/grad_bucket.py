@@ -1,7 +1,7 @@
 """`GradBucket`: what a communication hook is given; and what may be a hook."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ddp.gradients.bucket import Bucket
 
 Hook = Callable[[Any, "GradBucket"], "Future[engine.Tensor]"]
+"""Of the user's: hook(state, bucket)."""
+BoundHook = Callable[["Bucket", float], Future[engine.Tensor]]
+"""The same as a bucket calls it, with this rank's weight."""
 
 
 class GradBucket:
@@ -133,3 +136,18 @@ def check_hook(hook: Any) -> None:
                 f"Communication hook: {what} annotation should be {wanted[what].__name__}, got {annotation}; "
                 "a hook is hook(state, bucket) -> Future[Tensor]"
             )
+
+
+def bound(hook: Hook, state: Any, buckets: Sequence["Bucket"]) -> BoundHook:
+    """The hook as these buckets call it; they are in the order in which they are started."""
+
+    def reduce(bucket: "Bucket", weight: float) -> Future[engine.Tensor]:
+        index = buckets.index(bucket)
+        future = hook(state, GradBucket(bucket, index, index == len(buckets) - 1, weight))
+        if not isinstance(future, Future):
+            raise RuntimeError(
+                f"communication hook: callback must return a Future[Tensor], but got {type(future).__name__}"
+            )
+        return future
+
+    return reduce

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize, ref
 
 import engine
+from ddp.gradients import failing
 from ddp.gradients.bucket import Bucket
 from ddp.gradients.order import GradientOrder
 from ddp.gradients.stage import Stage
@@ -70,7 +71,7 @@ def _listener(reducer: "Reducer", bucket: Bucket, slot: int) -> Listener:
     It runs once a parameter and step, so it touches nothing but the bucket: 0.25 µs where that is not full yet. The
     Reducer is held weakly, or the parameter would keep it alive.
     """
-    weak, fresh, flying, poll = ref(reducer), bucket.fresh, reducer.flying, reducer.poll
+    weak, fresh, flying, poll = ref(reducer), bucket.fresh, reducer.flying, reducer.buckets.poll
     view, missing, filling = bucket.members[slot][1], bucket.missing, Stage.FILLING
 
     def on_gradient(arrived: bool, gradient: engine.Tensor | None) -> None:
@@ -134,14 +135,6 @@ def enter(reducer: "Reducer") -> None:
     _running.append(reducer)
 
 
-def failed(who: str) -> RuntimeError:
-    """The error on the ranks whose own backward went well."""
-    return RuntimeError(
-        f"DistributedDataParallel: an exception ended the backward of {who}, so the gradients of this step are no "
-        "averages; the cause is in that rank's output"
-    )
-
-
 def _finish() -> None:
     """The end: all start what is left before one of them waits, in a common order."""
     taking_part = sorted(_running, key=lambda reducer: reducer.number)
@@ -150,7 +143,7 @@ def _finish() -> None:
     failures = [failure for reducer in taking_part if (failure := reducer.collect()) is not None]
     _running.clear()
     if failures:
-        raise failed(failures[0])
+        raise failing.failed(failures[0])
     for reducer in taking_part:
         reducer.judge_drift()
         reducer.follow_order()

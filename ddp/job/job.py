@@ -18,6 +18,7 @@ import numpy as np
 
 import engine
 from ddp import losses, replicas
+from ddp.gradients.of_shards import ReducerOfShards
 from ddp.groups.group import resolve
 from ddp.groups.process_group import ProcessGroup
 from ddp.job.fingerprint import differences, fingerprint
@@ -136,7 +137,7 @@ class Job:
         Raises RuntimeError where a shard had no backward, or more than one.
         """
         nets, own = list(self._nets), self.carried
-        reducers = [net.live_reducer() for net in nets]
+        reducers = [_reducer(net) for net in nets]
         position = None if batches is None else self._position(batches)
         at_start = _copies(nets) if len(own) > 1 else []
         of_first: list[list[np.ndarray]] = []
@@ -335,6 +336,13 @@ class _Position:
 
 
 _NONE = object()
+
+
+def _reducer(net: "DistributedDataParallel") -> ReducerOfShards:
+    """That of a module wrapped with this job."""
+    reducer = net.live_reducer()
+    assert isinstance(reducer, ReducerOfShards)
+    return reducer
 
 
 def _copies(nets: Sequence["DistributedDataParallel"]) -> list[list[np.ndarray]]:

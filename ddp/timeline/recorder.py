@@ -164,10 +164,10 @@ class timeline:
             self._close_phase()
 
     def _end_backward(self, reducer: Reducer) -> None:
-        first, *_, done = reducer.times
+        first, done = reducer.times.first, reducer.times.done
         if self._phase is None:  # replayed by engine.compile
             self._record.phases.append(Span("backward", first, done))
-        self._record.synchronized.append((done, reducer.overlap()["hidden"]))
+        self._record.synchronized.append((done, reducer.times.overlap()["hidden"]))
 
     # --- at its end ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddp.gradients.reducer import Reducer
 from ddp.groups.process_group import ProcessGroup
+from ddp.training.buffers import Buffers
 
 _MANY_STEPS = 1000  # after which a rank that shadows says so, as PyTorch's does
 
@@ -60,6 +62,14 @@ class Join:
                 stacklevel=2,
             )
         return vote
+
+    def take_part(self, reducer: Reducer, buffers: Buffers, weight: float) -> None:
+        """Collective: this rank has no more data, and follows the others until nobody has. weight: of its zeros."""
+        while (vote := self.before_shadow_step()) is not None:
+            if vote.buffers:
+                buffers.take_over(vote.active - 1)
+            if vote.synchronize:
+                reducer.shadow(weight)
 
     def _cast(self, own: Vote) -> Vote:
         votes = np.array(own, np.int64)

@@ -15,7 +15,7 @@ def logging_data(net: "DistributedDataParallel") -> dict[str, Any]:
     """
     reducer = net.live_reducer()
     parameters = reducer.parameters
-    users = reducer.users()
+    users = reducer.buckets.users()
     data: dict[str, Any] = {
         "world_size": net.process_group.size(),
         "rank": net.process_group.rank,
@@ -28,13 +28,13 @@ def logging_data(net: "DistributedDataParallel") -> dict[str, Any]:
         "broadcast_buffers": int(net.broadcast_buffers),
         "forward_sync_buffers": int(net.broadcast_buffers),
         "bucket_cap_bytes": net.bucket_limits()[-1],
-        "bucket_sizes": ", ".join(map(str, reducer.bucket_bytes())),
+        "bucket_sizes": ", ".join(map(str, reducer.buckets.sizes())),
         "has_rebuilt_buckets": int(reducer.rebuilt),
-        "num_buckets_reduced": len(reducer.bucket_bytes()) if any(users) else 0,
+        "num_buckets_reduced": len(reducer.buckets.sizes()) if any(users) else 0,
         "find_unused_parameters": int(net.find_unused_parameters),
         "gradient_as_bucket_view": int(net.gradient_as_bucket_view),
         "static_graph": int(net.static_graph),
-        "comm_hook": reducer.hook_name(),
+        "comm_hook": "" if reducer.hook is None else getattr(reducer.hook[1], "__name__", "a hook"),
         "has_sync_bn": int(any(isinstance(module, SyncBatchNorm) for module in net.module.modules())),
         "num_parameter_tensors": len(parameters),
         "total_parameter_size_bytes": sum(parameter.nbytes for parameter in parameters),
@@ -42,9 +42,9 @@ def logging_data(net: "DistributedDataParallel") -> dict[str, Any]:
         "dtypes": ", ".join(dict.fromkeys(str(parameter.dtype.name) for parameter in parameters)),
     }
     if net.find_unused_parameters and not net.static_graph:
-        data["can_set_static_graph"] = int(reducer.same_use)
-    if reducer.times[3]:
-        seconds = reducer.overlap()
+        data["can_set_static_graph"] = int(reducer.buckets.same_use)
+    if reducer.times.done:
+        seconds = reducer.times.overlap()
         hidden = seconds["communication"] - seconds["exposed"]
         data["backward_compute_time"] = int(1e9 * seconds["backward"])
         data["backward_comm_time"] = int(1e9 * seconds["communication"])

@@ -9,7 +9,6 @@ from typing import Any
 import engine
 import engine.nn as nn
 from ddp import losses, replicas
-from ddp.gradients.drift import Drift
 from ddp.gradients.plan import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
 from ddp.gradients.reducer import Reducer
 from ddp.groups.group import resolve
@@ -17,28 +16,24 @@ from ddp.groups.process_group import ProcessGroup
 from ddp.hooks import Hook, check_hook
 from ddp.hooks.post_local_sgd import PostLocalSGDState
 from ddp.replicas import placement
-from ddp.replicas.agreement import Replica, check_replicas
-from ddp.replicas.contents import Contents, layouts
-from ddp.training.buffers import BufferHook, Buffers, _BufferCommHookLocation
-from ddp.training.hook_types import BuiltinCommHookType
+from ddp.replicas.contents import Contents
+from ddp.training import making
+from ddp.training.buffers import Buffers, _BufferCommHookLocation
 from ddp.training.job_type import JobOfShards
 from ddp.training.join import Join
-from ddp.training.logging_data import logging_data
-from ddp.training.overlapped_optimizer import StepInBackward
 from ddp.training.step_check import note_optimizer, refuse_local_gradients
+from ddp.training.torch_names import IGNORED, TorchNames
 from ddp.training.uneven_batches import uneven
 from engine.calls.effects import effect
 from engine.nn.state import own_modules
-from engine.optim import Optimizer, register_optimizer_step_pre_hook
-from engine.reports.layout_report import name_parameters
+from engine.optim import register_optimizer_step_pre_hook
 
-_IGNORED = "_ddp_params_and_buffers_to_ignore"  # PyTorch's name of the attribute
 _MIB = 1024 * 1024
 register_optimizer_step_pre_hook(refuse_local_gradients)
 register_optimizer_step_pre_hook(note_optimizer)
 
 
-class DistributedDataParallel(nn.Module):
+class DistributedDataParallel(TorchNames):
     """Wraps `module` so that after backward every rank holds the mean of all ranks' gradients.
 
     When it is made, the ranks check that their models agree (name, shape, strides and dtype of every parameter and
@@ -138,16 +133,16 @@ class DistributedDataParallel(nn.Module):
         self.around_forward: Callable[[], AbstractContextManager[object]] | None = None  # of whoever watches
         self._joining: Join | None = None
         self._standing_in = False  # for want of data: this rank's gradients do not count
-        self.parameters_to_ignore = set(getattr(module, _IGNORED, ()))
+        self.parameters_to_ignore = set(getattr(module, IGNORED, ()))
         self._contents = Contents(module, self.parameters_to_ignore)
         self._shared_buffers = Buffers(self._contents, self.process_group)
         self._delayed = [name for name, _ in delay_all_reduce_named_params or ()]
         self.device_ids, problem = placement.read(module, device_ids, output_device)
-        only_defaults = {
-            "mixed_precision": mixed_precision,
-            "device_mesh": device_mesh,
-        }
-        problem = problem or self._problem(only_defaults, param_to_hook_all_reduce is not None)
+        only_defaults = {"mixed_precision": mixed_precision, "device_mesh": device_mesh}
+        if any(isinstance(child, DistributedDataParallel) for child in module.modules()):
+            nested = "DistributedDataParallel: the module is, or contains, a DistributedDataParallel already"
+            problem = problem or RuntimeError(f"{nested}; wrap it once, outermost")
+        problem = problem or making.problem(self, only_defaults, param_to_hook_all_reduce is not None)
         problem = problem or (None if job is None else job.problem(self))
         if job is None:
             losses.refuse("DistributedDataParallel without a job", "pass job=ddp.Job(...)")
@@ -159,112 +154,14 @@ class DistributedDataParallel(nn.Module):
         if job is not None:
             job.between(self._enter, job, init_sync, problem)
         elif init_sync:
-            self.reducer = self._agree(init_sync, problem)
-
-    @staticmethod
-    def _set_params_and_buffers_to_ignore_for_model(
-        module: nn.Module, params_and_buffers_to_ignore: Iterable[str]
-    ) -> None:
-        """Leaves these out when `module` is wrapped: they stay as they are on each rank. Names as in `state_dict`."""
-        setattr(module, _IGNORED, list(params_and_buffers_to_ignore))
+            self.reducer = making.agree(self, init_sync, problem)
 
     # --- making one ---------------------------------------------------------------------------------------------------
 
     def _enter(self, job: JobOfShards, init_sync: bool, problem: Exception | None) -> None:
         """Collective: as part of the job."""
-        self.reducer = self._agree(init_sync, problem)
+        self.reducer = making.agree(self, init_sync, problem)
         job.enter(self)
-
-    def _agree(self, init_sync: bool, problem: Exception | None) -> Reducer:
-        """Collective: check that the ranks agree, take over rank 0's values if wanted, and make the Reducer."""
-        try:
-            check_replicas(self._describe(problem, init_sync), self.process_group.exchange)
-        except RuntimeError:
-            if problem is not None:
-                raise problem from None
-            raise
-        if init_sync:
-            replicas.copy_from(0, self._contents.tensors(self._start_buffers), self.process_group)
-        return self._make_reducer()
-
-    def _problem(self, only_defaults: dict[str, Any], hooked: bool) -> Exception | None:
-        """What is wrong on this rank. only_defaults: arguments that must be None."""
-        name = "DistributedDataParallel"
-        if hooked != bool(self._delayed):
-            return ValueError(
-                f"{name}: delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time."
-            )
-        missing = set(self._delayed) - {path for path, _ in self._contents.trainable()}
-        if missing:
-            return ValueError(f"{name}: delay_all_reduce_named_params names no trainable parameter {min(missing)!r}")
-        if any(value is not None for value in only_defaults.values()):
-            given = ", ".join(argument for argument, value in only_defaults.items() if value is not None)
-            return ValueError(
-                f"{name}: {given} given, but mixed_precision has no meaning here (use autocast), nor has device_mesh "
-                "(pass process_group)"
-            )
-        if any(isinstance(child, DistributedDataParallel) for child in self.module.modules()):
-            return RuntimeError(f"{name}: the module is, or contains, a {name} already; wrap it once, outermost")
-        if self.on_drift not in ("error", "warn", "ignore"):
-            return ValueError(f"{name}: expected on_drift 'error', 'warn' or 'ignore', got {self.on_drift!r}")
-        for cap in (*self.bucket_cap_mb_list, 1 if self.bucket_cap_mb is None else self.bucket_cap_mb):
-            if cap <= 0:
-                return ValueError(f"{name}: expected a positive bucket_cap_mb, got {cap}")
-        if not self._contents.trainable():
-            return RuntimeError(
-                f"{name} is not needed when a module doesn't have any parameter that requires a gradient."
-            )
-        return placement.check(self._contents.trainable())
-
-    def _describe(self, problem: Exception | None, init_sync: bool) -> Replica:
-        options = {
-            name: getattr(self, name)
-            for name in (
-                "bucket_cap_mb",
-                "bucket_cap_mb_list",
-                "broadcast_buffers",
-                "gradient_as_bucket_view",
-                "static_graph",
-                "on_drift",
-                "_delayed",
-            )
-        }
-        return Replica(
-            str(problem or ""),
-            options | {"init_sync": init_sync, "num_shards": self.job and self.job.num_shards},
-            layouts(self._contents.parameters()),
-            layouts(self._contents.trainable()),
-            layouts(self._contents.buffers()),
-        )
-
-    def _make_reducer(self) -> Reducer:
-        """Collective: the Reducer, and what `forward` needs to know of the module."""
-        trainable = self._contents.trainable()
-        name_parameters(trainable)
-        self._contents.note()
-        group, devices = self.process_group, placement.devices(trainable)
-        transports = {where: group.transport if self.job else group.transport_on(where) for where in devices}
-        with self.process_group.meeting("the making of gradient buckets"):
-            reducer = Reducer(
-                trainable,
-                {device: transport.independent() for device, transport in transports.items()},
-                self.bucket_limits(),
-                self.gradient_as_bucket_view,
-                self.find_unused_parameters,
-                self.static_graph,
-                [parameter for name, parameter in trainable if name in self._delayed],
-                self.process_group.exchange if self.process_group.size() > 1 else None,
-                None if self.job is None else self.job.num_shards,
-                self.leave_unused,
-            )
-        reducer.synchronize = self.require_backward_grad_sync
-        reducer.weight = self.gradient_weight
-        if self.on_drift != "ignore" and group.size() > 1 and not self.leave_unused:
-            voices = group.size() if self.job is None else self.job.num_shards
-            reducer.drift = Drift(trainable, voices, self.job, self.on_drift == "error")
-        self.process_group.models += 1
-        reducer.watch(self.process_group.subchannel(f"the gradients of model {self.process_group.models}"))
-        return reducer
 
     def bucket_limits(self) -> list[int]:
         """Bytes of the first, second, ... bucket."""
@@ -346,7 +243,7 @@ class DistributedDataParallel(nn.Module):
         if reducer.failed:
             reducer.recover()
         if unfrozen:
-            check_replicas(self._describe(None, False), self.process_group.exchange)
+            making.compare(self)
             self.renew_reducer()
         synchronize = self.require_backward_grad_sync
         buffers = self._shared_buffers.differ = synchronize and self._shares_buffers()
@@ -367,6 +264,11 @@ class DistributedDataParallel(nn.Module):
         if self._joining is None and self._shares_buffers():
             self._shared_buffers.take_over(self._shared_buffers.root(), evaluating=True)
 
+    @effect
+    def _run_buffer_hook(self, location: _BufferCommHookLocation) -> None:
+        if engine.is_grad_enabled() and self.require_backward_grad_sync:
+            self._shared_buffers.run_hook(location)
+
     @property
     def forwards(self) -> int:
         """How many forwards have recorded so far."""
@@ -375,7 +277,7 @@ class DistributedDataParallel(nn.Module):
     def live_reducer(self) -> Reducer:
         """The Reducer; collective where this wrapper was unpickled or copied and has none yet."""
         if self.reducer is None:
-            self.reducer = self._agree(False, None)
+            self.reducer = making.agree(self, False, None)
         return self.reducer
 
     def set_gradient_weight(self, weight: float) -> None:
@@ -415,10 +317,10 @@ class DistributedDataParallel(nn.Module):
             reducer.drift = None  # replicas differ between two averages
 
     def overlap(self) -> dict[str, float]:
-        """How much of the last backward's communication was hidden behind it: see `Reducer.overlap`."""
+        """How much of the last backward's communication was hidden behind it: see `ddp.gradients.times`."""
         if self.reducer is None:
             raise RuntimeError("DistributedDataParallel: this copy has not trained yet, so there is nothing to tell")
-        return self.reducer.overlap()
+        return self.reducer.times.overlap()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -464,12 +366,7 @@ class DistributedDataParallel(nn.Module):
             self._joining = None
         if reducer.failed:  # and caught inside: the others wait for it, not for a vote
             reducer.recover()
-        weight = reducer.weight if divide_by_initial_world_size else 0.0
-        while (vote := joining.before_shadow_step()) is not None:
-            if vote.buffers:
-                self._shared_buffers.take_over(vote.active - 1)
-            if vote.synchronize:
-                reducer.shadow(weight)
+        joining.take_part(reducer, self._shared_buffers, reducer.weight if divide_by_initial_world_size else 0.0)
         if joining.root is not None:
             replicas.copy_from(joining.root, self._contents.tensors(self.broadcast_buffers), self.process_group)
         reducer.drift = drift
@@ -490,7 +387,7 @@ class DistributedDataParallel(nn.Module):
         """Whether this rank has no data: then its gradients weigh nothing, but for what was accumulated before."""
         self._standing_in = stands_in
         reducer = self.live_reducer()
-        reducer.weight = self.gradient_weight if not stands_in or reducer.local_gradients() else 0.0
+        reducer.weight = self.gradient_weight if not stands_in or reducer.buckets.local_gradients() else 0.0
 
     def current_buffers(self) -> list[engine.Tensor]:
         """Those that are not ignored, as they are now."""
@@ -500,64 +397,10 @@ class DistributedDataParallel(nn.Module):
         """Collective: buckets made anew, as the job or the process group asks for them now."""
         before = self.live_reducer()
         before.detach()
-        self.reducer = self._make_reducer()
+        self.reducer = making.reducer(self)
         self.reducer.succeed(before)
 
     def take_over_buffers(self, root: int) -> None:
         """Collective: the buffers of one rank become those of all, if they are to be alike."""
         if self.broadcast_buffers:
             self._shared_buffers.take_over(root)
-
-    # --- PyTorch's names for advanced use -----------------------------------------------------------------------------
-
-    def _set_static_graph(self) -> None:
-        """As `static_graph=True`. Raises RuntimeError after the first backward."""
-        self.live_reducer().set_static()
-        self.static_graph = True
-
-    def _register_buffer_comm_hook(
-        self,
-        state: Any,
-        hook: BufferHook,
-        comm_hook_location: _BufferCommHookLocation = _BufferCommHookLocation.POST_FORWARD,
-    ) -> None:
-        """`hook(state, {name: buffer})` takes the place of the broadcast, before or after each synchronised forward.
-
-        It may return a Future or a list of them, which are waited for at once.
-        """
-        if self.job is not None:
-            raise ValueError("DistributedDataParallel: in a job buffers are those of shard 0, so they have no hook")
-        self._shared_buffers.register_hook(state, hook, comm_hook_location)
-
-    @effect
-    def _run_buffer_hook(self, location: _BufferCommHookLocation) -> None:
-        if engine.is_grad_enabled() and self.require_backward_grad_sync:
-            self._shared_buffers.run_hook(location)
-
-    def _register_builtin_comm_hook(self, comm_hook_type: BuiltinCommHookType) -> None:
-        """Collective: `register_comm_hook` of one of the hooks that PyTorch has in C++."""
-        self.register_comm_hook(self.process_group, comm_hook_type.hook)
-
-    def _register_fused_optim(
-        self, optim: type[Optimizer], *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
-    ) -> StepInBackward:
-        """`ddp.step_in_backward` with a new optimizer `optim(parameters, *args, **kwargs)`."""
-        chosen = list(self.parameters() if optim_params is None else optim_params)
-        return StepInBackward(optim([p for p in chosen if p.requires_grad], *args, **kwargs), self)
-
-    def _update_process_group(self, new_process_group: ProcessGroup) -> None:
-        """Collective in the new group: from now on gradients are averaged over its ranks."""
-        if self.job is not None:
-            raise ValueError("_update_process_group: the ranks of a job are those of its process group")
-        self.live_reducer()
-        self.process_group = new_process_group
-        self._shared_buffers.move_to(new_process_group)
-        self.renew_reducer()
-
-    def _get_ddp_logging_data(self) -> dict[str, Any]:
-        """See `ddp.training.logging_data`."""
-        return logging_data(self)
-
-    def _remove_autograd_hooks(self) -> None:
-        """Gradients are local from now on; the module may be wrapped again."""
-        self.live_reducer().detach()

@@ -41,7 +41,7 @@ def refuse_local_gradients(optimizer: Optimizer, args: Any, kwargs: Any) -> None
             continue
         if inside or reducer.no_averages:
             _refuse_all(optimizer, reducer, inside)
-        local = reducer.local_gradients()
+        local = reducer.buckets.local_gradients()
         if not local:
             continue
         stepped = _parameters(optimizer)

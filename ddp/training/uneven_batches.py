@@ -63,7 +63,7 @@ class uneven(Generic[T]):
         for net in self.nets:
             net.follow_batches(self)
         for reducer in reducers:
-            reducer.forget_end_of_data()
+            reducer.buckets.forget_end_of_data()
         waiting = 0
         stands_in = group.rank not in having
         try:
@@ -71,10 +71,10 @@ class uneven(Generic[T]):
                 following: Any = _NONE if stands_in else next(batches, _NONE)
                 self._stand_in(stands_in)
                 for reducer in reducers:
-                    reducer.announce_end_of_data(following is _NONE)
+                    reducer.buckets.announce_end_of_data(following is _NONE)
                 before = first.forwards, reducers[0].backwards
                 yield batch
-                if reducers[0].ranks_out_of_data() == group.size():
+                if reducers[0].buckets.ranks_out_of_data() == group.size():
                     break
                 waiting = waiting + 1 if stands_in and reducers[0].backwards == before[1] else 0
                 if waiting and (first.forwards == before[0] or waiting > _MOST_WITHOUT_BACKWARD):
@@ -93,12 +93,12 @@ class uneven(Generic[T]):
             for net in self.nets:
                 net.follow_batches(None)
             for reducer in reducers:
-                reducer.announce_end_of_data(False)
+                reducer.buckets.announce_end_of_data(False)
 
     def root(self) -> int:
         """The rank whose buffers count in this step; collective after a step in which a rank ran out of data."""
         root = self._root  # also where it stands in now: what it has is of its last own batch
-        outs = self.nets[0].live_reducer().ranks_out_of_data()
+        outs = self.nets[0].live_reducer().buckets.ranks_out_of_data()
         if outs != self._outs_seen:
             self._outs_seen = outs
             idle = self.nets[0].process_group.exchange(self.standing_in)

@@ -35,7 +35,7 @@ def test_steps_on_a_gpu(cuda: engine.device) -> None:
         assert steps.summary().splitlines()[0].startswith("ms, medians of steps 2 to 3;")
         assert steps.straggler is None
         names = [event["name"] for event in steps._trace]
-        buckets = len(wrapped.live_reducer().bucket_bytes())
+        buckets = len(wrapped.live_reducer().buckets.sizes())
         assert buckets > 1
         assert [names.count(name) for name in ("forward", "backward", "optimizer", "hand out")] == [
             3,

@@ -94,7 +94,7 @@ def test_gradients_equal_one_process_exactly(start, name: str, as_view: bool) ->
     net = DistributedDataParallel(
         whole_model(group.rank).to(device), bucket_cap_mb=0.0002, gradient_as_bucket_view=as_view
     )
-    used = net.reducer._buckets[0].transport
+    used = net.reducer.buckets.all[0].transport
     assert used.name == ("loopback" if group.size() == 1 else "staged" if name == "mpi" else name)
     steps = [SGD(model.parameters(), lr=0.25) for model in (alone, net)]
     for step in range(3):
@@ -156,7 +156,7 @@ def test_no_host_waits_in_a_step(start, name: str) -> None:
     with cuda_simulator.counters() as count:
         step()
     assert (count.synchronizations, count.pageable, count.raw_allocations) == (0, 0, 0), count.waits
-    buckets = len(net.reducer.bucket_bytes())
+    buckets = len(net.reducer.buckets.sizes())
     assert buckets > 1
     staged = group.size() > 1 and name in ("staged", "mpi")
     assert count.pinned == (2 * buckets if staged else 0)
@@ -301,7 +301,7 @@ def test_parameters_in_host_memory_and_on_a_gpu(start) -> None:
             return self.body(self.embedding(x).to(device))
 
     net = DistributedDataParallel(Mixed(), bucket_cap_mb=0.0002)
-    assert {bucket.transport.name for bucket in net.reducer._buckets} == {"shared", "cuda_ipc"}
+    assert {bucket.transport.name for bucket in net.reducer.buckets.all} == {"shared", "cuda_ipc"}
     assert ddp.groups.group.describe()["on_devices"] == {"cuda:0": "cuda_ipc"}
     alone = copy.deepcopy(Mixed())
     for step in range(3):

@@ -123,7 +123,7 @@ def test_a28_h26_what_travels_and_how_long_it_took(group, monkeypatch) -> None:
     counting = CountingTransport(group.transport)
     monkeypatch.setattr(group, "_transport", counting)
     net = DistributedDataParallel(Weights("a", "b"), bucket_cap_mb=TINY_BUCKETS)
-    monkeypatch.setattr(net.reducer, "transport", counting)
+    monkeypatch.setattr(net.reducer.buckets, "transport", counting)
     data = net._get_ddp_logging_data()
     assert "backward_comm_time" not in data
     expected = {

@@ -47,14 +47,14 @@ def test_gradients_are_views_into_buckets_with_their_parameters_strides(group, t
             assert gradient.stride() == parameter.stride()
             assert gradient.data_ptr() % 64 == 0
         blocks = storages(net)
-        sizes = net.reducer.bucket_bytes()
+        sizes = net.reducer.buckets.sizes()
         assert len(blocks) == len(sizes)
         assert (len(sizes) > 1) == (cap is not None)
         # no two gradients overlap: in order of address, each ends before the next begins
         spans = sorted((p.grad.data_ptr(), p.grad.data_ptr() + p.grad.nbytes) for p in net.parameters())
         assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     assert flat.layout_copies == copies
-    assert net.reducer.layout_bytes == 0
+    assert net.reducer.buckets.layout_bytes == 0
     if task == "cnn":
         assert any(parameter.grad.is_contiguous(memory_format=engine.channels_last) for parameter in net.parameters())
         assert any(not parameter.grad.is_contiguous() for parameter in net.parameters())
@@ -79,8 +79,8 @@ def test_there_is_one_copy_of_the_gradients(group, memory_format) -> None:
     assert peak < 3 * megabyte
     assert after < 0.1 * megabyte
     # Buckets of several ranks are shared memory, which tracemalloc does not see: count their bytes.
-    assert sum(net.reducer.bucket_bytes()) == layers * megabyte
-    assert len(storages(net)) == len(net.reducer.bucket_bytes())
+    assert sum(net.reducer.buckets.sizes()) == layers * megabyte
+    assert len(storages(net)) == len(net.reducer.buckets.sizes())
 
 
 def layouts() -> Iterator[tuple[str, Callable[[], engine.Tensor]]]:
@@ -141,7 +141,7 @@ def test_half_precision_and_mixed_dtypes_have_buckets_of_their_own(group) -> Non
 
     net = DistributedDataParallel(Model())
     net(float(2 * group.rank + 1)).backward(engine.ones((), dtype=engine.complex64))
-    assert len(net.reducer.bucket_bytes()) == 5
+    assert len(net.reducer.buckets.sizes()) == 5
     for weight in net.module.weights:
         assert weight.grad.dtype is weight.dtype
         assert weight.grad.tolist() == [2, 2, 2]

@@ -20,7 +20,7 @@ def in_order(net: DistributedDataParallel, names: str, value: float) -> engine.T
 
 
 def buckets(net: DistributedDataParallel) -> list[list[str]]:
-    return [[name.rpartition(".")[2] for name in bucket.names] for bucket in net.reducer._buckets]
+    return [[name.rpartition(".")[2] for name in bucket.names] for bucket in net.reducer.buckets.all]
 
 
 @RANKS
@@ -41,7 +41,7 @@ def test_buckets_follow_the_first_backward(group, as_view, options) -> None:
         assert buckets(net) == [["b"], ["d"], ["a"], ["c"]]
         assert net._get_ddp_logging_data()["has_rebuilt_buckets"] == 1
         if as_view:
-            views = {id(view) for bucket in net.reducer._buckets for _, view in bucket.members}
+            views = {id(view) for bucket in net.reducer.buckets.all for _, view in bucket.members}
             assert {id(parameter.grad) for parameter in net.parameters()} == views
 
 

@@ -58,7 +58,7 @@ def made(group: ddp.ProcessGroup, buckets: int, what: str, **options: Any) -> tu
     net.module.register_forward_pre_hook(partial(fault.check, "in forward"))
     for name, parameter in net.module.named_parameters():
         parameter.register_hook(partial(fault.check, f"at the gradient of {name}"))
-    assert len(net.reducer._buckets) == buckets
+    assert len(net.reducer.buckets.all) == buckets
     return net, fault
 
 
@@ -72,7 +72,7 @@ def check_step(group: ddp.ProcessGroup, net: DistributedDataParallel) -> None:
     step(net, 12.0 * group.rank)
     a = mean(group, lambda rank: 12 * rank)
     assert gradients(net) == {"a": a, "b": 2 * a, "c": 12}
-    assert {bucket.stage for bucket in net.reducer._buckets} == {Stage.IDLE}
+    assert {bucket.stage for bucket in net.reducer.buckets.all} == {Stage.IDLE}
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -141,7 +141,7 @@ def test_an_error_of_every_bucket_is_told_once_for_all(group) -> None:
 def test_an_interrupted_wait_is_taken_up_again(group, monkeypatch, buckets) -> None:
     """Ctrl-C in a notebook: the sum is still under way."""
     net, _ = made(group, buckets, "")
-    transport = net.reducer.transport
+    transport = net.reducer.buckets.transport
 
     def interrupt(_: object) -> None:
         monkeypatch.undo()

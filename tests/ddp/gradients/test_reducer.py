@@ -35,7 +35,7 @@ def test_buckets_under_way_are_moved_on_by_the_gradients_that_come_meanwhile(gro
     transport = CountingTransport(group.transport.independent())
     monkeypatch.setattr(group, "_transport", transport)
     net = wrap(*"abcdef", bucket_cap_mb=24 / 2**20)  # two parameters each
-    assert [bucket.names for bucket in net.reducer._buckets] == [["f", "e"], ["d", "c"], ["b", "a"]]
+    assert [bucket.names for bucket in net.reducer.buckets.all] == [["f", "e"], ["d", "c"], ["b", "a"]]
     seen: list[tuple[str, int, int]] = []
     for name, parameter in net.module.named_parameters():
         parameter.register_post_accumulate_grad_hook(

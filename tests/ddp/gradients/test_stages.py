@@ -77,7 +77,7 @@ class Fault:
 def made(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> DistributedDataParallel:
     net = DistributedDataParallel(Weights(*"abc"), bucket_cap_mb=1e-5)
     reducer = net.live_reducer()
-    assert len(reducer.bucket_bytes()) == len(NAMES)
+    assert len(reducer.buckets.sizes()) == len(NAMES)
     if fault.kind in IN_A_HOOK:
         net.register_comm_hook(fault, Fault.hook)
     if fault.kind == "optimizer":  # where the bucket is summed
@@ -88,13 +88,13 @@ def made(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> DistributedDataParall
 
         reducer.on_summed = stepped
     if fault.kind == "interrupt":
-        wait = reducer.transport.wait
+        wait = reducer.buckets.transport.wait
 
         def interrupted(buffer: Any) -> None:
             fault.check("interrupt")
             wait(buffer)
 
-        monkeypatch.setattr(reducer.transport, "wait", interrupted)
+        monkeypatch.setattr(reducer.buckets.transport, "wait", interrupted)
     net.module.register_forward_pre_hook(lambda *_: fault.check("forward"))
     for name, parameter in net.module.named_parameters():
         parameter.register_hook(partial(fault.check_at, NAMES.index(name)))

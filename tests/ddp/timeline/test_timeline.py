@@ -301,10 +301,10 @@ def test_a_rank_that_sleeps_is_named(group: ddp.ProcessGroup, tmp_path: Path) ->
     slow, number = group.size() - 1, 11
     net, sgd = build(slow)
     reducer = net.live_reducer()
-    buckets = len(reducer.bucket_bytes())
+    buckets = len(reducer.buckets.sizes())
     with timeline(net) as watched:
         train(net, sgd, 1)
-        buckets += (number - 1) * len(reducer.bucket_bytes())  # planned anew after the first backward
+        buckets += (number - 1) * len(reducer.buckets.sizes())  # planned anew after the first backward
         train(net, sgd, number - 1)
     assert buckets >= 2 * number
     assert watched.straggler == (slow if group.size() > 1 else None)
@@ -351,7 +351,7 @@ def test_ranks_with_clocks_of_their_own(
     for event in events:
         if event["name"] == "sum":
             sums[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    for bucket in range(1, len(net.live_reducer().bucket_bytes()) + 1) if events else ():
+    for bucket in range(1, len(net.live_reducer().buckets.sizes()) + 1) if events else ():
         for trips in zip(*(sums[rank, bucket] for rank in range(group.size())), strict=True):
             assert max(begin for begin, _ in trips) <= min(end for _, end in trips) + 2 * int(found[1]) + 2
 
@@ -379,7 +379,7 @@ def test_steps_that_accumulate_and_a_hook(group: ddp.ProcessGroup, tmp_path: Pat
     if events:
         assert [mine[name] for name in ("forward", "backward", "optimizer", "step 5", "step 6")] == [10, 10, 5, 1, 0]
         assert sum(event.get("cat") == "bucket" and event["pid"] == 0 for event in events) == 5 * len(
-            net.live_reducer().bucket_bytes()
+            net.live_reducer().buckets.sizes()
         )
 
 

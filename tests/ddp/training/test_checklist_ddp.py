@@ -200,7 +200,7 @@ def test_d18_d20_a_list_of_caps(group) -> None:
         for options in ({}, {"bucket_cap_mb_list": [0.001, 0.002], "bucket_cap_mb": 25})
     )
     assert net.bucket_limits() == [1048, 2097]
-    assert len(net.reducer.bucket_bytes()) > 1
+    assert len(net.reducer.buckets.sizes()) > 1
     for each in (plain, net):
         loss_of(each, *share(group, 0)).backward()
     assert [p.grad.tolist() for p in plain.parameters()] == [p.grad.tolist() for p in net.parameters()]
@@ -270,7 +270,7 @@ def test_d26_u03_a_reducer_by_itself(as_view) -> None:
         losses.append(loss.item())
         assert [parameter.grad is None for _, parameter in named] == [False] * 4 + [True] * 2
     assert losses[0] > losses[1] > losses[2]
-    assert len(reducer.bucket_bytes()) > 1
+    assert len(reducer.buckets.sizes()) > 1
 
 
 @RANKS
@@ -310,7 +310,7 @@ def test_d29_names_of_nested_and_shared_parameters(group) -> None:
     net = DistributedDataParallel(model)
     with net.no_sync():
         (model[0](a=1) + model[1][0](b=1) + model[1][1](c=1)).backward()
-    assert sorted(name for name, _ in net.reducer.local_gradients()) == ["0.a", "1.0.b"]
+    assert sorted(name for name, _ in net.reducer.buckets.local_gradients()) == ["0.a", "1.0.b"]
 
 
 @RANKS

@@ -88,8 +88,12 @@ def test_a_bucket_is_stepped_while_others_are_under_way(group, transport, monkey
 
     def wait_for_the_first_bucket(gradient: engine.Tensor) -> None:
         end = time.monotonic() + 30
-        while not order and not reducer.transport.is_done(reducer._buckets[0].buffer) and time.monotonic() < end:
-            reducer.transport.poll()
+        while (
+            not order
+            and not reducer.buckets.transport.is_done(reducer.buckets.all[0].buffer)
+            and time.monotonic() < end
+        ):
+            reducer.buckets.transport.poll()
 
     reducer.on_summed = note
     net.module.c.register_hook(notice_the_end)  # its gradient comes first

@@ -12,7 +12,7 @@ import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
 from ddp.groups.process_group import ProcessGroup
-from ddp.replicas.agreement import check_replicas
+from ddp.training import making
 from tests.ddp.models import Weights, gradients, mean
 
 RANKS = pytest.mark.mpi(ranks=[1, 2, 3])
@@ -459,7 +459,7 @@ def test_unfrozen_on_one_rank_only(group) -> None:
             net(a=1.0, b=1.0)
     else:
         with pytest.raises(ValueError, match="parameters that require grad differ between ranks"):
-            check_replicas(net._describe(None, False), group.exchange)  # where the watchdog would end the job
+            making.compare(net)  # where the watchdog would end the job
 
 
 @RANKS

@@ -221,7 +221,7 @@ def test_an_assigned_gradient_in_another_order_reaches_a_bucket(process_group: N
     linear.weight.grad = engine.zeros(3, 5).t()
     with pytest.warns(report.LayoutWarning, match="bucket: the gradient of weight .* an assignment to .grad"):
         model(engine.ones(2, 3)).sum().backward()
-    assert model.reducer.layout_bytes == 2 * 60  # into the bucket and back
+    assert model.reducer.buckets.layout_bytes == 2 * 60  # into the bucket and back
 
 
 def test_with_the_contract_off_gradients_are_stolen_as_they_come() -> None:
