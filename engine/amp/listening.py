@@ -54,9 +54,10 @@ def _named(name: str) -> list[FunctionType]:
     import engine
     from engine.nn import functional
     from engine.ops.rnn import operator as recurrent
+    from engine.ops.rnn import steps
 
     family, _, rest = name.partition("_")
-    places: tuple[ModuleType | type, ...] = (engine, functional, Tensor, recurrent)
+    places: tuple[ModuleType | type, ...] = (engine, functional, Tensor, recurrent, steps)
     if family in ("linalg", "fft"):
         places, name = (getattr(engine, family),), rest
     values = (vars(place).get(name) for place in places)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import engine
 from engine.nn.utils.rnn import PackedSequence, segments
-from engine.ops.rnn.operator import State
+from engine.ops.rnn.steps import State
 from engine.tensor import Tensor
 
 # run(steps (T, N, I), state) -> outputs (T, N, H), state after the last step in the direction of the run

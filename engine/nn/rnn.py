@@ -13,7 +13,8 @@ from engine.nn.module import Module
 from engine.nn.packed import over_packed
 from engine.nn.parameter import Parameter
 from engine.nn.utils.rnn import PackedSequence
-from engine.ops.rnn.operator import STEPS, State, Step, recurrence, unrolled
+from engine.ops.rnn.operator import recurrence
+from engine.ops.rnn.steps import STEPS, State, Step, unrolled
 from engine.tensor import Tensor
 
 

@@ -7,7 +7,7 @@ import engine.nn.functional as F
 from engine.nn.module import Module
 from engine.nn.parameter import Parameter
 from engine.nn.rnn import reset, simple
-from engine.ops.rnn.operator import State, Step, gru_step, lstm_step
+from engine.ops.rnn.steps import State, Step, gru_step, lstm_step
 from engine.tensor import Tensor
 
 

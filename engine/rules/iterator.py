@@ -32,11 +32,9 @@ __all__ = [
     "Plan",
     "aligned_strides",
     "fast_setup",
-    "output_strides",
     "permutation",
     "plan",
     "reduction_shape",
-    "reduction_strides",
 ]
 
 Operand: TypeAlias = tuple[Shape, Stride]
@@ -75,13 +73,6 @@ def plan(operands: tuple[Operand, ...]) -> Plan:
     return Plan(shape, strides_in_order(shape, order), kind)
 
 
-def output_strides(shape: Shape, operands: tuple[Operand, ...]) -> Stride:
-    """Strides of a new output of `shape`, which is what the shapes of `operands` broadcast to."""
-    planned = plan(operands)
-    assert planned.shape == shape, (shape, planned)
-    return planned.stride
-
-
 def fast_setup(operands: tuple[Operand, ...]) -> Kind:
     """Which set-up serves `operands` (TensorIteratorBase::compute_fast_setup_type); "general" if no fast one does.
 
@@ -115,12 +106,3 @@ def reduction_shape(shape: Shape, dims: tuple[int, ...], keepdim: bool) -> Shape
     if keepdim:
         return tuple(1 if dimension in dims else size for dimension, size in enumerate(shape))
     return tuple(size for dimension, size in enumerate(shape) if dimension not in dims)
-
-
-def reduction_strides(shape: Shape, stride: Stride, dims: tuple[int, ...], keepdim: bool) -> Stride:
-    """Strides of a reduction's result: row-major whatever the layout of the input.
-
-    Meta functions of reductions ask for an output without strides before TensorIterator sees the operands
-    (at::meta::resize_reduction), so unlike elementwise operators they do not carry the layout on.
-    """
-    return contiguous_strides(reduction_shape(shape, dims, keepdim))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from engine.ops.rnn import cells
 from engine.ops.rnn import kernels as rnn
-from engine.ops.rnn import operator as recurrent
 from tests.engine.kernels.samples import DTYPES, close, normal
 
 
@@ -25,7 +25,7 @@ def both(name, dtype, gates, size, batch=5, scale=2.0):
 def test_forward(name, gates, size, dtype):
     ours, plain = both(name, dtype, gates, size)
     getattr(rnn, name)(*ours)
-    getattr(recurrent, name)(np, *plain)
+    getattr(cells, name)(np, *plain)
     for actual, expected in zip(ours, plain, strict=True):
         close(actual, expected, dtype)
 
@@ -42,7 +42,7 @@ def test_backward(name, gates, results, size, dtype):
         targets = np.full((results, batch, gates * size), np.nan, dtype)
         sides.append([from_output, from_later, carried.copy(), activated, first, second, *targets])
     getattr(rnn, name)(*sides[0])
-    getattr(recurrent, name)(np, *sides[1])
+    getattr(cells, name)(np, *sides[1])
     for actual, expected in zip(*sides, strict=True):
         close(actual, expected, dtype, 4.0)
 

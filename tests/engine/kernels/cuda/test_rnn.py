@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import engine
+from engine.ops.rnn import cells
 from engine.ops.rnn import cuda as rnn
-from engine.ops.rnn import operator as recurrent
 from tests.cuda_simulator import kernels
 from tests.engine.kernels.cuda.arrays import close, drawn, there
 
@@ -27,7 +27,7 @@ def check(name: str, kind: str, batch: int, hidden: int) -> None:
     shapes = [(batch, hidden * each) if each else (hidden * gates,) for each in ARGUMENTS[name]]
     own = [drawn(seed, shape, kind) for seed, shape in enumerate(shapes)]
     wide = [each.astype("d") for each in own]
-    getattr(recurrent, name)(np, *wide)
+    getattr(cells, name)(np, *wide)
     arrays = [there(each) for each in own]
     getattr(rnn, name)(*arrays)
     for found, expected in zip(arrays, wide, strict=True):

@@ -1,0 +1,138 @@
+"""A recurrent layer over a whole sequence, on arrays: one product for the input's part of all steps, then step by step.
+
+Shapes are those of `engine.ops.rnn.operator`; the derivatives are in `slopes.py` beside this.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from engine.memory import backend
+from engine.ops.matmul import gpu as matmul_cuda
+from engine.ops.matmul.kernels import product
+from engine.ops.rnn.cells import cell_on
+from engine.ops.shared.operands import in_single_precision
+
+Array = Any
+
+
+def input_sums(xp: ModuleType, input: Array, weight: Array, bias: Array) -> Array:
+    """The input's part (T, N, G H) of what the gates are functions of."""
+    steps, batch, width = input.shape
+    sums = dot(input.reshape(steps * batch, width), weight.T).reshape(steps, batch, weight.shape[0])
+    if bias is not None:
+        sums += bias
+    return sums
+
+
+def dot(a: Array, b: Array, out: Array = None) -> Array:
+    """a @ b for matrices, by the compiled product where it is faster than BLAS."""
+    if a.__class__ is not np.ndarray:
+        xp = backend.require_cupy()
+        if out is None:
+            return matmul_cuda.product(xp, a, b)
+        matmul_cuda.write(xp, a, b, out)
+        return out
+    if product.serves(a, b):
+        return product.multiply(a, b, out)
+    return a.dot(b, out)
+
+
+def products(left: Array, right: Array, steps: int) -> Callable[[Array, Array], Any]:
+    """A function that writes a @ right to its second argument, for `steps` matrices a like `left`."""
+    if left.__class__ is np.ndarray and steps > 1 and product.serves(left, right):
+        return product.Packed(right, len(left)).multiply
+    return lambda a, out: dot(a, right, out)
+
+
+def in_order(steps: int, backwards: bool) -> list[int]:
+    return list(range(steps - 1, -1, -1) if backwards else range(steps))
+
+
+def contiguous(xp: ModuleType, *arrays: Array) -> list[Array]:
+    return [None if array is None else xp.ascontiguousarray(in_single_precision(array)) for array in arrays]
+
+
+def lstm(
+    xp: ModuleType,
+    input: Array,
+    hidden: Array,
+    cell: Array,
+    weight_ih: Array,
+    weight_hh: Array,
+    bias_ih: Array,
+    bias_hh: Array,
+    backwards: bool,
+) -> tuple[Array, ...]:
+    kind = input.dtype
+    arrays = (input, hidden, cell, weight_ih, weight_hh.T, bias_ih, bias_hh)
+    input, hidden, cell, weight_ih, turned, bias_ih, bias_hh = contiguous(xp, *arrays)
+    gates = input_sums(xp, input, weight_ih, None)
+    bias = xp.zeros(gates.shape[2], gates.dtype) if bias_hh is None else bias_ih + bias_hh
+    recurrent = xp.empty(gates.shape[1:], gates.dtype)
+    cells = xp.empty((len(input), *hidden.shape), gates.dtype)
+    outputs = xp.empty_like(cells)
+    step, multiply = cell_on(xp, gates, "lstm_cell"), products(hidden, turned, len(input))
+    for t in in_order(len(input), backwards):
+        multiply(hidden, recurrent)
+        step(gates[t], recurrent, bias, cell, cells[t], outputs[t])
+        hidden, cell = outputs[t], cells[t]
+    return outputs.astype(kind, copy=False), cell.astype(kind), gates, cells
+
+
+def gru(
+    xp: ModuleType,
+    input: Array,
+    hidden: Array,
+    weight_ih: Array,
+    weight_hh: Array,
+    bias_ih: Array,
+    bias_hh: Array,
+    backwards: bool,
+) -> tuple[Array, ...]:
+    kind = input.dtype
+    arrays = (input, hidden, weight_ih, weight_hh.T, bias_ih, bias_hh)
+    input, hidden, weight_ih, turned, bias_ih, bias_hh = contiguous(xp, *arrays)
+    gates = input_sums(xp, input, weight_ih, bias_ih)
+    bias = xp.zeros(gates.shape[2], gates.dtype) if bias_hh is None else bias_hh
+    recurrent = xp.empty(gates.shape[1:], gates.dtype)
+    candidates = xp.empty((len(input), *hidden.shape), gates.dtype)
+    outputs = xp.empty_like(candidates)
+    step, multiply = cell_on(xp, gates, "gru_cell"), products(hidden, turned, len(input))
+    for t in in_order(len(input), backwards):
+        multiply(hidden, recurrent)
+        step(gates[t], recurrent, bias, hidden, candidates[t], outputs[t])
+        hidden = outputs[t]
+    return outputs.astype(kind, copy=False), gates, candidates
+
+
+def simple(
+    activation: str,
+    xp: ModuleType,
+    input: Array,
+    hidden: Array,
+    weight_ih: Array,
+    weight_hh: Array,
+    bias_ih: Array,
+    bias_hh: Array,
+    backwards: bool,
+) -> Array:
+    kind = input.dtype
+    arrays = (input, hidden, weight_ih, weight_hh.T, bias_ih, bias_hh)
+    input, hidden, weight_ih, turned, bias_ih, bias_hh = contiguous(xp, *arrays)
+    outputs = input_sums(xp, input, weight_ih, bias_ih)
+    recurrent = xp.empty(outputs.shape[1:], outputs.dtype)
+    multiply = products(hidden, turned, len(input))
+    for t in in_order(len(input), backwards):
+        multiply(hidden, recurrent)
+        if bias_hh is not None:
+            recurrent += bias_hh
+        hidden = outputs[t]
+        hidden += recurrent
+        if activation == "tanh":
+            xp.tanh(hidden, out=hidden)
+        else:
+            xp.maximum(hidden, 0, out=hidden)
+    return outputs.astype(kind, copy=False)
