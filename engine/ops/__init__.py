@@ -213,8 +213,10 @@ from engine.ops.norm.layer_norm import (
     layer_norm as layer_norm,
     rms_norm as rms_norm,
 )
-from engine.ops.loss.operator import (
+from engine.ops.loss.cross_entropy import (
     cross_entropy as cross_entropy,
+)
+from engine.ops.loss.nll_loss import (
     nll_loss as nll_loss,
 )
 from engine.ops.index.masked import (

@@ -7,7 +7,7 @@ from engine import ops
 from engine.calls.listening import heard
 from engine.nn.functional.distance import pairwise_distance
 from engine.nn.functional.loss import reduced, reduction_name
-from engine.ops.loss.operator import check_reduction
+from engine.ops.loss.rows import check_reduction
 from engine.tensor import Tensor
 
 

@@ -1,4 +1,4 @@
-"""Cases of engine.ops.loss.operator and the losses composed in engine.nn.functional."""
+"""Cases of engine.ops.loss and the losses composed in engine.nn.functional."""
 
 from typing import Any
 
