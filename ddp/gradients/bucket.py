@@ -3,12 +3,12 @@
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from itertools import compress
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import engine
+from ddp.gradients.gathering import gather
 from ddp.gradients.grad_bucket import BoundHook
 from ddp.gradients.history import with_history_of
 from ddp.gradients.plan import BucketLayout
@@ -19,7 +19,6 @@ from ddp.transport.headers import Header
 from ddp.watching.progress import Channel, begin_wait, end_wait
 from engine.autograd import graph
 from engine.memory import backend
-from engine.reports import layout_report as report
 from engine.tensor import array_of
 
 if TYPE_CHECKING:
@@ -27,16 +26,6 @@ if TYPE_CHECKING:
 
 
 SILENCE = (0.0, 0.0, 0.0)  # of a rank that says nothing of its replica
-
-
-class Place(NamedTuple):
-    """A parameter in a bucket: the view of its gradient, how many gradients a backward has of it, and how many ranks
-    had one in the last.
-    """
-
-    view: engine.Tensor
-    expected: int
-    users: float
 
 
 class Bucket:
@@ -100,7 +89,7 @@ class Bucket:
         self.pending = 0  # the sum of those above 0
         self._fresh = np.frombuffer(self.fresh, np.uint8)
         self._own = bytes(size) if leave_unused else None  # which parameters this rank had a gradient of
-        self._kept: dict[int, backend.Array] = {}  # gradients to be put back if no rank had a fresh one
+        self.kept: dict[int, backend.Array] = {}  # gradients to be put back if no rank had a fresh one
         self._result: Future[engine.Tensor] | None = None  # of a hook
         self.under_way: list[Buffer] = []  # what a hook started of `rooms` and the buffer, and nobody has waited for
 
@@ -147,10 +136,10 @@ class Bucket:
         # Where each parameter has told in this backward that its gradient is in its view, there is nothing to gather.
         if self.pending or self.astray or 0 in self.expected or 0 in self.fresh:
             if self.streams is None:
-                self._gather()
+                gather(self)
             else:
                 with self.streams.on_device():
-                    self._gather()
+                    gather(self)
                 self.streams.note()
         said = Header(weight, 0, 0, 0 in self.fresh, self.out_of_data, *self.state)
         headers.write(self.header.header, said, used=self._fresh)
@@ -196,32 +185,6 @@ class Bucket:
             self.turn = self.channel.contribute()
         self.transport.start(self.header, divisor=None)
         self.enter(Stage.FLYING)
-
-    def _gather(self) -> None:
-        """Brings what every parameter has for a gradient into its view."""
-        for slot, (parameter, view) in enumerate(self.members):
-            gradient = parameter.grad
-            if gradient is None:
-                self.fresh[slot] = 0  # one that came was dropped by a hook
-                array_of(view)[...] = 0
-            elif gradient is not view:
-                self._copy_in(slot, gradient)
-            elif not self.fresh[slot]:
-                self._kept[slot] = array_of(view).copy()
-
-    def _copy_in(self, slot: int, gradient: engine.Tensor) -> None:
-        parameter, view = self.members[slot]
-        if gradient.dtype is not view.dtype or gradient.shape != view.shape:
-            raise RuntimeError(
-                f"DistributedDataParallel: gradient of {self.names[slot]!r}: expected {list(view.shape)} "
-                f"{view.dtype}, got {list(gradient.shape)} {gradient.dtype}; convert the model before wrapping it"
-            )
-        began = perf_counter()
-        array_of(view)[...] = array_of(gradient)
-        if report.is_breach(gradient.stride(), parameter):
-            copies = 1 if self.as_view else 2  # the mean is copied back out
-            self.layout_bytes += copies * gradient.nbytes
-            report.note(parameter, gradient.stride(), report.ASSIGNED, perf_counter() - began, "bucket")
 
     # --- emptying -----------------------------------------------------------------------------------------------------
 
@@ -274,10 +237,10 @@ class Bucket:
             used = headers.users(self.header.header).tolist()
             if self._own is not None:
                 used = [ranks and here for ranks, here in zip(used, self._own, strict=True)]
-            for slot, gradient in self._kept.items():
+            for slot, gradient in self.kept.items():
                 if not used[slot]:
                     array_of(members[slot][1])[...] = gradient
-            self._kept.clear()
+            self.kept.clear()
             members = list(compress(members, used))
         if not graph.gradients_are(self.parameters, self.views):
             for parameter, view in members:
@@ -308,24 +271,6 @@ class Bucket:
         """What ranks said of their data counts no more."""
         self.told = self.told._replace(out_of_data=0)
 
-    def leave(self, slot: int) -> Place:
-        """What the next bucket of a parameter has to know."""
-        return Place(self.members[slot][1], self.expected[slot], float(headers.users(self.header.header)[slot]))
-
-    def take_over(self, slot: int, place: Place) -> None:
-        """What another bucket's `leave` gave: a gradient that lay there lies here from now on."""
-        parameter, view = self.members[slot]
-        self.expected[slot] = place.expected
-        headers.users(self.header.header)[slot] = place.users
-        if parameter.grad is place.view:
-            view.copy_(place.view)
-            parameter.grad = view
-
-    def take_over_end_of_data(self, other: "Bucket") -> None:
-        """This one is the first bucket now, that says which ranks have no further batch."""
-        self.out_of_data = other.out_of_data
-        self.told = other.told
-
     def local_gradients(self) -> list[tuple[str, engine.Tensor]]:
         """Name and parameter of the gradients to which something was added since the bucket was last reduced."""
         return [
@@ -340,6 +285,6 @@ class Bucket:
             self.transport.wait(self.under_way[0])
             del self.under_way[0]
         self._fresh[:] = 0
-        self._kept.clear()
+        self.kept.clear()
         self._result = None
         self.stage = Stage.IDLE

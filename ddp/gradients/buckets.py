@@ -2,13 +2,24 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import engine
 from ddp.gradients.bucket import Bucket
 from ddp.gradients.plan import BucketLayout, plan_buckets
-from ddp.transport import Transport
+from ddp.transport import Transport, headers
 from ddp.watching.progress import Channel
 from engine.autograd import graph
+
+
+class Place(NamedTuple):
+    """A parameter in a bucket: the view of its gradient, how many gradients a backward has of it, and how many ranks
+    had one in the last.
+    """
+
+    view: engine.Tensor
+    expected: int
+    users: float
 
 
 class Buckets:
@@ -82,12 +93,12 @@ class Buckets:
         if layouts == self._layouts:
             return False
         before, self._layouts = self.all, layouts
-        places = {index: bucket.leave(slot) for bucket in before for slot, index in enumerate(bucket.indices)}
+        places = {index: _leave(bucket, slot) for bucket in before for slot, index in enumerate(bucket.indices)}
         self.all = self._make()
         for bucket in self.all:
             for slot, index in enumerate(bucket.indices):
-                bucket.take_over(slot, places[index])
-        self.all[0].take_over_end_of_data(before[0])
+                _take_over(bucket, slot, places[index])
+        self.all[0].out_of_data, self.all[0].told = before[0].out_of_data, before[0].told
         if self._channel is not None:
             self.watch(self._channel)
         return True
@@ -152,3 +163,18 @@ class Buckets:
     def ranks_out_of_data(self) -> int:
         """How many ranks said in the last backward that they have no further batch."""
         return self.all[0].ranks_out_of_data()
+
+
+def _leave(bucket: Bucket, slot: int) -> Place:
+    """What the next bucket of a parameter has to know."""
+    return Place(bucket.members[slot][1], bucket.expected[slot], float(headers.users(bucket.header.header)[slot]))
+
+
+def _take_over(bucket: Bucket, slot: int, place: Place) -> None:
+    """A gradient that lay at this place of another bucket lies here from now on."""
+    parameter, view = bucket.members[slot]
+    bucket.expected[slot] = place.expected
+    headers.users(bucket.header.header)[slot] = place.users
+    if parameter.grad is place.view:
+        view.copy_(place.view)
+        parameter.grad = view
