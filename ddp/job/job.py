@@ -21,6 +21,7 @@ from ddp import losses, replicas
 from ddp.gradients.of_shards import ReducerOfShards
 from ddp.groups.group import resolve
 from ddp.groups.process_group import ProcessGroup
+from ddp.job.batches import Position
 from ddp.job.fingerprint import differences, fingerprint
 from ddp.job.recovery import Recovery
 from ddp.job.streams import seed_stream
@@ -90,7 +91,7 @@ class Job:
         # In the order in which they were wrapped, the same on every rank.
         self._nets: WeakKeyDictionary[DistributedDataParallel, None] = WeakKeyDictionary()
         self._entering: DistributedDataParallel | None = None
-        self._loaders: list[_Position] = []
+        self._loaders: list[Position] = []
         self._recovery = None if losses.watching() is None else Recovery(self)
         everyones = self.between(self._exchange, (self.num_shards, seed, threads, fingerprint(threads)))
         for rank, (*found, _) in enumerate(everyones):
@@ -296,46 +297,16 @@ class Job:
         for net in list(self._nets):
             net.renew_reducer()
 
-    def _position(self, batches: Iterable[Any]) -> "_Position":
+    def _position(self, batches: Iterable[Any]) -> Position:
         """Where the iteration over `batches` is, at the present step."""
         for position in self._loaders:
             if position.batches is batches:
                 break
         else:
-            position = _Position(batches)
+            position = Position(batches)
             self._loaders.append(position)
         position.seek(self.step, self.carried)
         return position
-
-
-class _Position:
-    """An iteration over batches that goes on from step to step."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches = batches
-        self.step: int | None = None  # the one whose first batch is next
-        self._shards = range(0)
-        self._iterator: Iterator[Any] | None = None
-
-    def seek(self, step: int, shards: range) -> None:
-        """The next batch is to be the first of `shards` in this step."""
-        if self._iterator is None or self.step != step or self._shards != shards:
-            self._iterator, self._shards = iter(self.batches), shards
-        self.step = None  # in the middle of a step
-
-    def next(self) -> Any:
-        """The next batch. RuntimeError where there is none."""
-        assert self._iterator is not None
-        found = next(self._iterator, _NONE)
-        if found is _NONE:
-            raise RuntimeError(
-                "Job.shards: there are no more batches; iterate over a DataLoader with batch_sampler=ddp.ShardSampler, "
-                "which goes on from epoch to epoch"
-            )
-        return found
-
-
-_NONE = object()
 
 
 def _reducer(net: "DistributedDataParallel") -> ReducerOfShards:
