@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ddp import hooks
-from ddp.execution.futures import Future, wait_all
+from ddp.execution.futures import Future, collect_all, wait_all
 from ddp.training import hook_types, local_sgd, sampler
 from ddp.training.buffers import _BufferCommHookLocation
 from ddp.training.parallel import DistributedDataParallel
@@ -23,8 +23,7 @@ provide("engine.nn.parallel.DistributedDataParallel", DistributedDataParallel)
 provide("engine.data.distributed", sampler)
 provide("engine.data.DistributedSampler", DistributedSampler)
 _futures = sys.modules["engine.futures"] = ModuleType("engine.futures", "PyTorch's path to ddp.Future.")
-vars(_futures)["Future"] = Future
-vars(_futures)["wait_all"] = wait_all
+vars(_futures).update(Future=Future, wait_all=wait_all, collect_all=collect_all)
 provide("engine.futures", _futures)
 
 

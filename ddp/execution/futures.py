@@ -98,3 +98,16 @@ class Future(Generic[T]):
 def wait_all(futures: "Sequence[Future]") -> list[Any]:
     """What each gives, in their order; blocks until all are there. Source: torch.futures.wait_all."""
     return [future.wait() for future in futures]
+
+
+def collect_all(futures: "Sequence[Future]") -> "Future[list[Future]]":
+    """The future of the futures themselves, done when all are; ends with the first error of theirs. Source:
+    torch.futures.collect_all.
+    """
+    kept = list(futures)
+
+    def compute() -> "list[Future]":
+        wait_all(kept)
+        return kept
+
+    return Future(compute, lambda: all(future.done() for future in kept))

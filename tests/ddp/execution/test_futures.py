@@ -67,6 +67,21 @@ def test_callbacks_come_when_it_is_done_or_at_once() -> None:
     assert seen == [("before", 3), ("after", 3)]
 
 
+def test_collect_all_is_done_when_all_are() -> None:
+    first: Future[int] = Future()
+    both = engine.futures.collect_all([first, Future(lambda: 2, lambda: True)])
+    assert not both.done()
+    sums = both.then(lambda done: sum(future.value() for future in done.value()))
+    first.set_result(1)
+    assert both.done()
+    assert sums.wait() == 3
+    assert engine.futures.collect_all([]).wait() == []
+    lost: Future[int] = Future()
+    lost.set_exception(KeyError("lost"))
+    with pytest.raises(KeyError, match="lost"):
+        engine.futures.collect_all([first, lost]).wait()
+
+
 def test_names_are_where_pytorchs_scripts_look_for_them() -> None:
     for path, name, expected in [
         ("engine.futures", "Future", ddp.Future),
