@@ -18,6 +18,7 @@ from ddp.execution.calls import Call
 from ddp.execution.collective import run
 from ddp.execution.work import Work
 from ddp.groups.process_group import ProcessGroup
+from ddp.torch_backend.progress import progress
 from ddp.transport import ACCUMULATORS
 
 # Bytes of a buffer: what is small takes little memory, and a large piece stays in the caches of its core.
@@ -67,7 +68,7 @@ class Sums:
         if self._pieces or self._moving:
             self.members.transport.poll()
         while self._take_out() or self._put_in():
-            pass
+            progress.moved = True
 
     def _take_out(self) -> bool:
         if not self._moving or not self.members.transport.is_done(self._moving[0][1]):

@@ -27,6 +27,8 @@ Tensors = Sequence[torch.Tensor]
 
 _SMALL_BYTES = 1 << 10
 
+_NAMED = {getattr(dist.ReduceOp.RedOpType, name): operation for name, operation in ddp.ReduceOp.__members__.items()}
+
 
 def create(options: Any, backend_options: Any) -> "TorchGroup":
     """Collective over the group's ranks: what PyTorch calls to make one. Raises ValueError for options of a backend."""
@@ -248,4 +250,4 @@ def _operation(opts: Any) -> Op:
     if kind == dist.ReduceOp.RedOpType.PREMUL_SUM:
         factor = asked.__getstate__()[1]
         return _make_nccl_premul_sum(shared(factor) if isinstance(factor, torch.Tensor) else factor)
-    return ddp.ReduceOp[kind.name]
+    return _NAMED[kind]
