@@ -1,7 +1,9 @@
 """PyTorch's handle of collectives under way: `torch.distributed.Work` over those of ddp."""
 
 import datetime
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +14,32 @@ from ddp.torch_backend.progress import progress
 from ddp.watching.progress import begin_wait, end_wait
 
 
+class TorchFuture(torch.futures.Future[Any]):
+    """A future that knows whether Python is to be called back: PowerSGD's hook waits for another sum in there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls_back = False
+        self.is_told = False
+
+    def then(self, callback: "Callable[[torch.futures.Future[Any]], Any]") -> "torch.futures.Future[Any]":
+        """See torch.futures.Future."""
+        self._expect_call()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: "Callable[[torch.futures.Future[Any]], None]") -> None:
+        """The same."""
+        self._expect_call()
+        super().add_done_callback(callback)
+
+    def _expect_call(self) -> None:
+        with progress.lock:
+            self.calls_back = True
+            being_told = self.is_told
+        while being_told and not self.done():  # by another thread, which is about to
+            time.sleep(0)
+
+
 class TorchWork(dist.Work):
     """Over when all of `works` are. results: the tensors that its future gives, as PyTorch's own backends do."""
 
@@ -19,7 +47,7 @@ class TorchWork(dist.Work):
         super().__init__()
         self._works = works
         self._results = results
-        self._future: torch.futures.Future[Any] | None = None
+        self._future: TorchFuture | None = None
         self._error: BaseException | None = None
         self._over = False
         progress.add(self)
@@ -38,11 +66,20 @@ class TorchWork(dist.Work):
         """See `ddp.torch_backend.progress.Pending`."""
         with progress.lock:
             future = self._future
-        if future is not None and not future.done():
-            if self._error is not None:
-                future.set_exception(self._error)
-            else:
-                future.set_result(self._results)
+            if future is None or future.is_told:
+                return
+            future.is_told = True
+            calls_back = future.calls_back
+        if calls_back:  # what it calls may wait, and what it waits for is moved on by the thread that is here
+            threading.Thread(target=self._settle, args=(future,), name="allstride calls back", daemon=True).start()
+        else:
+            self._settle(future)
+
+    def _settle(self, future: TorchFuture) -> None:
+        if self._error is not None:
+            future.set_exception(self._error)
+        else:
+            future.set_result(self._results)
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
         """Blocks until the result is there. Raises the error with which it ended, RuntimeError after `timeout`."""
@@ -95,7 +132,7 @@ class TorchWork(dist.Work):
         """The future of the results."""
         with progress.lock:
             if self._future is None:
-                self._future = torch.futures.Future()
+                self._future = TorchFuture()
                 over = self._over
             else:
                 return self._future

@@ -166,6 +166,32 @@ for mine, expected in zip(sharded.parameters(), model.parameters()):
     )
 
 
+def test_a_callback_may_wait_for_another_sum() -> None:
+    """In a hook, as PowerSGD's, and of a work that Python waits for."""
+    run(
+        """
+from torch.nn.parallel import DistributedDataParallel
+def again(done):
+    (mine,) = done.value()
+    return dist.all_reduce(mine.mul_(0.5), async_op=True).get_future().wait()[0]
+def hook(state, bucket):
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
+model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+model.register_comm_hook(None, hook)
+for _ in range(20):
+    model.zero_grad()
+    model(torch.full((1, 1), rank + 1.0)).sum().backward()
+    assert model.module.weight.grad.item() == total * 0.5 * size
+for _ in range(20):
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    after = work.get_future().then(again)
+    work.wait()
+    assert after.wait().eq(size * 0.5 * size).all()
+""",
+        2,
+    )
+
+
 def test_calls_that_do_not_fit_together_are_named() -> None:
     run(
         """
