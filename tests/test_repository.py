@@ -132,5 +132,8 @@ def test_the_questions_of_contributors_have_answers() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     answers = text.partition("## Where is ...?")[2].partition("\n## ")[0]
     rows = [line for line in answers.splitlines() if line.startswith("| ") and not line.startswith("| question")]
-    assert len(rows) == 12
-    assert all(re.search(r"`engine/[\w/.]+\.py`", row) for row in rows)
+    assert len(rows) == 14
+    for row in rows:
+        files = re.findall(r"`((?:engine|ddp)/[\w/.]+\.py)`", row)
+        assert files, row
+        assert all((ROOT / file).is_file() for file in files), row
