@@ -70,6 +70,7 @@ class Operator:
         self.view = view
         self.prepare = prepare
         self.kernels: dict[str, Callable[..., Any]] = {}
+        self.planned: dict[str, Callable[[Plan], Callable[..., Any] | None]] = {}  # see `plans_for`
         self.plans: dict[tuple[Any, ...], Plan] = {}
         # The bare kernel for equal, contiguous floating point operands on the CPU, whose result has their Spec (set by
         # engine.ops.pointwise.row).
@@ -144,6 +145,23 @@ class Operator:
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
             self.kernels[device_type] = function
+            self.plans.clear()
+            return function
+
+        return register
+
+    def plans_for(
+        self, device_type: str
+    ) -> "Callable[[Callable[[Plan], Callable[..., Any] | None]], Callable[[Plan], Callable[..., Any] | None]]":
+        """Decorator: what makes the kernel of one plan for a device key, with everything settled that follows from its
+        Specs and attributes. It takes raw arrays alone and lays its results out as the plan says. None: the kernel that
+        is there for all layouts runs.
+        """
+
+        def register(
+            function: Callable[[Plan], Callable[..., Any] | None],
+        ) -> Callable[[Plan], Callable[..., Any] | None]:
+            self.planned[device_type] = function
             self.plans.clear()
             return function
 

@@ -59,7 +59,11 @@ class Plan:
             self.operator = self.operator.with_streams()
         self.nd = raw_namespace(xp)
         kernel = operator.kernels.get(where.type, operator.forward)
-        if operator.prepare is not None:
+        planned = operator.planned.get(where.type)
+        run = None if planned is None else planned(self)
+        if run is not None:
+            self.run = run
+        elif operator.prepare is not None:
             self.run = operator.prepare(xp, self)
         else:
             if operator.before_list is not None:

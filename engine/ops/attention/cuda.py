@@ -5,7 +5,7 @@ Sums are in float32. Queries and keys are compared on tensor cores for the half 
 the ordinary units. Memory beside the results: the logarithm of each row's sum, and one number more a row in backward.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -14,8 +14,10 @@ import numpy as np
 
 from engine.kernels.cuda.launch import CUDA_TYPES, Prepared, Source, gpu_in_use
 from engine.kernels.cuda.limits import TENSOR_CORES, limits, ready
-from engine.kernels.cuda.rows import aligned, pointer
+from engine.kernels.cuda.rows import NOTHING, aligned, pointer
 from engine.memory import backend
+from engine.rules.precision import matmul as settings
+from engine.rules.spec import Spec
 
 Array = Any
 Axes = tuple[int, ...]
@@ -103,11 +105,12 @@ def serves(*arrays: Array) -> bool:
     """Whether the kernels are there for these queries, keys and values: dtype, width, and a device of compute
     capability 8.0 or more with enough shared memory.
     """
-    return _serves(arrays[0].dtype, tuple([array.shape for array in arrays]), gpu_in_use())
+    return serves_shapes(arrays[0].dtype, tuple([array.shape for array in arrays]), gpu_in_use())
 
 
 @lru_cache(4096)
-def _serves(dtype: np.dtype, shapes: tuple[Axes, ...], gpu: int) -> bool:
+def serves_shapes(dtype: np.dtype, shapes: tuple[Axes, ...], gpu: int) -> bool:
+    """The same by shapes alone, for the GPU in use."""
     if dtype.name not in _NAMES or not all(map(prod, shapes)):
         return False
     widest = max(shape[-1] for shape in shapes)
@@ -145,6 +148,44 @@ def forward(
     )  # fmt: skip
     launch(query, key, value, pointer(mask), pointer(draws), out, log_sums)
     return log_sums
+
+
+def planned_forward(
+    query: Spec, key: Spec, value: Spec, mask: Spec | None, out: Spec, draws: bool, causal: bool, scale: float,
+    kept_scale: float,
+) -> Callable[..., tuple[Array, Array]] | None:  # fmt: skip
+    """`forward` of operands that lie so, with at most three leading axes: a function of query, key, value, mask and
+    draws that returns the result, laid out as `out` says, and the logarithms. None where operands would be copied.
+    """
+    dtype = query.dtype.numpy
+    if len(out.shape) > 5 or any(each.shape[-1] > 1 and each.stride[-1] != 1 for each in (query, key, value)):
+        return None
+    layouts = tuple([
+        None if each is None else (tuple(each.shape), tuple(each.byte_strides), each.dtype.itemsize)
+        for each in (query, key, value, out, mask)
+    ])  # fmt: skip
+    kind = 0 if mask is None else 1 if mask.dtype.numpy == np.bool_ else 2
+    masked = mask is not None or draws
+    empty, (sizes, axes), rows = backend.device_empty, out.allocation, tuple(out.shape[:-1])
+    launches: dict[tuple[bool, bool], Prepared] = {}
+
+    def run(query: Array, key: Array, value: Array, mask: Array | None, draws: Array | None) -> tuple[Array, Array]:
+        made = empty(sizes, dtype)
+        if axes is not None:
+            made = made.transpose(axes)
+        log_sums = empty(rows, _FLOAT32)
+        which = aligned(query, key, value, made), settings.allow_tf32
+        launch = launches.get(which)
+        if launch is None:
+            in_line, tf32 = which
+            launch = launches[which] = _forward_plan(
+                layouts, dtype, kind, masked, causal, scale, kept_scale, tf32, in_line, gpu_in_use()
+            )
+        launch(query, key, value, NOTHING if mask is None else mask, NOTHING if draws is None else draws, made,
+               log_sums)  # fmt: skip
+        return made, log_sums
+
+    return run
 
 
 @lru_cache(4096)

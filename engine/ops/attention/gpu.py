@@ -5,12 +5,16 @@ draws from, two 64-bit numbers in device memory, and not a mask. What the kernel
 than 256 elements, no elements) is computed by the formulas for any array module.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from engine.calls.plan import Plan
+from engine.kernels.cuda.launch import gpu_in_use
 from engine.memory import backend
+from engine.memory.guard import on_gpu
 from engine.ops.attention import cuda as kernels
 from engine.ops.attention.cuda import serves as serves
 from engine.random import generator_of
@@ -33,6 +37,17 @@ def keep_mask(kept: Array, query: Array, key: Array, value: Array, kept_scale: f
         return None
     batch = layout.broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2]), tuple(value.shape[:-2]))
     return kernels.keep_mask(kept, (*batch, query.shape[-2], key.shape[-2]), kept_scale)
+
+
+def planned(plan: Plan) -> Callable[..., tuple[Array, Array, None]] | None:
+    """`forward` for one plan of the operator; None where operands are copied or the formulas serve."""
+    query, key, value, mask, kept = plan.input_specs
+    with on_gpu(plan.out.device.index):
+        shapes = tuple([tuple(spec.shape) for spec in (query, key, value)])
+        if not kernels.serves_shapes(query.dtype.numpy, shapes, gpu_in_use()):
+            return None
+    run = kernels.planned_forward(query, key, value, mask, plan.out, kept is not None, *plan.attributes)
+    return None if run is None else lambda *arrays: (*run(*arrays), None)
 
 
 def forward(

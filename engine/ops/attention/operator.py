@@ -17,6 +17,7 @@ from engine.calls.derivative import implements
 from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import define
+from engine.calls.plan import Plan
 from engine.memory import backend
 from engine.ops.attention.blocks import attention_by_blocks, fits_blocks, slopes_by_blocks
 from engine.ops.matmul.gpu import matmul
@@ -219,6 +220,11 @@ def _attention_on_gpu(
         return fused.forward(query, key, value, mask, kept, causal, scale, kept_scale)
     kept = fused.keep_mask(kept, query, key, value, kept_scale)
     return _attention(xp, query, key, value, mask, kept, causal, scale, kept_scale)
+
+
+@ATTENTION.plans_for("cuda")
+def _attention_planned(plan: Plan) -> Any:
+    return _on_gpu().planned(plan)
 
 
 def _on(where: Any, array: Any) -> Tensor:

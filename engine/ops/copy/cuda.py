@@ -66,7 +66,7 @@ def copy(target: Array, source: Array) -> None:
 
 def fill_rows(target: Array, row: Array) -> None:
     """target[...] = row, for row-major memory (..., N) and a vector (N,)."""
-    plan = _plan_of_rows(target.shape, row.strides, row.dtype, target.dtype, aligned(target, row), gpu_in_use())
+    plan = plan_of_rows(target.shape, row.strides, row.dtype, target.dtype, aligned(target, row), gpu_in_use())
     if plan is not None:
         plan(row, target)
     elif target.size:
@@ -74,9 +74,10 @@ def fill_rows(target: Array, row: Array) -> None:
 
 
 @lru_cache(4096)
-def _plan_of_rows(
+def plan_of_rows(
     shape: tuple[int, ...], step: tuple[int], of_row: np.dtype, of_target: np.dtype, in_line: bool, gpu: int
 ) -> Prepared | None:
+    """The launch of (row, target) for `fill_rows`; None where no kernel does it, or there are no elements."""
     count, columns = prod(shape[:-1]), shape[-1]
     target = (columns * of_target.itemsize, of_target.itemsize)
     return prepared((count, columns), (0, *step), target, (of_row, of_target), in_line, gpu) if prod(shape) else None

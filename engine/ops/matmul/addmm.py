@@ -215,6 +215,8 @@ def _mat2_lines(
     return mat2_lines(made, g, mat1, mat2_spec, turned, into, place=2) if alpha == 1 else None
 
 
+_BIASED = (1, 1, True)  # beta, alpha, and the weight lies transposed
+
 ADDMM = define(
     "addmm",
     rule=_addmm_rule,
@@ -225,6 +227,13 @@ ADDMM = define(
     prepare=_prepare_addmm,
 )
 ADDMM.kernel("cuda")(_addmm_on_gpu)
+
+
+@ADDMM.plans_for("cuda")
+def _addmm_planned(plan: Plan) -> Callable[..., Any] | None:
+    return matmul_cuda.planned_linear(plan) if plan.attributes == _BIASED else None
+
+
 ADDMM.derivative("cuda", (_of_input_on_gpu, _of_mat1_on_gpu, _of_mat2_on_gpu))
 BADDBMM = define(
     "baddbmm",
@@ -274,9 +283,6 @@ def baddbmm(
         )
     made: Tensor = apply(BADDBMM, (input, batch1, batch2), (_factor(beta), _factor(alpha)))
     return made
-
-
-_BIASED = (1, 1, True)  # beta, alpha, and the weight lies transposed
 
 
 @hears

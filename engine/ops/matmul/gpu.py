@@ -6,14 +6,18 @@ added up in single. Single precision may be rounded to TF32 inside a product, an
 `engine.backends.cuda.matmul` allows it. Integers, which cuBLAS does not multiply, go to cupy.matmul.
 """
 
+from collections.abc import Callable
 from math import prod
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from engine.calls.plan import Plan
+from engine.kernels.cuda.launch import Prepared, gpu_in_use
+from engine.kernels.cuda.rows import aligned
 from engine.memory import backend
-from engine.ops.copy.cuda import fill_rows
+from engine.ops.copy.cuda import fill_rows, plan_of_rows
 from engine.ops.matmul import plans
 from engine.rules.precision import matmul as allowed
 from engine.rules.spec import Spec
@@ -65,6 +69,42 @@ def linear(xp: ModuleType, input: Array, weight: Array, bias: Array = None) -> A
         fill_rows(out, bias)
     calls.run(input, weight, out)
     return out
+
+
+def planned_linear(plan: Plan) -> Callable[..., Array] | None:
+    """`linear` of (bias, input, weight) for one plan of the operator, whose copies and calls are settled; None for
+    dtypes that cuBLAS does not multiply, and without elements.
+    """
+    bias, input, weight = plan.input_specs
+    shape, dtype = tuple(plan.out.shape), plan.out.dtype.numpy
+    kinds = {spec.dtype for spec in (*plan.input_specs, plan.out)}
+    if len(kinds) > 1 or dtype.char not in plans.TYPES or bias.shape != shape[-1:] or not plan.out.numel:
+        return None
+    empty = backend.device_empty
+    layouts = tuple([(tuple(spec.shape), tuple(spec.byte_strides)) for spec in (input, weight)])
+    step = tuple(bias.byte_strides)
+    calls: dict[bool, plans.Calls] = {}
+    fills: dict[bool, Prepared] = {}
+
+    def run(bias: Array, input: Array, weight: Array) -> Array:
+        out = empty(shape, dtype)
+        in_line = aligned(out, bias)
+        fill = fills.get(in_line)
+        if fill is None:
+            fill = plan_of_rows(shape, step, dtype, dtype, in_line, gpu_in_use())
+            assert fill is not None
+            fills[in_line] = fill
+        fill(bias, out)
+        rounded = allowed.allow_tf32
+        product = calls.get(rounded)
+        if product is None:
+            found = plans.linear(*layouts, dtype, dtype, True, rounded)
+            assert found is not None
+            product = calls[rounded] = found[1]
+        product.run(input, weight, out)
+        return out
+
+    return run
 
 
 def linear_input_slope(xp: ModuleType, g: Array, weight: Array, input_spec: Spec) -> Array:

@@ -6,6 +6,7 @@ Source: torch.nn.functional.layer_norm, rms_norm; aten/src/ATen/native/layer_nor
 Sennrich (2019).
 """
 
+from collections.abc import Callable
 from functools import cache
 from math import prod
 from types import ModuleType
@@ -15,11 +16,12 @@ from engine.calls.derivative import implements
 from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import define
+from engine.calls.plan import Plan
 from engine.ops.norm.batch_norm import work_dtype
-from engine.ops.shared.fused import flattened, on_arrays, row_major, served
+from engine.ops.shared.fused import flattened, has_kernels, on_arrays, row_major, served
 from engine.ops.shared.operands import optional, require_floating
 from engine.ops.shared.windows import compiled, formatted, suggested_format
-from engine.rules.dtypes import finfo
+from engine.rules.dtypes import finfo, float32
 from engine.rules.spec import Spec
 from engine.tensor import Tensor
 
@@ -263,6 +265,24 @@ def _layer_norm_cuda(
     weight, bias = _vectors(xp, input, weight, bias)
     out, mean, rstd = norm.layer_norm_forward(rows, weight, bias, eps)
     return out if out.shape == input.shape else out.reshape(input.shape), mean, rstd
+
+
+@LAYER_NORM.plans_for("cuda")
+def _layer_norm_planned(plan: Plan) -> Callable[..., Any] | None:
+    """Of row-major operands, which are read as they lie."""
+    input, *given = plan.input_specs
+    shape, eps = plan.attributes
+    vectors = [spec for spec in given if spec is not None]
+    kind = vectors[0].dtype if vectors else input.dtype
+    beside = kind is input.dtype or (input.dtype.itemsize == 2 and kind is float32)
+    if not (input.numel and beside and has_kernels(input.dtype.numpy)):
+        return None
+    if not (input.contiguous and all(spec.contiguous and spec.dtype is kind for spec in vectors)):
+        return None
+    made: Callable[..., Any] = _kernels().planned_forward(
+        tuple(input.shape), prod(shape), input.dtype.numpy, kind.numpy, eps
+    )
+    return made
 
 
 def _layer_norm_backward_cuda(

@@ -23,6 +23,11 @@ def served(*arrays: Any) -> bool:
     return True
 
 
+def has_kernels(kind: Any) -> bool:
+    """Whether the fused kernels have an element type, of NumPy's."""
+    return kind in _SERVED
+
+
 def on_arrays(rule: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
     """A derivative rule for a GPU: `kernel` on raw arrays of the types it serves, else `rule`, which has the same
     parameters, `g` and `nd` first.

@@ -5,7 +5,9 @@ half precision rows. Statistics and sums are in float32 for the half types. The 
 alone, so equal calls give equal bits.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from engine.kernels.cuda.rows import FLOATS, NOTHING, accesses, aligned, pointer
 from engine.memory import backend
 
 Array = Any
+Kernel = Callable[..., Any]
 
 _HALVES = [CUDA_TYPES[name] for name, size in FLOATS.items() if size == 2]
 SOURCE = Source(
@@ -71,6 +74,32 @@ def _forward(kernel: str, rows: Array, vectors: tuple[Array | None, ...], eps: f
         plan = _forward_plan(kernel, count, columns, dtype, _weight_type(rows, *vectors), eps, in_line, gpu_in_use())
         plan(rows, *map(pointer, vectors), out, *statistics)
     return out, statistics[0], statistics[-1]
+
+
+def planned_forward(shape: tuple[int, ...], columns: int, dtype: np.dtype, weight: np.dtype, eps: float) -> Kernel:
+    """`layer_norm_forward` of row-major arrays of one shape, rows of whose `columns` elements are normalised, beside
+    weight and bias of the dtype `weight`, or None for one that is not there.
+    """
+    count = prod(shape) // columns
+    kind = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    empty, allocate = backend.device_empty, backend.require_cupy().cuda.alloc
+    a_vector, size = (count,), count * kind.itemsize
+    launches: dict[bool, Prepared] = {}
+
+    def run(rows: Array, weights: Array | None, bias: Array | None) -> tuple[Array, Array, Array]:
+        out = empty(shape, dtype)
+        block = allocate(2 * size)
+        mean, rstd = empty(a_vector, kind, block), empty(a_vector, kind, block + size)
+        in_line = aligned(rows, weights, bias)
+        launch = launches.get(in_line)
+        if launch is None:
+            kernel = "layer_norm_forward"
+            launch = _forward_plan(kernel, count, columns, dtype, cuda_type(weight), eps, in_line, gpu_in_use())
+            launches[in_line] = launch
+        launch(rows, NOTHING if weights is None else weights, NOTHING if bias is None else bias, out, mean, rstd)
+        return out, mean, rstd
+
+    return run
 
 
 @lru_cache(4096)
