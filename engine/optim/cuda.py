@@ -5,6 +5,7 @@ is one flat array a name for all of them, in which each has its place. A step is
 parameters, and leaves nothing on the host: how many steps there were, and all that follows from it, is on the device.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,7 +96,9 @@ class Members:
         self._options = backend.constant(np.zeros((), _OPTIONS))
         # What a launch passes by value it takes at once: one table serves all steps.
         self._table = backend.constant(np.zeros((), _GRADIENTS))
-        self._addresses = self._table.kept["addresses"][: len(parameters)]
+        # By struct, since an assignment of NumPy's looks at each number.
+        self._addresses = struct.Struct(f"{len(parameters)}Q")
+        self._memory = memoryview(self._table.kept.reshape(1).view(np.uint8))
         self._count = backend.constant(np.int64(len(parameters)))
 
     def step(
@@ -116,8 +119,7 @@ class Members:
         if known != self._known:
             # a new one: a launch that was captured keeps the old
             self._options, self._known = backend.constant(_packed(options)), known
-        assert len(gradients) == len(self._addresses)
-        self._addresses[:] = [array.data.ptr for array in gradients]
+        self._addresses.pack_into(self._memory, 0, *[array.data.ptr for array in gradients])
         found = pointer(found_inf)
         self._advance(
             (1,),

@@ -192,3 +192,19 @@ def test_dropout_keeps_the_same_elements_in_backward(cuda: engine.device):
     assert set(np.unique(kept)) == {np.float32(0), np.float32(1 / 0.75)}
     assert 0.6 < (kept != 0).mean() < 0.9
     assert (x.grad.cpu().numpy() == kept).all()
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "attention", "linear"])
+def test_a_plan_serves_operands_that_begin_anywhere(cuda: engine.device, name: str):
+    function: Callable[..., Any] = {
+        "layer_norm": lambda x, y, z: F.layer_norm(x, (16,), y[0], z[0]),
+        "attention": F.scaled_dot_product_attention,
+        "linear": lambda x, y, z: F.linear(x, y, z[:, 0].contiguous()),
+    }[name]
+    flat = engine.randn(3, 8 * 16 + 1)
+    there = flat.to(cuda)
+    for start in (0, 1, 0):  # of one layout, aligned for accesses of 16 bytes and not
+        found, expected = (
+            function(*(each[row, start : start + 128].view(8, 16) for row in range(3))) for each in (there, flat)
+        )
+        assert_same(found, expected, f"{name} from {start}", 1e-5)
