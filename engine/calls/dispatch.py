@@ -51,14 +51,17 @@ def apply(operator: Operator, inputs: Inputs, attributes: tuple[Any, ...] = (), 
             return call(AUTOGRAD, plan, partial(apply, told=True), operator, inputs, attributes)
         run = partial(call, KERNEL, plan, run)
     result = run(*map(_array_of_operand, inputs))
-    if operator.single:
+    if operator.outputs == 1:
+        residuals: Sequence[Array] = ()
+        if not operator.single:
+            result, residuals = result[0], result[1:]
         out = Tensor(result, plan.out)
         if operator.view:
             share_memory(out, inputs[0])
         if state.grad_enabled:
             for tensor in inputs:
                 if tensor._requires_grad or (tensor._base is not None and tensor.requires_grad):
-                    _record(operator, plan, inputs, (out,), ())
+                    _record(operator, plan, inputs, (out,), residuals)
                     break
         elif state.inference and not operator.view:
             out._mark_inference()
@@ -76,7 +79,7 @@ def apply(operator: Operator, inputs: Inputs, attributes: tuple[Any, ...] = (), 
     elif state.inference and not operator.view:
         for out in outs:
             out._mark_inference()
-    return outs if operator.outputs != 1 else outs[0]
+    return outs
 
 
 def apply_unary(operator: Operator, input: Tensor) -> Tensor:

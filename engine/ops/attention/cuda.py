@@ -21,6 +21,7 @@ from engine.rules.spec import Spec
 
 Array = Any
 Axes = tuple[int, ...]
+Results = tuple[Array, Array, None]
 
 _FLOAT32 = np.dtype(np.float32)
 _NAMES = ("float32", "float16", "bfloat16")
@@ -153,9 +154,10 @@ def forward(
 def planned_forward(
     query: Spec, key: Spec, value: Spec, mask: Spec | None, out: Spec, draws: bool, causal: bool, scale: float,
     kept_scale: float,
-) -> Callable[..., tuple[Array, Array]] | None:  # fmt: skip
+) -> Callable[..., Results] | None:  # fmt: skip
     """`forward` of operands that lie so, with at most three leading axes: a function of query, key, value, mask and
-    draws that returns the result, laid out as `out` says, and the logarithms. None where operands would be copied.
+    draws that returns the result, laid out as `out` says, the logarithms, and None for what the CPU keeps besides.
+    None where operands would be copied.
     """
     dtype = query.dtype.numpy
     if len(out.shape) > 5 or any(each.shape[-1] > 1 and each.stride[-1] != 1 for each in (query, key, value)):
@@ -169,7 +171,7 @@ def planned_forward(
     empty, (sizes, axes), rows = backend.device_empty, out.allocation, tuple(out.shape[:-1])
     launches: dict[tuple[bool, bool], Prepared] = {}
 
-    def run(query: Array, key: Array, value: Array, mask: Array | None, draws: Array | None) -> tuple[Array, Array]:
+    def run(query: Array, key: Array, value: Array, mask: Array | None, draws: Array | None) -> Results:
         made = empty(sizes, dtype)
         if axes is not None:
             made = made.transpose(axes)
@@ -183,7 +185,7 @@ def planned_forward(
             )
         launch(query, key, value, NOTHING if mask is None else mask, NOTHING if draws is None else draws, made,
                log_sums)  # fmt: skip
-        return made, log_sums
+        return made, log_sums, None
 
     return run
 

@@ -46,8 +46,7 @@ def planned(plan: Plan) -> Callable[..., tuple[Array, Array, None]] | None:
         shapes = tuple([tuple(spec.shape) for spec in (query, key, value)])
         if not kernels.serves_shapes(query.dtype.numpy, shapes, gpu_in_use()):
             return None
-    run = kernels.planned_forward(query, key, value, mask, plan.out, kept is not None, *plan.attributes)
-    return None if run is None else lambda *arrays: (*run(*arrays), None)
+    return kernels.planned_forward(query, key, value, mask, plan.out, kept is not None, *plan.attributes)
 
 
 def forward(
