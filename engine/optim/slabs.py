@@ -287,7 +287,9 @@ class Plan:
             return False
         if not self._owners:
             return True
-        if not all(map(is_, map(optimizer.state.get, params), self._owners)):
+        state = optimizer.state
+        in_order = len(state) == len(params) and all(map(is_, state, params))  # no look-ups: a Tensor's hash is Python
+        if not all(map(is_, state.values() if in_order else map(state.get, params), self._owners)):
             return False
         try:
             return all(
