@@ -33,10 +33,12 @@ def install() -> None:
     torch.cuda.device_count = torch.accelerator.device_count = lambda: int(os.environ.get("WORLD_SIZE", 1))
     torch.accelerator.is_available = lambda: True
     found = torch.accelerator.current_accelerator
+    # Here device("cuda") has the index of the rank's GPU, and what names none is an object of its own.
+    nameless = torch.device._known("cuda", None) if hasattr(torch.device, "_known") else torch.device("cuda")
 
     def accelerator(check_available: bool = False) -> torch.device | None:
         """What programs make a device's name of; only PyTorch's optimizers ask whether it is there."""
-        return None if check_available else found() or torch.device("cuda")
+        return None if check_available else found() or nameless
 
     torch.accelerator.current_accelerator = accelerator
     torch.accelerator.set_device_index = lambda *_: None
