@@ -77,7 +77,7 @@ def test_a_port_is_bound_before_the_first_rank_is_there(
     folder.mkdir()
     python = folder / "python"
     python.symlink_to(sys.executable)
-    (folder / "mpirun").write_text(MPIRUN.format(python=sys.executable))
+    (folder / "mpirun").write_text(MPIRUN.format(python=python))  # whose path has no space
     (folder / "mpirun").chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     command = [python, "-P", "-m", "launch", "-n", "2", script("pass")]
