@@ -20,12 +20,15 @@ def keep_here(pid: int) -> None:
     SECURITY.md.
     """
     listening = _listening()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # it has ended, or is not to be reached
         process = os.pidfd_open(pid)
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            if os.readlink(f"/proc/{pid}/fd/{number}") in listening:
-                _bind(process, int(number))
-        os.close(process)
+        try:
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    if os.readlink(f"/proc/{pid}/fd/{number}") in listening:
+                        _bind(process, int(number))
+        finally:
+            os.close(process)
 
 
 def _listening() -> set[str]:

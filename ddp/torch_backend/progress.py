@@ -99,8 +99,8 @@ class Progress:
             self._wanted.wait()
             if not self._waiters:
                 self.advance()
-            pause = _PAUSE if self.moved else min(2 * pause, _LONGEST_PAUSE)
-            self.moved = False
+            moved, self.moved = self.moved, False
+            pause = _PAUSE if moved else min(2 * pause, _LONGEST_PAUSE)
             time.sleep(pause)
 
     def _end(self) -> None:

@@ -23,9 +23,8 @@ FROM = 1 << 20  # multiplications from which packing pays
 _SHARED_BY_BLAS = 1 << 19  # from which OpenBLAS takes all its threads, which then spin beside ours
 _LEAST = 8  # rows and columns
 _PASSING, _PACKING, _PACKED = range(3)  # panels of the right factor: each into the same place; all, and no more; are
-_ROWS_AT_ONCE = (
-    64  # of a left factor that lies row-major by its depth: tile by tile each line would be a page of memory
-)
+# Of a left factor that lies by its depth: packed tile by tile, each of its lines would be on a page of its own.
+_ROWS_AT_ONCE = 64
 _DEPTH = 2048  # of a panel of the right factor: 256 KiB of float32, which stay in a core's second-level cache
 
 
