@@ -8,6 +8,8 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Iterator
 
+_ROUNDS = 2  # a connection is taken in one, what came by it is read in the next
+
 
 class Events:
     """Functions that are called when there is something to read at a descriptor, or room to write."""
@@ -15,27 +17,47 @@ class Events:
     def __init__(self) -> None:
         self._poll = select.poll()
         self._react: dict[int, Callable[[], None]] = {}
+        self._last: set[int] = set()
 
-    def add(self, descriptor: int, react: Callable[[], None], *, to_write: bool = False) -> None:
-        """Calls `react` again and again while the descriptor is ready."""
+    def add(self, descriptor: int, react: Callable[[], None], *, to_write: bool = False, last: bool = False) -> None:
+        """Calls `react` again and again while the descriptor is ready. last: after what was there at the same time."""
         self._react[descriptor] = react
+        if last:
+            self._last.add(descriptor)
         self._poll.register(descriptor, select.POLLOUT if to_write else select.POLLIN)
 
     def remove(self, descriptor: int) -> None:
         """Forgets a descriptor; before it is closed."""
         if self._react.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
+            self._last.discard(descriptor)
 
     def wait(self, seconds: float) -> None:
         """Returns after at most so many seconds, sooner if something has come."""
-        for descriptor, _ in self._poll.poll(math.ceil(max(0.0, seconds) * 1000)):
-            if react := self._react.get(descriptor):  # one may have removed the next
+        if last := self._call_ready(math.ceil(max(0.0, seconds) * 1000)):
+            for _ in range(_ROUNDS):
+                self._call_ready(0)
+            for react in last:
                 react()
+
+    def _call_ready(self, milliseconds: int) -> list[Callable[[], None]]:
+        """Waits for what is ready, and calls it, but for those that are to be last."""
+        last = []
+        for descriptor, _ in self._poll.poll(milliseconds):
+            if react := self._react.get(descriptor):  # one may have removed the next
+                if descriptor in self._last:
+                    last.append(react)
+                else:
+                    react()
+        return last
 
 
 @contextlib.contextmanager
 def signals(events: Events, numbers: Collection[int], react: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, signals wait until `events` come to them, in their order, and do not interrupt anything."""
+    """Within the block, signals wait until `events` come to them, in their order, and do not interrupt anything.
+
+    What ranks said before comes before, however late this process gets to it: a signal is for the ranks that are known.
+    """
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
@@ -47,7 +69,7 @@ def signals(events: Events, numbers: Collection[int], react: Callable[[int], Non
 
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     wakeup = signal.set_wakeup_fd(theirs.fileno())
-    events.add(ours.fileno(), fetch)
+    events.add(ours.fileno(), fetch, last=True)
     try:
         yield
     finally:

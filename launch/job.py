@@ -24,7 +24,7 @@ from launch.stop import PASSED_ON, Stop
 VARIABLES = (place.JOB_VARIABLE, WHERE, TOKEN)
 
 _TICK = 0.1  # seconds between looks at mpirun's children: 50 us each
-_LOOK = 0.02  # seconds between looks at its ports, until the first rank is there: 200 us each
+_LOOK = 0.02  # seconds between looks at its ports, until the first rank is there: 100 us each
 _CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the last of them, or when asked to
 _ALL_WELL = 30.0  # the same on however busy a machine, where every rank has finished: there is a 0 to be lost
 _FAILED = 3.0  # seconds in which mpirun ends the others when a rank has failed: Open MPI takes one

@@ -10,7 +10,6 @@ import os
 import socket
 
 _PIDFD_GETFD = 438  # the number of the system call, on every architecture
-_LISTENING = "0A"
 
 
 def keep_here(pid: int) -> None:
@@ -19,27 +18,15 @@ def keep_here(pid: int) -> None:
     A kernel older than 5.7 cannot, and some containers forbid it: then they stay as mpirun has made them; see
     SECURITY.md.
     """
-    listening = _listening()
     with contextlib.suppress(OSError):  # it has ended, or is not to be reached
         process = os.pidfd_open(pid)
         try:
             for number in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):  # closed meanwhile
-                    if os.readlink(f"/proc/{pid}/fd/{number}") in listening:
+                    if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
                         _bind(process, int(number))
         finally:
             os.close(process)
-
-
-def _listening() -> set[str]:
-    """All TCP sockets that wait for connections on this host, as a process's descriptors name them."""
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        if os.path.exists(table):
-            with open(table) as file:
-                rows = [line.split() for line in file][1:]
-            found |= {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTENING}
-    return found
 
 
 def _bind(process: int, descriptor: int) -> None:
@@ -48,4 +35,6 @@ def _bind(process: int, descriptor: int) -> None:
     if copy < 0:
         raise OSError(ctypes.get_errno(), "pidfd_getfd")
     with socket.socket(fileno=copy) as ours:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+        on_network = ours.family in (socket.AF_INET, socket.AF_INET6) and ours.type == socket.SOCK_STREAM
+        if on_network and ours.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
