@@ -9,8 +9,9 @@ from pathlib import Path
 # to one of these kernels has those behind it compiled, by others of its host or by a copy of itself (ahead.py). A wrong
 # guess costs some work on a processor that would have been idle.
 _COURSES = (
+    ("conv.packing.repack_row_major", "conv.correlate.pad"),
     (
-        *("conv.packing.repack", "conv.correlate.pad", "conv.correlate.correlate", "activation.piecewise.relu"),
+        *("conv.packing.repack_strided", "conv.correlate.pad", "conv.correlate.correlate", "activation.piecewise.relu"),
         *("conv.correlate.weight_sums", "activation.piecewise.relu_backward"),
     ),
     (

@@ -99,6 +99,7 @@ def correlate(
         weights.reshape(-1),
         absent if bias is None else bias,
         out.reshape(-1),
+        np.empty(14 * two, out.dtype),
         np.array(numbers, np.int64),
         tiles(size[2], not in_pieces, tile_prices(1)).reshape(-1),
         tiles(size[2], not in_pieces, tile_prices(2)).reshape(-1),
@@ -160,7 +161,14 @@ def add_bias(out: Write1, bias: Read1, size: tuple[int, ...], steps: tuple[int, 
 
 @kernel
 def _correlate(
-    image: Read1, weights: Read1, bias: Read1, out: Write1, numbers: ReadInt64, narrow: ReadInt64, broad: ReadInt64
+    image: Read1,
+    weights: Read1,
+    bias: Read1,
+    out: Write1,
+    scratch: Write1,
+    numbers: ReadInt64,
+    narrow: ReadInt64,
+    broad: ReadInt64,
 ) -> None:
     batch, depth, height, width = numbers[0], numbers[1], numbers[2], numbers[3]
     groups, blocks, outputs, channels = numbers[4], numbers[5], numbers[6], numbers[7]
@@ -174,7 +182,6 @@ def _correlate(
     b_steps = (numbers[25], numbers[26], numbers[27])
     vector, item = numbers[28], numbers[29]
     image_at, weights_at, out_at = address(image), address(weights), address(out)
-    scratch = np.empty(14 * 2 * vector, out.dtype)
     scratch_at = address(scratch)
     run = counts[2]
     whole = numbers[30] == 0
