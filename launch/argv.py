@@ -1,6 +1,7 @@
 """The command line of mpirun: a plan and a command in, a list of arguments out. Pure; one record for each MPI."""
 
 import math
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ class Mpi(NamedTuple):
     oversubscribed: tuple[str, ...]
     as_root: tuple[str, ...]
     elastic: tuple[str, ...]  # ranks may be lost and the others go on; empty where it cannot
+    ended_by: signal.Signals  # how it is asked to end the job; if not by SIGTERM, that is kept from it: see launch.job
     agent: str  # the variable that names the program by which it starts processes on other hosts, in place of ssh
     # Variables of its own that every rank gets, unless the user has set them.
     defaults: Mapping[str, str]
@@ -47,6 +49,7 @@ OPEN_MPI = Mpi(
     oversubscribed=("--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"),
     as_root=("--allow-run-as-root",),
     elastic=("--with-ft", "ulfm"),
+    ended_by=signal.SIGHUP,
     agent="PRTE_MCA_plm_ssh_agent",
     # osc/ucx prints an error for each window where there is no such network; btl/ofi makes MPI_Init take 1.0 s longer.
     # UCX takes SIGHUP for a wish to be debugged: ranks would outlive their terminal.
@@ -65,7 +68,13 @@ OPEN_MPI = Mpi(
 )
 
 # It never waits for whole lines.
-OPEN_MPI_4 = OPEN_MPI._replace(mark=r"\((?:Open MPI|OpenRTE)\) 4", live=(), elastic=(), agent="OMPI_MCA_plm_rsh_agent")
+OPEN_MPI_4 = OPEN_MPI._replace(
+    mark=r"\((?:Open MPI|OpenRTE)\) 4",
+    live=(),
+    elastic=(),
+    ended_by=signal.SIGTERM,
+    agent="OMPI_MCA_plm_rsh_agent",
+)
 
 
 MPICH = Mpi(
@@ -79,6 +88,7 @@ MPICH = Mpi(
     oversubscribed=("-bind-to", "none"),
     as_root=(),
     elastic=(),
+    ended_by=signal.SIGTERM,
     agent="",  # it knows the batch systems itself
     defaults={"UCX_DEBUG_SIGNO": "0"},
     defaults_one_host={},

@@ -1,7 +1,6 @@
 """Runs one mpirun to its end: hears its ranks, passes signals on, gives grace, leaves no process and no file behind."""
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -33,18 +32,24 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(
-    argv: Sequence[str], environ: Mapping[str, str], roll: Roll, one_host: bool, grace: float, elastic: bool = False
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    roll: Roll,
+    one_host: bool,
+    grace: float,
+    ended_by: signal.Signals,
+    elastic: bool = False,
 ) -> Ended:
     """Runs `argv`, an mpirun command, and returns how the job ended; its exit code: see `launch.roll.verdict`.
 
-    one_host: all ranks are on this host. elastic: ranks may be lost. Raises LaunchError if there is no
-    room for the job's files.
+    one_host: all ranks are on this host. ended_by: what mpirun takes for the wish to end the job. elastic: ranks may be
+    lost. Raises LaunchError if there is no room for the job's files.
     """
     if not is_open(0):  # or one of our own descriptors would be taken for standard input
         os.open(os.devnull, os.O_RDONLY)
     name = os.urandom(8).hex()
     with folders.made(environ, name) as (places, lock), contextlib.ExitStack() as stack:
-        job = _Job(name, places, lock, roll, one_host, grace)
+        job = _Job(name, places, lock, roll, one_host, grace, ended_by)
         # What this process was started to ignore, as by nohup, is left ignored.
         passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
         stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
@@ -55,9 +60,19 @@ def run(
 class _Job:
     """One job while it runs."""
 
-    def __init__(self, name: str, places: Sequence[str], lock: int, roll: Roll, one_host: bool, grace: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        places: Sequence[str],
+        lock: int,
+        roll: Roll,
+        one_host: bool,
+        grace: float,
+        ended_by: signal.Signals,
+    ) -> None:
         self.events = Events()
         self._name, self._folders, self._roll, self._one_host = name, places, roll, one_host
+        self._ended_by = ended_by
         self._mark = f"{place.JOB_VARIABLE}={name}"
         self._kept = [lock]  # open for as long as this process or the guard of this host lives
         self._stop = Stop(roll, grace, self._deliver, self._end, say)
@@ -85,13 +100,18 @@ class _Job:
         """Starts the guard of this host, then mpirun. elastic: see `run`.
 
         mpirun is in a session of its own: it would end the job at once on a signal of the terminal, whose grace is ours
-        to give.
+        to give. So it would on SIGTERM, which Slurm's scancel and PBS send to every process of a job: where mpirun
+        takes another signal for that wish, it never sees SIGTERM. Open MPI starts ranks with nothing blocked.
         """
+        import ctypes  # late: its libffi keeps a file open (3.5 of Debian), which would be a closed standard input
+
         self._start_guard()
         libc = ctypes.CDLL(None)
 
         def in_child() -> None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # should this process be killed, mpirun ends the job
+            libc.prctl(_PR_SET_PDEATHSIG, int(self._ended_by))  # should this process be killed, mpirun ends the job
+            if self._ended_by != signal.SIGTERM:
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
         names = ("time", "intvl", "probes")  # of Open MPI 5, for the connections to its agents on other hosts
         alive = {f"PRTE_MCA_oob_tcp_keepalive_{name}": str(each) for name, each in zip(names, KEEP_ALIVE, strict=True)}
@@ -213,7 +233,7 @@ class _Job:
         """
         if self._ended_at is None:
             self._ended_at = time.monotonic()
-            self._mpirun.terminate()
+            self._mpirun.send_signal(self._ended_by)
             if kill:
                 self._send(signal.SIGKILL)
 

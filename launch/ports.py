@@ -5,7 +5,6 @@ or Intel MPI keeps it from that. Its sockets are bound to the loopback device in
 """
 
 import contextlib
-import ctypes
 import os
 import socket
 
@@ -30,6 +29,8 @@ def keep_here(pid: int) -> None:
 
 
 def _bind(process: int, descriptor: int) -> None:
+    import ctypes  # late: see launch.job
+
     libc = ctypes.CDLL(None, use_errno=True)
     copy = libc.syscall(_PIDFD_GETFD, process, descriptor, 0)
     if copy < 0:

@@ -266,6 +266,8 @@ def read_launch(environment: Mapping[str, str]) -> Launch | None:
     """Which launcher started a process with this environment, or None."""
     for variable, launcher in _LAUNCHERS.items():
         if environment.get(variable, "").isdecimal():
+            if environment[variable] == environment.get("SLURM_STEP_NUM_TASKS"):  # srun --mpi=pmi2 sets PMI_SIZE
+                launcher = "srun"
             return Launch(launcher, int(environment[variable]) - losses.in_reserve())
     return None
 
@@ -288,9 +290,16 @@ def check_size(launch: Launch | None, environment: Mapping[str, str], size: int)
             f"MPI than the one mpi4py uses in {sys.executable}?"
         )
     if launch is not None and launch.size > 1 and size == 1:
+        found = f"{launch.launcher} started {launch.size} processes, but MPI sees 1 rank: it "
+        if launch.launcher == "srun":
+            raise RuntimeError(
+                f"{found}does not speak srun's language (--mpi={environment.get('SLURM_MPI_TYPE', 'none')}); Open MPI "
+                "needs srun --mpi=pmix, MPICH and Intel MPI need --mpi=pmi2, and srun --mpi=list shows what is there; "
+                "or start with ddprun in the allocation"
+            )
         raise RuntimeError(
-            f"{launch.launcher} started {launch.size} processes, but MPI sees 1 rank: it belongs to another MPI than "
-            f"the one mpi4py uses in {sys.executable}; start with ddprun, which takes the mpirun beside that Python"
+            f"{found}belongs to another MPI than the one mpi4py uses in {sys.executable}; start with ddprun, which "
+            "takes the mpirun beside that Python"
         )
 
 

@@ -5,13 +5,17 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.launch.jobs import LIMIT, PIDS, names, pids, running, wait_until
+from launch.find import find_mpirun, identify
+from tests.launch.jobs import LIMIT, PIDS, children_of, mpirun_of, names, pids, running, wait_until
+
+MPI = identify(find_mpirun(sys.executable, os.environ.get("PATH", os.defpath)))[0]
 
 # A checkpoint takes a while: longer than mpirun leaves to ranks when one of them has ended.
 SCRIPT = """
@@ -68,6 +72,17 @@ def test_a_rank_that_has_ended_leaves_the_others_their_time(job: Callable, tmp_p
     process.terminate()
     assert process.wait(LIMIT) == 7
     assert "checkpoint.0" in names(tmp_path)
+
+
+@pytest.mark.skipif(MPI.ended_by == signal.SIGTERM, reason="this mpirun takes SIGTERM for the wish to end the job")
+def test_sigterm_to_every_process_of_the_job_leaves_ranks_their_time(job: Callable, tmp_path: Path) -> None:
+    """As Slurm's scancel and PBS send it: mpirun must not end the job by itself."""
+    process = job(ALL + "ready()\nwait()\ncheckpoint()\n")
+    mpirun = mpirun_of(process.pid)
+    for pid in (mpirun, *children_of(mpirun), process.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert process.wait(LIMIT) == 0
+    assert {"checkpoint.0", "checkpoint.1"} <= names(tmp_path)
 
 
 def test_a_rank_without_a_handler_waits_for_those_with_one(job: Callable, tmp_path: Path) -> None:

@@ -81,6 +81,14 @@ def test_an_mpirun_of_another_mpi_is_recognised() -> None:
     assert "the mpiexec of MPICH or Intel MPI started 4 processes, but MPI sees 1 rank" in result.stderr
 
 
+def test_an_srun_that_speaks_another_language_is_told_which_it_should() -> None:
+    result = run_alone(START, PMI_SIZE="4", PMI_RANK="0", SLURM_STEP_NUM_TASKS="4", SLURM_MPI_TYPE="pmi2")
+    assert result.returncode == 1
+    assert (
+        "srun started 4 processes, but MPI sees 1 rank: it does not speak srun's language (--mpi=pmi2)" in result.stderr
+    )
+
+
 def test_a_world_of_another_size_than_asked_for_is_refused() -> None:
     result = run_alone(START, ALLSTRIDE_NPROC="4")
     assert result.returncode == 1
@@ -98,6 +106,8 @@ def test_a_world_of_another_size_than_asked_for_is_refused() -> None:
         ({"PMI_SIZE": "2"}, Launch("the mpiexec of MPICH or Intel MPI", 2)),
         ({"SLURM_NTASKS": "8"}, None),
         ({"SLURM_STEP_NUM_TASKS": "8"}, Launch("srun", 8)),
+        ({"SLURM_STEP_NUM_TASKS": "8", "PMI_SIZE": "8"}, Launch("srun", 8)),
+        ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "8"}, Launch("the mpiexec of MPICH or Intel MPI", 8)),
         ({"PMI_SIZE": "many"}, None),
     ],
 )
