@@ -265,9 +265,9 @@ def is_started() -> bool:
 def read_launch(environment: Mapping[str, str]) -> Launch | None:
     """Which launcher started a process with this environment, or None."""
     for variable, launcher in _LAUNCHERS.items():
+        if variable == "PMI_SIZE" and environment.get(variable) == environment.get("SLURM_STEP_NUM_TASKS"):
+            continue  # srun --mpi=pmi2 sets both
         if environment.get(variable, "").isdecimal():
-            if environment[variable] == environment.get("SLURM_STEP_NUM_TASKS"):  # srun --mpi=pmi2 sets PMI_SIZE
-                launcher = "srun"
             return Launch(launcher, int(environment[variable]) - losses.in_reserve())
     return None
 

@@ -2,10 +2,13 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from launch.argv import Mpi
+from launch.find import find_mpirun, identify
 from launch.testing.process import ask_to_end_with_parent
 
 LIMIT = 60  # seconds, met by a hang only
@@ -13,6 +16,11 @@ LIMIT = 60  # seconds, met by a hang only
 # Every rank writes its process id to a file before anything else, and one that waits waits for the others in MPI.
 PIDS = "import os, pathlib; pathlib.Path(f'pid.{os.getpid()}').touch()\n"
 WAIT = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+
+
+def this_mpi() -> Mpi:
+    """What ddprun will find."""
+    return identify(find_mpirun(sys.executable, os.environ["PATH"]))[0]
 
 
 def as_from_a_terminal() -> None:

@@ -5,17 +5,15 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from launch.find import find_mpirun, identify
-from tests.launch.jobs import LIMIT, PIDS, children_of, mpirun_of, names, pids, running, wait_until
+from tests.launch.jobs import LIMIT, PIDS, children_of, mpirun_of, names, pids, running, this_mpi, wait_until
 
-MPI = identify(find_mpirun(sys.executable, os.environ.get("PATH", os.defpath)))[0]
+MPI = this_mpi()
 
 # A checkpoint takes a while: longer than mpirun leaves to ranks when one of them has ended.
 SCRIPT = """

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from launch.argv import INTEL_MPI, OPEN_MPI
-from launch.find import find_mpirun, identify
 from launch.peers import addresses
 from tests.ddp.two_hosts import Hosts, NotPossibleError, two_hosts
-from tests.launch.jobs import LIMIT, as_from_a_terminal, names, wait_until
+from tests.launch.jobs import LIMIT, as_from_a_terminal, names, this_mpi, wait_until
 
 ROOT = Path(__file__).parents[2]
-MPI = identify(find_mpirun(sys.executable, os.environ["PATH"]))[0]
+MPI = this_mpi()
 HYDRA = ("HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
 
 # A remote shell for mpirun: enters the other network namespace, and a process namespace that lasts as long as there is

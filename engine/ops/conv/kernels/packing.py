@@ -53,6 +53,7 @@ def _repack(weight: Array, packed: Array, back: bool) -> None:
     steps = [stride // weight.itemsize for stride in weight.strides]
     groups, number = packed.shape[:2]
     sizes = [groups, number, outputs // groups, channels, *window]
+    # The last one as a number: a literal would be a type of its own, for which `turn` is compiled again.
     numbers = np.array([*sizes, *steps, lanes(weight.dtype), weight.itemsize, _AT_ONCE, 8], np.int64)
     at, flat, char = weight.ctypes.data, packed.reshape(-1), weight.dtype.char
     if steps[1] != 1 and weight[:1].flags.c_contiguous:
