@@ -75,6 +75,7 @@ class Manager:
             )
             self._tracks.append(self._memory)
         losses.keepers[self] = None
+        self._at = 0  # the step at which the state is, as far as was told
         self._owes = False  # one that a lost rank has kept from being complete
         self._signal = 0
         self._before: dict[int, Any] = {}
@@ -98,8 +99,10 @@ class Manager:
         Raises: RuntimeError where there are checkpoints, and none that can be read; ValueError as `load`.
         """
         if (step := losses.come()) is not None:  # it takes the place of a lost rank, and has got the state from others
+            self._at = step
             return step
-        return losses.between(self._restore)
+        self._at = losses.between(self._restore)
+        return self._at
 
     def _restore(self) -> int:
         for track in self._tracks:
@@ -146,6 +149,7 @@ class Manager:
 
         Raises, on every rank: what went wrong in writing; SystemExit after a signal and a last checkpoint.
         """
+        self._at = step
         if losses.outside() is None:
             losses.between(self._after_step, step)
 
@@ -163,6 +167,7 @@ class Manager:
 
     def save(self, step: int) -> None:
         """Begins a checkpoint of this step on disk, due or not; nothing to do where it has been written."""
+        self._at = step
         if losses.outside() is None:
             losses.between(self._disk.save, self._state, step)
 
@@ -172,6 +177,9 @@ class Manager:
             losses.between(self._wait)
 
     def _wait(self) -> None:
+        if self._owes:
+            self._disk.save(self._state, self._at)
+            self._owes = False
         for track in self._tracks:
             track.wait()
 
@@ -186,7 +194,7 @@ class Manager:
 
     def leave_behind(self) -> None:
         """Collective over the ranks that are left when some were lost: what was being written is begun anew in the next
-        `step`.
+        `step`, or where it is waited for.
         """
         for track in self._tracks:
             self._owes |= track.begin_anew()
