@@ -1,15 +1,20 @@
-"""Open MPI's words about each nonblocking collective that a loss has ended, which say nothing to a user."""
+"""Open MPI's words about each call that a loss has ended, which say nothing to a user: the loss is told by others."""
 
 import ctypes
 import os
+import re
 import sys
 import threading
 
 _UNBUFFERED = 2
+_NOISE = re.compile(
+    rb"NBC_Progress: an error"  # of nonblocking collectives
+    rb"|\[\S+\] OPAL ERROR: Server not available in file \S*/dpm\.c"  # of MPI_Comm_accept
+)
 
 
-def filter_libnbc() -> None:
-    """What C libraries print to their `stderr` goes through a thread from now on, which leaves out those lines.
+def filter_noise() -> None:
+    """What C libraries print to their `stderr` goes through a thread from now on, which leaves those lines out.
 
     Python's own standard error, and words about crashes, go past it. Linux only: there `stderr` is a variable.
     """
@@ -27,5 +32,5 @@ def filter_libnbc() -> None:
 def _pass_on(reading: int) -> None:
     with os.fdopen(reading, "rb") as lines:
         for line in lines:
-            if line.strip() and not line.startswith(b"NBC_Progress: an error"):
+            if line.strip() and not _NOISE.match(line):
                 os.write(2, line)

@@ -11,8 +11,9 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ddp.losses.options import SPAWNED
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _START = 120.0  # seconds that a new process takes at most to start MPI
-_ENTRY = 30.0  # seconds in which all have met with it
+_ENTRY = 120.0  # seconds in which all have met with it, with one of them that is stopped, and then lost
+_NURSE = 10.0  # the same for the nurse, who alone waits where the new one has ended: without it the others go on
+_WORD = 5.0  # seconds in which the new one says that it is in, after the others
+_LOOK = 0.001  # seconds between looks for its word
 
 _child: "MPI.Intercomm | None" = None  # who waits to be let in, and its process
 _child_file = -1
@@ -59,36 +63,84 @@ def has_brought() -> bool:
     return _child is None
 
 
-def admit(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm":
-    """Collective over the processes of `home`, with the one that their `nurse` brings: the communicator of all."""
+def admit(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Intercomm] | None":
+    """Collective over the processes of `home`, with the one that their `nurse` brings: the communicator of all, and the
+    one that it was made from. None, on each of them, where one was lost meanwhile: then that one comes no more.
+    """
     global _child
     from mpi4py import MPI
 
-    with _or_else(_ENTRY, "a process that was to wait in reserve has not come in"):
-        port = ""
+    made: tuple[MPI.Intracomm, MPI.Intercomm] | None = None
+    all_have = False
+    limit = _NURSE if home.rank == nurse else _ENTRY
+    with _or_else(limit, "a process that was to wait in reserve has not come in"):
+        with contextlib.suppress(MPI.Exception):  # others tell of who was lost
+            made = _let_in(home, nurse)
+        with contextlib.suppress(MPI.Exception):  # on each of them
+            all_have = bool(home.Agree(made is not None))
         if home.rank == nurse:
             assert _child is not None
-            port = MPI.Open_port()
-            _child.send(port, 0)
-        entry = home.Accept(port, root=nurse)
-        everybody = entry.Merge(high=False)
-        if home.rank == nurse:
-            MPI.Close_port(port)
+            if all_have:
+                _child.send(None, 0)
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(_child_file, signal.SIGKILL)
             os.close(_child_file)
             _child = None
-    return _returning(everybody)
+    return made if all_have else None
 
 
-def come() -> "MPI.Intracomm":
-    """The other side of `admit`, in the new process."""
+def _let_in(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Intercomm] | None":
+    """None in the nurse where the process has not come. Raises MPI's Exception where one of `home` was lost."""
+    from mpi4py import MPI
+
+    port = ""
+    if home.rank == nurse:
+        assert _child is not None
+        port = MPI.Open_port()
+        _child.send(port, 0)
+    entry = home.Accept(port, root=nurse)
+    if home.rank == nurse:
+        MPI.Close_port(port)
+    everybody = _returning(entry.Merge(high=False))
+    if home.rank == nurse and not _is_in():
+        return None
+    return everybody, entry
+
+
+def _is_in() -> bool:
+    """Whether the nurse's process says so before long."""
+    assert _child is not None
+    deadline = time.monotonic() + _WORD
+    while not _child.Iprobe(source=0):
+        if select.select([_child_file], [], [], _LOOK)[0] or time.monotonic() > deadline:
+            return False
+    _child.recv(source=0)
+    return True
+
+
+def come() -> "tuple[MPI.Intracomm, MPI.Intercomm]":
+    """The other side of `admit`, in the new process, which ends where it does not come in."""
     from mpi4py import MPI
 
     parent = MPI.Comm.Get_parent()
-    parent.send(os.getpid(), 0)
-    port = parent.recv(source=0)
-    with _or_else(_ENTRY, "this process has not come into the reserve"):
-        everybody = MPI.COMM_SELF.Connect(port).Merge(high=True)
-    return _returning(everybody)
+    try:
+        parent.send(os.getpid(), 0)
+        port = parent.recv(source=0)
+        with _or_else(_ENTRY, "this process has not come into the reserve"):
+            entry = _connect(port)
+            everybody = entry.Merge(high=True)
+            parent.send(None, 0)
+            parent.recv(source=0)  # all others have come as far, or this process is killed
+    except MPI.Exception as error:  # another one was lost, of whom others tell
+        _end(f"this process has not come into the reserve: {error}")
+    return _returning(everybody), entry
+
+
+def _connect(port: str) -> "MPI.Intercomm":
+    from mpi4py import MPI
+
+    return MPI.COMM_SELF.Connect(port)
 
 
 def _returning(comm: "MPI.Intracomm") -> Any:
@@ -104,9 +156,7 @@ def _or_else(seconds: float, words: str) -> Iterator[None]:
 
     def end() -> None:
         if not over.wait(seconds):
-            sys.stderr.write(f"ddp: error: {words} in {seconds:g} s\n")
-            sys.stderr.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            _end(f"{words} in {seconds:g} s")
 
     over = threading.Event()
     threading.Thread(target=end, name="ddp nursery", daemon=True).start()
@@ -114,3 +164,10 @@ def _or_else(seconds: float, words: str) -> Iterator[None]:
         yield
     finally:
         over.set()
+
+
+def _end(words: str) -> NoReturn:
+    sys.stderr.write(f"ddp: {words}\n")
+    sys.stderr.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")

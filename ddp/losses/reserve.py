@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ddp.losses import calls, nursery, watch
+from ddp.losses import calls, deadlock, nursery, watch
 from ddp.losses.meeting import Meeting, meet
 from ddp.losses.options import is_spawned
 from ddp.losses.roles import READY, STARTING, WAITING, Standing
@@ -42,7 +42,7 @@ class _Seat:
         assert watching is not None
         self._comes = is_spawned() and watching.problem is None  # into a meeting that is under way
         self._tell = joined
-        threading.Thread(target=self._run, name="ddp reserve", daemon=True).start()
+        threading.Thread(target=self._run, name=deadlock.TALKS, daemon=True).start()
 
     def bring(self) -> None:
         """Starts one process more, and lets the ranks know when it is there."""
@@ -124,7 +124,8 @@ def stand_by(world: "MPI.Intracomm", joined: Callable[[], None]) -> int:
         _seat.wanted.clear()
         if _seat.promoted.is_set():
             return watch.own_number()
-        _seat.bring()
+        if nursery.has_brought():  # or one has come while it was wanted again
+            _seat.bring()
 
 
 def outside() -> int | None:

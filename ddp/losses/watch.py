@@ -21,8 +21,8 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakSet
 
-from ddp.losses import calls, nursery, pmix
-from ddp.losses.noise import filter_libnbc
+from ddp.losses import calls, deadlock, nursery, pmix
+from ddp.losses.noise import filter_noise
 from ddp.losses.options import RANKS, in_reserve
 from ddp.losses.words import Member, excuse
 
@@ -33,6 +33,7 @@ _PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has
 _DETECTION = 0.2  # the same in a thread of a busy machine, where any error may come of what was broken off
 _UNTOLD = 0.1  # seconds after which MPI is told of an end: it should have heard of it from its launcher
 _LOOK = 0.002  # seconds between looks at what it knows
+_MEETINGS = 2  # after which communicators are freed that were left
 
 
 class Interrupted(Protocol):
@@ -168,15 +169,25 @@ class Watch:
             os.close(descriptor)
         self._wake = None
 
-    def _run(self) -> None:
-        if not self._waits():
-            return
+    def made(self) -> "list[MPI.Intracomm]":
+        """The communicators of this time."""
+        with self._lock:
+            return [*self._comms, self.home]
+
+    def interrupt(self) -> None:
+        """Every wait for others ends: all are to meet again."""
+        deadlock.begin()
         with self._lock:
             self.noticed.set()
             for comm in self._comms:
                 comm.Revoke()
         for each in [*self.interrupted]:
             each.interrupt("the loss of a rank")
+
+    def _run(self) -> None:
+        if not self._waits():
+            return
+        self.interrupt()
         if in_reserve():  # for some of them it may be no loss
             calls.call([member.pid for member in self.members])
 
@@ -205,6 +216,7 @@ class Watch:
 
 
 _watch: Watch | None = None
+_left: "list[list[MPI.Comm]]" = []  # communicators of earlier times
 _happened = False
 _number = 0
 _ranks = 0
@@ -232,7 +244,7 @@ def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
         problem = "a rank's process cannot be watched on this system (Linux can)"
     if problem:
         raise RuntimeError(f"init_process_group: the job was started with --elastic, but {problem}")
-    filter_libnbc()
+    filter_noise()
     if in_reserve():
         calls.listen()
     _number = home.rank
@@ -250,10 +262,12 @@ def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
 def come_in() -> None:
     """Watches over the processes of the job from now on, which one of them has started this one for."""
     global _watch, _number, _ranks
-    filter_libnbc()
+    filter_noise()
     calls.listen()
     _number = _ranks = int(os.environ[RANKS])
-    _watch = Watch(nursery.come(), _number)
+    everybody, entry = nursery.come()
+    _left.append([entry])
+    _watch = Watch(everybody, _number)
 
 
 def own_number() -> int:
@@ -307,15 +321,33 @@ def shrink() -> "tuple[list[Member], list[Member]]":
     before.noticed.wait(_PATIENCE)
     before.end()
     _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number, before)
+    left_behind: list[MPI.Comm] = [*before.made()]
     if _watch.bringing is not None and _all_live(_watch):
-        _watch.end()
-        _watch = Watch(nursery.admit(_watch.home, _watch.bringing), _number, before)
+        came = nursery.admit(_watch.home, _watch.bringing)
+        if came is None:
+            _watch.interrupt()  # as if one had been lost in the meeting that comes now
+        else:
+            _watch.end()
+            left_behind += [*_watch.made(), came[1]]
+            _watch = Watch(came[0], _number, before)
+    _leave(left_behind)
     if _watch.problem is not None:
         raise _watch.problem
     left = {member.pid for member in _watch.members}
     lost = [place for place, member in enumerate(before.members) if member.pid not in left]
     of_ranks = [before.members[place] for place in lost if place in before.working]
     return of_ranks, [before.members[place] for place in lost if place not in before.working]
+
+
+def _leave(comms: "list[MPI.Comm]") -> None:
+    """These are used no more. They are freed once all have met again and again: nothing is on its way in them then."""
+    assert _watch is not None
+    _left.append(comms)
+    if _watch.problem is None:
+        deadlock.end()
+        while len(_left) > _MEETINGS:
+            for comm in _left.pop(0):
+                comm.Free()
 
 
 def _all_live(watch: Watch) -> bool:

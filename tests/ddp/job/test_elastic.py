@@ -21,6 +21,7 @@ import ctypes, json, os, signal, sys, datetime, time
 from pathlib import Path
 import ddp, engine, engine.nn.functional as F
 from ddp import checkpoint
+from ddp.checkpoint import shard
 from ddp.losses import calls
 from engine import nn
 from engine.data import DataLoader, TensorDataset
@@ -66,11 +67,23 @@ schedule = engine.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
 state = {"job": job, "net": net, "optimizer": optimizer, "schedule": schedule}
 if kind == "unknown":
     del state["optimizer"]
+UNKILLED = ("none", "last", "one", "all", "native", "talk", "late", "deadlock")
 
 
 def kill(step, rank):
-    if kind not in ("none", "one", "all", "native", "talk", "late") and (job.step, me) == (step, rank) and not replaces:
+    if kind not in UNKILLED and (job.step, me) == (step, rank) and not replaces:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def deadlock():
+    # Open MPI's own: rank 1 ends with a long message on its way, which rank 0 has not received, over TCP.
+    comm, long = job.process_group.comm, engine.ones(1_000_000).numpy()
+    if me == 1:
+        sum, until = comm.Iallreduce(long, long.copy()), time.monotonic() + 0.5
+        while time.monotonic() < until:
+            sum.Test()
+        os.kill(os.getpid(), signal.SIGKILL)
+    exec(compile("while True: comm.Iprobe()", calls.__file__, "exec"), {"comm": comm})
 
 
 def train_step():
@@ -86,6 +99,8 @@ def train_step():
             raise ArithmeticError("a bad sample")
         if kind == "native" and (job.step, me) == (5, 1) and not replaces:
             ctypes.CDLL(None)._exit(3)
+    if kind == "deadlock" and job.step == 5 and len(losses) == 2 and me < 2:
+        deadlock()
     kill(7, 0 if kind == "replaced" else 2)
     optimizer.step()
     schedule.step()
@@ -94,7 +109,9 @@ def train_step():
     return losses
 
 
-with checkpoint.Manager(folder, state, every=4) as saving:
+if kind == "last" and me == 1:  # it is lost while it writes the last checkpoint, after which no step comes
+    shard._write_all = lambda file, content: os.kill(os.getpid(), signal.SIGKILL)
+with checkpoint.Manager(folder, state, every=10 if kind == "last" else 4) as saving:
     resumes = kind in ("replaced", "joining", "stops")
     for _ in range(saving.restore(), 10) if resumes else iter(lambda: job.step, 10):
         job.run(train_step)
@@ -109,12 +126,61 @@ if kind == "late":
 ddp.destroy_process_group()
 """
 
+# Python runs this first in each process. In the first process of its kind that is to let another one in, or to come in
+# itself, it does what is told.
+ENTRY = """
+import importlib.abc, importlib.util, os, signal, sys
+from pathlib import Path
 
-def run(folder: Path, kind: str, *options: str) -> "subprocess.CompletedProcess[str]":
+who, signal_name, mark = os.environ["ENTRY_WHO"], os.environ["ENTRY_SIGNAL"], Path(os.environ["ENTRY_MARK"])
+
+
+def strike(is_it):
+    if is_it and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), getattr(signal, signal_name))
+
+
+def change(nursery):
+    let_in = nursery._let_in
+
+    def before_others_come_in(home, nurse):
+        strike(who == "nurse" if home.rank == nurse else who == "rank" and os.environ["PMIX_RANK"] == "0")
+        return let_in(home, nurse)
+
+    def before_it_comes_in(port):
+        strike(who == "newcomer")
+        return connect(port)
+
+    connect, nursery._connect = nursery._connect, before_it_comes_in
+    nursery._let_in = before_others_come_in
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "ddp.losses.nursery":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_change(module):
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = execute_and_change
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def run(folder: Path, kind: str, *options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     (folder / "train.py").write_text(JOB)
     return subprocess.run(
         [sys.executable, "-m", "launch", *options, str(folder / "train.py"), kind, str(folder / "states")],
-        env={**os.environ, "PYTHONPATH": python_path()},
+        env={**os.environ, "PYTHONPATH": python_path(), **environment},
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -145,6 +211,13 @@ def test_two_ranks_are_lost_one_after_the_other(tmp_path: Path) -> None:
     ]
     assert re.fullmatch("ddprun: ranks 1, 2 on .* were lost on the way", said[-1])
     assert max(path.name for path in (tmp_path / "states").iterdir()) == "step-00000008"
+
+
+def test_the_last_checkpoint_is_written_by_those_that_are_left(tmp_path: Path, undisturbed: str) -> None:
+    done = run(tmp_path, "last", "-n", "2", "--elastic", "1")
+    assert digest_of(done) == undisturbed
+    assert "ddp: rank 1 was lost at step 11" in done.stderr
+    assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-00000010"]
 
 
 def test_below_the_minimum_the_job_ends_with_a_checkpoint(tmp_path: Path) -> None:
@@ -212,6 +285,34 @@ def test_a_replacement_is_lost_before_it_has_joined(tmp_path: Path, undisturbed:
     check_that_nothing_is_left(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("who", "by"), [("rank", "SIGKILL"), ("nurse", "SIGKILL"), ("newcomer", "SIGKILL"), ("newcomer", "SIGSTOP")]
+)
+def test_one_is_lost_while_a_process_comes_into_the_reserve(
+    tmp_path: Path, undisturbed: str, who: str, by: str
+) -> None:
+    """Two ranks are lost and replaced by what is left of the reserve; the next process is to come into that."""
+    (tmp_path / "sitecustomize.py").write_text(ENTRY)
+    mark = tmp_path / "struck"
+    path = os.pathsep.join([str(tmp_path), python_path()])
+    done = run(
+        tmp_path,
+        "entry",
+        "-n",
+        "3",
+        "--elastic",
+        "3:3",
+        PYTHONPATH=path,
+        ENTRY_WHO=who,
+        ENTRY_SIGNAL=by,
+        ENTRY_MARK=str(mark),
+    )
+    assert mark.exists(), done.stderr
+    assert digest_of(done) == undisturbed
+    assert json.loads(done.stdout)[0] == 3
+    check_that_nothing_is_left(tmp_path)
+
+
 def test_the_job_goes_on_where_no_replacement_starts(tmp_path: Path, undisturbed: str) -> None:
     done = run(tmp_path, "raises", "-n", "3", "--elastic", "1:3")
     assert digest_of(done) == undisturbed
@@ -252,6 +353,13 @@ def test_the_others_go_on_after_an_end_of_which_the_launcher_does_not_tell(
     done = run(tmp_path, "native", "-n", "3", "--elastic", elastic)
     assert digest_of(done) == undisturbed
     assert "ddp: rank 1 was lost at step 6 (killed, or crashed)" in done.stderr
+
+
+def test_a_rank_that_mpi_has_brought_to_a_standstill_is_lost_too(tmp_path: Path, undisturbed: str) -> None:
+    done = run(tmp_path, "deadlock", "-n", "3", "--elastic", "1", OMPI_MCA_btl="self,tcp")
+    assert digest_of(done) == undisturbed
+    assert "rank 0: in a deadlock inside of MPI after another loss, for 5 s; rank 1: killed" in done.stderr, done.stderr
+    assert "the job goes on with 1 rank" in done.stderr
 
 
 def test_a_rank_that_is_lost_when_all_is_done_changes_nothing(tmp_path: Path) -> None:
