@@ -198,7 +198,8 @@ class Manager:
         """
         for track in self._tracks:
             self._owes |= track.begin_anew()
-        self._owes = any(self._group.exchange(self._owes))  # a rank that has just come does not know
+        owing, at = zip(*self._group.exchange((self._owes, self._at)), strict=True)
+        self._owes, self._at = any(owing), max(at)  # a rank that has just come does not know
 
     def holds(self, thing: object) -> bool:
         """Whether this is an entry of the state."""
@@ -217,6 +218,7 @@ class Manager:
 
     def save_last(self, step: int) -> str:
         """Collective: writes a checkpoint of this step now, and waits for it. Returns the folder."""
+        self._at = step
         self._disk.save(self._state, step)
         self._wait()
         return str(self._disk.place.folder)

@@ -1,11 +1,11 @@
 """Are the replicas still one model? The first bucket's header says where its rank is; ranks that differ are named.
 
 A rank says of itself: its step (forwards in training mode so far, or a job's step), the learning rates of the
-optimizers that have stepped its parameters, and a checksum of a part of the parameters, another part in each step, so
-that in one round all of them had their turn. These become one number x. A header carries 1, x and x * x, which are
-summed with it: all x were equal exactly where n times the sum of squares is the square of the sum. So nothing is sent
-that would not be sent anyway, and every rank learns of it in the same bucket; only then do they tell each other the
-details.
+optimizers that have stepped its parameters, and in every fourth step a checksum of a part of the parameters, each time
+of another one, so that in one round all of them had their turn. These become one number x. A header carries 1, x and
+x * x, which are summed with it: all x were equal exactly where n times the sum of squares is the square of the sum. So
+nothing is sent that would not be sent anyway, and every rank learns of it in the same bucket; only then do they tell
+each other the details.
 
 Parameters on a GPU are left out: a checksum would have to wait for the device.
 """
@@ -25,9 +25,11 @@ from engine.optim import Optimizer
 from engine.tensor import array_of
 from engine.tensor.flat import flat_view
 
+# Steps from one part to the next: what a step of a small model costs is mostly to begin, with code that is in no cache.
+_PERIOD = 4
 # Bytes of a part, and tensors. The checksum of 64 KiB takes 6 µs, that of a small tensor 2.
-_PART_BYTES = 1 << 16
-_PART_TENSORS = 2
+_PART_BYTES = 1 << 18
+_PART_TENSORS = 8
 _MOST_PARTS = 1000  # of larger models parts are larger
 _EXACT_BITS = 53  # of a float64's integers
 _AT_MOST = 5  # differences that an error lists
@@ -82,10 +84,15 @@ class Drift:
         self._optimizers: set[ref[Optimizer]] = set()
         self._ids = {id(parameter) for parameter in self._parameters}
         self.parts = _plan([parameter.nbytes if parameter.device.type == "cpu" else 0 for _, parameter in parameters])
-        """What is looked at in the first, second, ... step of a round."""
+        """What is looked at in the first, fifth, ... step of a round."""
         self._turn = -1
         self._mask = (1 << (_EXACT_BITS - voices.bit_length()) // 2) - 1
         self._said: tuple[int, list[float], list[Piece], list[int]] = 0, [], [], []
+
+    @property
+    def round(self) -> int:
+        """Steps in which every parameter was looked at."""
+        return _PERIOD * len(self.parts)
 
     @property
     def said(self) -> Statement:
@@ -126,7 +133,8 @@ class Drift:
         rates = sorted({float(group["lr"]) for each in optimizers for group in each.param_groups if "lr" in group})
         step = self.forwards if self._job is None else self._job.step
         self._turn = self._turn + 1 if self._job is None else step
-        part = self.parts[self._turn % len(self.parts)] if self.parts else []
+        turn, rest = divmod(self._turn, _PERIOD)
+        part = [] if rest or not self.parts else self.parts[turn % len(self.parts)]
         totals = [_checksum(self._parameters[piece.parameter], piece) for piece in part]
         self._said = step, rates, part, totals
         text = struct.pack(f"<{1 + len(totals)}Q{len(rates)}d", step, *totals, *rates)

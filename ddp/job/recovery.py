@@ -287,10 +287,10 @@ class Recovery:
     def _await_others(self) -> None:
         """Before a transaction: lets those in that are ready, and ends the job where too few are left."""
         group, least = self._job.process_group, losses.minimum()
+        if self._limit is not None and (too_many := self._limit.passed(self._failures)):
+            self._end(too_many)  # before anybody is called: the others do not wait for that here
         if self._runs and group.rank == 0 and losses.call():
             self.recover()
-        if self._limit is not None and (too_many := self._limit.passed(self._failures)):
-            self._end(too_many)
         too_few = f"of at least {least} ranks are left (--elastic)"
         if group.size() < least and self._runs and losses.coming():
             self._await_replacements()

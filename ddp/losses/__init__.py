@@ -1,6 +1,7 @@
 """Ranks that are lost while the others go on (`ddprun --elastic`): options, what ddprun was asked for; watch, how a
-loss is noticed; pmix, how MPI learns of it; words, why; ending, how a rank ends alone; keepers, who is told; roles,
-meeting, reserve and nursery, who replaces it; limit, when it is enough. What follows from it is `ddp.job.recovery`.
+loss is noticed; world, who goes on; deadlock, who does not; pmix, how MPI learns of it; words, why; ending, how a rank
+ends alone; keepers, who is told; roles, meeting, reserve and nursery, who replaces it; limit, when it is enough. What
+follows from it is `ddp.job.recovery`.
 """
 
 from ddp.losses.ending import at_step, current_step, dies_alone, end_together
@@ -11,7 +12,8 @@ from ddp.losses.options import MINIMUM, in_reserve, minimum, refuse
 from ddp.losses.reserve import join, outside
 from ddp.losses.roles import WORKING, Standing, furthest
 from ddp.losses.transactions import attempt_by, between, come
-from ddp.losses.watch import (
+from ddp.losses.words import Member, excuse, reason
+from ddp.losses.world import (
     begin,
     happened,
     is_behind,
@@ -20,7 +22,6 @@ from ddp.losses.watch import (
     untold,
     watching,
 )
-from ddp.losses.words import Member, excuse, reason
 
 __all__ = [
     "MINIMUM",

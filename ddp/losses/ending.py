@@ -3,7 +3,7 @@
 import sys
 
 from ddp.losses import reserve, words
-from ddp.losses.watch import watching
+from ddp.losses.world import watching
 
 _step = 0  # of the job that is being trained
 _agreed = False

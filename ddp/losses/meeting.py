@@ -5,7 +5,7 @@ One that waits in reserve, or starts, takes part as well (`ddp.losses.reserve`).
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddp.losses import calls, watch
+from ddp.losses import calls, world
 from ddp.losses.options import in_reserve
 from ddp.losses.roles import READY, STARTING, Deal, Standing, deal
 
@@ -23,8 +23,8 @@ class Meeting(NamedTuple):
 
 
 def meet(own: Standing) -> Meeting:
-    """Collective over all processes, after `ddp.losses.watch.shrink`."""
-    watching = watch.watching()
+    """Collective over all processes, after `ddp.losses.world.shrink`."""
+    watching = world.watching()
     assert watching is not None
     comm = watching.comm
     standings = comm.allgather(own)
@@ -32,7 +32,7 @@ def meet(own: Standing) -> Meeting:
         return Meeting(comm, standings, Deal([*range(comm.size)], [], {}, []), comm.rank)
     from mpi4py import MPI
 
-    dealt = deal(standings, watch.ranks())
+    dealt = deal(standings, world.ranks())
     working = comm.Split(0 if comm.rank in dealt.working else MPI.UNDEFINED, comm.rank)
     comm.Barrier()  # a communicator that is revoked while it is being made crashes Open MPI 5.0.11: all have theirs now
     watching.work_by(dealt.working)
@@ -47,13 +47,13 @@ def meet(own: Standing) -> Meeting:
 
 def coming() -> bool:
     """Whether a process is on its way to work."""
-    watching = watch.watching()
+    watching = world.watching()
     return watching is not None and bool(watching.coming)
 
 
 def call() -> bool:
     """Where a process is ready to work, or has ended that was to, calls all of them, this one too, and returns true."""
-    watching = watch.watching()
+    watching = world.watching()
     if watching is None:
         return False
     awaited = {*watching.coming, *(() if watching.nurse is None else (watching.nurse,))}
@@ -66,6 +66,6 @@ def call() -> bool:
 
 def called(seconds: float) -> bool:
     """Waits for a loss, or a call, so long at most; whether there was one."""
-    watching = watch.watching()
+    watching = world.watching()
     assert watching is not None
     return watching.noticed.wait(seconds)

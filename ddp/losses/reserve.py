@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ddp.losses import calls, deadlock, nursery, watch
+from ddp.losses import calls, deadlock, nursery, world
 from ddp.losses.meeting import Meeting, meet
 from ddp.losses.options import is_spawned
 from ddp.losses.roles import READY, STARTING, WAITING, Standing
@@ -33,12 +33,12 @@ class _Seat:
     """What a process in reserve waits for, and what has come of it."""
 
     def __init__(self, joined: Callable[[], None]) -> None:
-        self.standing = Standing(WAITING, watch.own_number())
+        self.standing = Standing(WAITING, world.own_number())
         self.rank = -1  # that it is going to be, as far as is known
         self.meeting: Meeting | None = None  # in which it has joined
         self.promoted, self.joined = threading.Event(), threading.Event()
         self.wanted = threading.Event()  # for `promoted`, or a new process
-        watching = watch.watching()
+        watching = world.watching()
         assert watching is not None
         self._comes = is_spawned() and watching.problem is None  # into a meeting that is under way
         self._tell = joined
@@ -65,19 +65,19 @@ class _Seat:
 
     def _take_part(self) -> None:
         """In the next meeting."""
-        watching = watch.watching()
+        watching = world.watching()
         assert watching is not None
         comes, self._comes = self._comes, False
         try:
             if not comes:
                 watching.noticed.wait()
-                watch.untold(math.inf)
-                watch.shrink()
+                world.untold(math.inf)
+                world.shrink()
             if nursery.has_brought():
                 calls.say_unready()
             meeting = meet(self.standing)
         except Exception as error:
-            if not watch.is_behind(error):
+            if not world.is_behind(error):
                 raise
             return
         _, standings, deal, place = meeting
@@ -92,7 +92,7 @@ class _Seat:
                 "is of them is to be made before the first step (docs/howto/elastic.md)"
             )
         if place in promoted:
-            watch.rename(promoted[place])
+            world.rename(promoted[place])
             self.standing = Standing(STARTING, promoted[place])
             self.rank = sum(each.role != WAITING for each in standings) + [*promoted].index(place)
             self.promoted.set()
@@ -108,22 +108,22 @@ class _Seat:
 _seat: _Seat | None = None
 
 
-def stand_by(world: "MPI.Intracomm", joined: Callable[[], None]) -> int:
+def stand_by(comm: "MPI.Intracomm", joined: Callable[[], None]) -> int:
     """Collective with the ranks' entering of the world. Returns when this process is to replace one: its number.
 
     joined: called when it is a rank.
     """
     global _seat
     if is_spawned():
-        watch.come_in()
+        world.come_in()
     else:
-        watch.begin(world.Dup())
+        world.begin(comm.Dup())
     _seat = _Seat(joined)
     while True:
         _seat.wanted.wait()
         _seat.wanted.clear()
         if _seat.promoted.is_set():
-            return watch.own_number()
+            return world.own_number()
         if nursery.has_brought():  # or one has come while it was wanted again
             _seat.bring()
 

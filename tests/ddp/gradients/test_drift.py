@@ -35,7 +35,7 @@ class Training:
 
     def round(self) -> int:
         """Steps until every parameter was looked at."""
-        return len(self.net.live_reducer().drift.parts)
+        return self.net.live_reducer().drift.round
 
 
 @pytest.mark.mpi(ranks=[2, 3])
@@ -161,7 +161,13 @@ def test_every_byte_is_looked_at_once_a_round() -> None:
         pieces = [piece for part in drift.parts for piece in part if piece.parameter == index]
         assert [piece.begin for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
         assert pieces[-1].end == parameter.nbytes
-    assert all(sum(piece.end - piece.begin for piece in part) <= 1 << 16 for part in drift.parts)
+    assert all(sum(piece.end - piece.begin for piece in part) <= 1 << 18 for part in drift.parts)
+    said = []
+    for _ in range(drift.round):
+        drift.state()
+        said += [name for name, _ in drift.said.sums]
+    assert {*said} == {name for name, _ in parameters}
+    assert len(said) == sum(map(len, drift.parts))
 
 
 def test_many_differences_are_counted() -> None:
