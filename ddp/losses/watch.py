@@ -167,9 +167,9 @@ class Watch:
 
     def interrupt(self) -> None:
         """Every wait for others ends: all are to meet again."""
-        deadlock.begin()
         with self._lock:
             self.noticed.set()
+            deadlock.begin()
             for comm in self._comms:
                 comm.Revoke()
         for each in [*self.interrupted]:

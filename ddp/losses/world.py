@@ -162,6 +162,8 @@ def _leave(comms: "list[MPI.Comm]") -> None:
     _left.append(comms)
     if _watch.problem is None:
         deadlock.end()
+        if _watch.noticed.is_set():  # again, meanwhile
+            deadlock.begin()
         while len(_left) > _MEETINGS:
             for comm in _left.pop(0):
                 comm.Free()
