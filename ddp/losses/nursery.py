@@ -99,12 +99,19 @@ def _let_in(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Inte
         assert _child is not None
         port = MPI.Open_port()
         _child.send(port, 0)
-    entry = home.Accept(port, root=nurse)
+    made: list[MPI.Comm] = [home]
+    try:
+        entry = home.Accept(port, root=nurse)
+        made.append(entry)
+        everybody = _returning(entry.Merge(high=False))
+    except MPI.Exception:
+        for comm in made:
+            comm.Revoke()  # not all hear of a loss in there, and those would wait for this one
+        raise
     if home.rank == nurse:
         MPI.Close_port(port)
-    everybody = _returning(entry.Merge(high=False))
-    if home.rank == nurse and not _is_in():
-        return None
+        if not _is_in():
+            return None
     return everybody, entry
 
 
