@@ -10,8 +10,6 @@ each other the details.
 Parameters on a GPU are left out: a checksum would have to wait for the device.
 """
 
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 from warnings import warn
@@ -129,16 +127,24 @@ class Drift:
 
     def state(self) -> tuple[float, float, float]:
         """Of this rank now, as a header carries it; the next part's turn comes."""
-        optimizers = [optimizer for weak in tuple(self._optimizers) if (optimizer := weak()) is not None]
-        rates = sorted({float(group["lr"]) for each in optimizers for group in each.param_groups if "lr" in group})
+        rates = []
+        for weak in tuple(self._optimizers):
+            optimizer = weak()
+            for group in () if optimizer is None else optimizer.param_groups:
+                if "lr" in group:
+                    rates.append(float(group["lr"]))
+        if len(rates) > 1:  # how many groups there are, and in which order, is no matter
+            rates = sorted({*rates})
         step = self.forwards if self._job is None else self._job.step
         self._turn = self._turn + 1 if self._job is None else step
         turn, rest = divmod(self._turn, _PERIOD)
-        part = [] if rest or not self.parts else self.parts[turn % len(self.parts)]
-        totals = [_checksum(self._parameters[piece.parameter], piece) for piece in part]
+        part: list[Piece] = []
+        totals: list[int] = []
+        if not rest and self.parts:
+            part = self.parts[turn % len(self.parts)]
+            totals = [_checksum(self._parameters[piece.parameter], piece) for piece in part]
         self._said = step, rates, part, totals
-        text = struct.pack(f"<{1 + len(totals)}Q{len(rates)}d", step, *totals, *rates)
-        number = zlib.crc32(text) & self._mask
+        number = hash((step, *totals, *rates)) & self._mask  # of numbers, so it is the same in every process
         return 1.0, number, number * number
 
 
