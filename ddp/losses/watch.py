@@ -25,8 +25,7 @@ from ddp.losses.words import Member, excuse
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-UNTOLD = 0.1
-"""Seconds after which MPI is told of an end: it should have heard of it from its launcher."""
+_SILENCE = 1.0  # seconds between looks for ends of which MPI has not heard, while ranks meet
 
 
 class Interrupted(Protocol):
@@ -131,14 +130,18 @@ class Watch:
         """Ranks whose processes have ended, of which MPI does not know: to shrink it would wait for them for ever."""
         if self.problem is not None:
             return []
-        ended = self._ended()
         with contextlib.suppress(sys.modules["mpi4py.MPI"].Exception):  # what it says of them is asked below
             self.home.Iprobe()  # MPI hears only while it is called
+        return [self.members[place] for place in sorted(self._unknown())]
+
+    def _unknown(self) -> set[int]:
+        """The places of those that have ended, of whom MPI has not heard."""
+        ended = self._ended()
         failed, all_ = self.home.Get_failed(), self.home.Get_group()
         known = failed.Translate_ranks(None, all_)
         failed.Free()
         all_.Free()
-        return [self.members[place] for place in sorted(ended.difference(known))]
+        return ended.difference(known)
 
     def _ended(self) -> set[int]:
         """The places of those that have."""
@@ -182,8 +185,10 @@ class Watch:
         if in_reserve():  # for some of them it may be no loss
             calls.call([member.pid for member in self.members])
         told: set[int] = set()
-        while not self._over.wait(UNTOLD):  # whoever ends while the others meet: MPI would wait for it for ever
-            for place in self._ended() - told:
+        # Whoever ends in silence while the others meet: MPI would wait for it for ever. Of whom it has heard it is not
+        # told again: Open MPI 5.0.11 crashes if it hears of an end while it makes a communicator with that process.
+        while not self._over.wait(_SILENCE):
+            for place in self._unknown() - told:
                 pmix.tell_of_end(self.members[place].name)
                 told.add(place)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from ddp.losses import calls, deadlock, nursery, pmix
 from ddp.losses.noise import filter_noise
 from ddp.losses.options import RANKS, in_reserve
-from ddp.losses.watch import UNTOLD, Watch
+from ddp.losses.watch import Watch
 from ddp.losses.words import Member
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has told, as by an error
 _DETECTION = 0.2  # the same in a thread of a busy machine, where any error may come of what was broken off
+_UNTOLD = 0.1  # seconds after which MPI is told of an end: it should have heard of it from its launcher
 _LOOK = 0.002  # seconds between looks at what MPI knows
 _MEETINGS = 2  # after which communicators are freed that were left
 
@@ -120,7 +121,7 @@ def untold(seconds: float) -> list[Member]:
     began = time.monotonic()
     told: set[Member] = set()
     while (left := _watch.untold()) and time.monotonic() < began + seconds:
-        if time.monotonic() > began + UNTOLD:
+        if time.monotonic() > began + _UNTOLD:
             for member in set(left) - told:
                 pmix.tell_of_end(member.name)
             told.update(left)
