@@ -25,8 +25,6 @@ from ddp.losses.words import Member, excuse
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_SILENCE = 1.0  # seconds between looks for ends of which MPI has not heard, while ranks meet
-
 
 class Interrupted(Protocol):
     """What waits for other ranks without MPI."""
@@ -184,13 +182,6 @@ class Watch:
         self.interrupt()
         if in_reserve():  # for some of them it may be no loss
             calls.call([member.pid for member in self.members])
-        told: set[int] = set()
-        # Whoever ends in silence while the others meet: MPI would wait for it for ever. Of whom it has heard it is not
-        # told again: Open MPI 5.0.11 crashes if it hears of an end while it makes a communicator with that process.
-        while not self._over.wait(_SILENCE):
-            for place in self._unknown() - told:
-                pmix.tell_of_end(self.members[place].name)
-                told.add(place)
 
     def _waits(self) -> bool:
         """Returns when one that is needed has ended, or somebody calls; false where this was ended."""

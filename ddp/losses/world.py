@@ -136,9 +136,8 @@ def shrink() -> "tuple[list[Member], list[Member]]":
     _happened = True
     before = _watch
     before.noticed.wait(_PATIENCE)
-    shrunk = cast("MPI.Intracomm", before.home.Shrink())
     before.end()
-    _watch = Watch(shrunk, _number, before)
+    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number, before)
     left_behind: list[MPI.Comm] = [*before.made()]
     if _watch.bringing is not None and _all_live(_watch):
         came = nursery.admit(_watch.home, _watch.bringing)
