@@ -81,7 +81,8 @@ def admit(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Interc
         if home.rank == nurse:
             assert _child is not None
             if all_have:
-                _child.send(None, 0)
+                with contextlib.suppress(MPI.Exception):  # that it has ended is seen when all meet
+                    _child.send(None, 0)
             else:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(_child_file, signal.SIGKILL)
@@ -95,12 +96,12 @@ def _let_in(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Inte
     from mpi4py import MPI
 
     port = ""
-    if home.rank == nurse:
-        assert _child is not None
-        port = MPI.Open_port()
-        _child.send(port, 0)
     made: list[MPI.Comm] = [home]
     try:
+        if home.rank == nurse:
+            assert _child is not None
+            port = MPI.Open_port()
+            _child.send(port, 0)
         entry = home.Accept(port, root=nurse)
         made.append(entry)
         everybody = _returning(entry.Merge(high=False))

@@ -166,7 +166,8 @@ def _leave(comms: "list[MPI.Comm]") -> None:
             deadlock.begin()
         while len(_left) > _MEETINGS:
             for comm in _left.pop(0):
-                comm.Free()
+                if comm:  # nobody has freed it since
+                    comm.Free()
 
 
 def _all_live(watch: Watch) -> bool:
