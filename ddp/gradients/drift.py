@@ -31,6 +31,7 @@ _PART_TENSORS = 8
 _MOST_PARTS = 1000  # of larger models parts are larger
 _EXACT_BITS = 53  # of a float64's integers
 _AT_MOST = 5  # differences that an error lists
+_NAN = float("-inf")  # stands for a rate that is none: those who have it are alike
 
 
 class HasStep(Protocol):
@@ -132,7 +133,8 @@ class Drift:
             optimizer = weak()
             for group in () if optimizer is None else optimizer.param_groups:
                 if "lr" in group:
-                    rates.append(float(group["lr"]))
+                    rate = float(group["lr"])
+                    rates.append(rate if rate == rate else _NAN)
         if len(rates) > 1:  # how many groups there are, and in which order, is no matter
             rates = sorted({*rates})
         step = self.forwards if self._job is None else self._job.step
@@ -184,7 +186,7 @@ def _others(found: list[Any]) -> list[tuple[str, Any, Any]]:
 
 
 def _plain(rates: tuple[float, ...]) -> str:
-    return ", ".join(f"{each:g}" for each in rates) or "none yet"
+    return ", ".join("nan" if each == _NAN else f"{each:g}" for each in rates) or "none yet"
 
 
 def _plan(sizes: Sequence[int]) -> list[list[Piece]]:

@@ -78,6 +78,19 @@ def test_another_learning_rate_is_named_within_the_step(group) -> None:
         training.step()
 
 
+@pytest.mark.mpi(ranks=[2])
+@pytest.mark.parametrize("other", [float("nan"), 0.01])
+def test_a_learning_rate_that_is_no_number_is_like_another_one(group, other: float) -> None:
+    training = Training()
+    training.step()
+    training.optimizer.param_groups[0]["lr"] = float("nan") if group.rank == 0 else other
+    if other != other:
+        training.steps(2)
+    else:
+        with pytest.raises(RuntimeError, match=r"rank 1 with learning rate 0\.01, others with nan"):
+            training.step()
+
+
 @pytest.mark.mpi(ranks=[3])
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_flipped_bit_is_named_within_one_round(group, rank: int) -> None:
