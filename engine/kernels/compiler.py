@@ -1,6 +1,7 @@
 """Compilation of kernels and helpers. It, `cache`, `intrinsics`, `run` and `tile` import Numba at their top."""
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import llvmlite.binding
 import numba
-from numba.core import codegen, compiler, compiler_machinery, typed_passes
+from numba.core import codegen, compiler, compiler_machinery, typed_passes, untyped_passes
 
 from engine.kernels import store
 from engine.kernels.cache import DiskCache
@@ -47,6 +48,7 @@ def compile_kernel(
             if cache.path is not None:
                 stack.enter_context(store.turn(cache.path, meanwhile))
         stack.enter_context(_options_of_the_process(interleave))
+        stack.enter_context(_definitions_looked_up_once(dispatcher.targetdescr.target_context))
         dispatcher.compile(argument_types)
     global compiled
     compiled += sum(dispatcher.stats.cache_misses.values())
@@ -90,6 +92,11 @@ class _Library(codegen.JITCodeLibrary):
                 passes, builder = self._codegen._function_pass_manager()
                 passes.run(function, builder)
 
+    def _optimize_final_module(self) -> None:
+        # Once: Numba's cheaper first time brings counts of references together, of which kernels have none.
+        passes, builder = self._codegen._module_pass_manager()
+        passes.run(self._final_module, builder)
+
     def _finalize_final_module(self) -> None:
         if self._called_from_python:
             super()._finalize_final_module()
@@ -115,18 +122,52 @@ class _Lowering(typed_passes.NativeLowering):
         return bool(super().run_pass(state))
 
 
+# Passes for what no kernel has: functions within functions, `with`, inlining before types are known, and NumPy's
+# expressions of whole arrays. After each of them Numba analyses the function anew.
+_NEEDLESS = (
+    untyped_passes.WithLifting,
+    untyped_passes.InlineClosureLikes,
+    untyped_passes.MakeFunctionToJitFunction,
+    untyped_passes.InlineInlinables,
+    untyped_passes.LiteralUnroll,
+    typed_passes.NopythonRewrites,
+    typed_passes.AnnotateTypes,
+    typed_passes.DumpParforDiagnostics,
+)
+
+
 class _Compiler(compiler.CompilerBase):
     """Numba's way from Python to machine code, with `_Library` at its end."""
 
     def define_pipelines(self) -> list[Any]:
         passes = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
-        position = next(at for at, (one, _) in enumerate(passes.passes) if one is typed_passes.NativeLowering)
-        passes.passes[position] = (_Lowering, "native lowering")
+        passes.passes = [
+            (_Lowering, "native lowering") if one is typed_passes.NativeLowering else (one, what)
+            for one, what in passes.passes
+            if one not in _NEEDLESS
+        ]
         passes.finalize()
         return [passes]
 
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "pipeline_class": _Compiler}
+
+
+@contextlib.contextmanager
+def _definitions_looked_up_once(context: Any) -> Iterator[None]:
+    """Where Numba does not find a definition at once it looks through all of its registries for new ones, 30 times a
+    kernel, and 6 % of the time. After the first time one is enough: where intrinsics are put once their types are known.
+    """
+
+    def refresh() -> None:
+        type(context).refresh(context)
+        context.refresh = functools.partial(context.install_registry, next(iter(context._registries)))
+
+    context.refresh = refresh
+    try:
+        yield
+    finally:
+        del context.refresh
 
 
 @contextlib.contextmanager

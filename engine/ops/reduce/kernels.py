@@ -112,7 +112,7 @@ def prepare_exchange(
     ones = np.ones(len(numbers), char)
     fixed = [len(numbers), own, source.size, header, count, ones.__array_interface__["data"][0], *begins]
     table = np.concatenate([np.array(fixed, np.int64), *arrays])
-    return _lay_down.entry("d"), _sum_when_there.entry(char), (table, ones)
+    return _lay_down.entry(char), _sum_when_there.entry(char), (table, ones)
 
 
 @helper
