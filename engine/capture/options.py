@@ -3,9 +3,7 @@
 What a scheduler does is a real call at every replay, so what it changes is no matter.
 """
 
-import gc
-
-from engine.optim.optimizer import Optimizer
+from engine.optim.optimizer import Optimizer, living
 
 _PLAIN = (bool, int, float, tuple)
 
@@ -14,7 +12,7 @@ class Options:
     """The options of all optimizers there are, as they were when this was made or last `settle`d."""
 
     def __init__(self) -> None:
-        self._optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+        self._optimizers = living()
         self.settle()
 
     def settle(self) -> None:

@@ -36,6 +36,11 @@ class Module:
     # True on an instance once it has (had) a hook, on the class once a global hook exists: the one check of a call.
     _hooked: bool = False
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        layout_report.owners[id(self)] = self
+        return self
+
     def __init__(self) -> None:
         put = super().__setattr__
         put("training", True)
@@ -488,6 +493,3 @@ def register_module_full_backward_pre_hook(hook: Hook) -> RemovableHandle:
     """A full backward pre-hook of every module."""
     Module._hooked = True
     return hooking.add(hooking.global_backward_pre_hooks, hook)
-
-
-layout_report.owners.append(Module)

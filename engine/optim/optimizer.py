@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from copy import deepcopy
 from functools import wraps
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import engine
 from engine.autograd.gradients import drop_gradients
@@ -30,6 +31,7 @@ Hooks = OrderedDict[int, Callable[..., Any]]
 
 _global_pre_hooks: Hooks = OrderedDict()
 _global_post_hooks: Hooks = OrderedDict()
+_living: WeakValueDictionary[int, "Optimizer"] = WeakValueDictionary()  # by id
 _HOOK_KINDS = (
     "_optimizer_step_pre_hooks",
     "_optimizer_step_post_hooks",
@@ -48,6 +50,15 @@ class _RequiredParameter:
 
 
 required = _RequiredParameter()
+
+
+def living() -> list["Optimizer"]:
+    """All optimizers there are.
+
+    Not from `gc.get_objects`, which for a moment holds everything, also what other threads are about to make: a tuple
+    made of a generator fails there then, with SystemError.
+    """
+    return [optimizer for reference in _living.valuerefs() if (optimizer := reference()) is not None]
 
 
 def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
@@ -138,6 +149,7 @@ class Optimizer:
             cls.step = _with_hooks(cls.__dict__["step"])  # type: ignore[method-assign]
 
     def _prepare(self) -> None:
+        _living[id(self)] = self
         for kind in _HOOK_KINDS:
             setattr(self, kind, OrderedDict())
         self._plans: dict[int, Plan] = {}

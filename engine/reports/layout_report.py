@@ -11,7 +11,6 @@ writing it out is no extra copy. Nor are axes of size 1, whose strides address n
 "grad strides do not match bucket view strides" that print both lists differ only there.
 """
 
-import gc
 import warnings
 import weakref
 from collections.abc import Iterable
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 Mode = Literal["warn", "strict", "off"]
 _MODES = ("warn", "strict", "off")
 
-owners: list[type[Any]] = []  # the classes that name parameters (`named_parameters`): `engine.nn` enters its Module
+# What names parameters (`named_parameters`), by id: every Module of `engine.nn` enters itself.
+owners: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 ASSIGNED = "an assignment to .grad"  # what made a gradient that no operator made
 
@@ -179,7 +179,7 @@ def _tell(breach: LayoutBreach, consumer: str) -> None:
 def _settle_names(parameters: "list[Tensor]") -> None:
     """Names the breaches of parameters that nobody named, by the longest path that leads to each from a living Module.
 
-    Looking through all objects takes milliseconds, so it waits until somebody is told; keeping names up to date would
+    Looking through all modules takes milliseconds, so it waits until somebody is told; keeping names up to date would
     cost every model.
     """
     unnamed = {id(parameter): parameter for parameter in parameters if parameter._autograd_meta().name is None}
@@ -187,7 +187,7 @@ def _settle_names(parameters: "list[Tensor]") -> None:
         return
     longest = {key: _UNNAMED.format(type(parameter).__name__) for key, parameter in unnamed.items()}
     found: dict[int, str] = {}
-    for module in [each for each in gc.get_objects() if issubclass(type(each), tuple(owners))]:
+    for module in filter(None, (reference() for reference in owners.valuerefs())):
         for name, parameter in module.named_parameters():
             if id(parameter) in unnamed and len(name) > len(found.get(id(parameter), "")):
                 found[id(parameter)] = name
