@@ -156,7 +156,7 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "p
 @contextlib.contextmanager
 def _definitions_looked_up_once(context: Any) -> Iterator[None]:
     """Where Numba does not find a definition at once it looks through all of its registries for new ones, 30 times a
-    kernel, and 6 % of the time. After the first time one is enough: where intrinsics are put once their types are known.
+    kernel, and 6 % of the time. After the first time one is enough, that where intrinsics are put once typed.
     """
 
     def refresh() -> None:
