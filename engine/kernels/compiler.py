@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def compile_kernel(
             if cache.path is not None:
                 stack.enter_context(store.turn(cache.path, meanwhile))
         stack.enter_context(_options_of_the_process(interleave))
-        stack.enter_context(_definitions_looked_up_once(dispatcher.targetdescr.target_context))
+        stack.enter_context(_few_definitions(dispatcher.targetdescr.target_context))
         dispatcher.compile(argument_types)
     global compiled
     compiled += sum(dispatcher.stats.cache_misses.values())
@@ -154,13 +153,19 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "p
 
 
 @contextlib.contextmanager
-def _definitions_looked_up_once(context: Any) -> Iterator[None]:
-    """Where Numba does not find a definition at once it looks through all of its registries for new ones, 30 times a
-    kernel, and 6 % of the time. After the first time one is enough, that where intrinsics are put once typed.
+def _few_definitions(context: Any) -> Iterator[None]:
+    """Gives Numba those definitions that kernels are made of. By itself it imports all that it could compile, with
+    SciPy where that is installed, which takes 0.15 to 0.3 s, and looks for more wherever it does not find one at once:
+    30 times a kernel, 6 % of the time. The first registry is where intrinsics are put once their types are known.
     """
 
     def refresh() -> None:
-        type(context).refresh(context)
+        from numba.core import imputils, optional  # noqa: F401
+        from numba.cpython import builtins, cmathimpl, iterators, mathimpl, numbers, rangeobj, slicing, tupleobj  # noqa: F401
+        from numba.np import arrayobj, npyimpl  # noqa: F401
+
+        for registry in (cmathimpl.registry, mathimpl.registry, npyimpl.registry, imputils.builtin_registry):
+            context.install_registry(registry)
         context.refresh = functools.partial(context.install_registry, next(iter(context._registries)))
 
     context.refresh = refresh
@@ -174,14 +179,10 @@ def _definitions_looked_up_once(context: Any) -> Iterator[None]:
 def _options_of_the_process(interleave: int) -> Iterator[None]:
     """Options of the whole process, given back to the user's own Numba code afterwards."""
     ours = {"-runtime-memory-check-threshold": _OVERLAP_CHECKS, "-force-vector-interleave": interleave}
-    collecting = gc.isenabled()
-    gc.disable()  # looking for garbage among the compiler's objects is a tenth of the time, and there is none
     try:
         for option, value in ours.items():
             llvmlite.binding.set_option("", f"{option}={value}")
         yield
     finally:
-        if collecting:
-            gc.enable()
         for option, value in _LLVM_DEFAULTS.items():
             llvmlite.binding.set_option("", f"{option}={value}")

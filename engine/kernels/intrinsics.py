@@ -3,10 +3,12 @@
 Like `engine.kernels.compiler` this imports Numba at its top and is imported when the first kernel is compiled.
 """
 
+import operator
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.cpython import builtins
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
@@ -23,6 +25,23 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
         return builder.fma(*arguments)
 
     return a(a, b, c), generate
+
+
+def _extreme(operation: Any) -> Any:
+    @intrinsic
+    def extreme(typing_context: Any, a: Any, b: Any) -> Any:
+        a, b = types.unliteral(a), types.unliteral(b)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builtins.do_minmax(context, builder, signature.args, arguments, operation)
+
+        return typing_context.unify_types(a, b)(a, b), generate
+
+    return extreme
+
+
+# Python's of two numbers. Numba compiles a function of its own for each kind of them, in 0.02 s.
+least, greatest = _extreme(operator.lt), _extreme(operator.gt)
 
 
 @intrinsic

@@ -135,12 +135,14 @@ def weight_sums(
         lanes(image.dtype),
         image.itemsize,
     ]
-    band = max(_BAND_PIXELS // (height * width), 1), max(_BAND_PIXELS // width, 1)
-    numbers += [min(band[0], depth), min(band[1], height), some.start, some.stop]
+    band_d = min(max(_BAND_PIXELS // (height * width), 1), depth)
+    band_h = min(max(_BAND_PIXELS // width, 1), height)
+    numbers += [band_d, band_h, some.start, some.stop]
     _weight_sums[image.dtype.char](
         image.reshape(-1),
         gradient.reshape(-1),
         total.reshape(-1),
+        np.empty(band_d * band_h * width * 2 * lanes(total.dtype), total.dtype),
         np.array(numbers, np.int64),
         tiles(run, False, tile_prices(1)).reshape(-1),
         tiles(run, False, tile_prices(2)).reshape(-1),
@@ -229,7 +231,13 @@ def _correlate(
 
 @kernel
 def _weight_sums(
-    image: Read1, gradient: Read1, total: Write1, numbers: ReadInt64, narrow: ReadInt64, broad: ReadInt64
+    image: Read1,
+    gradient: Read1,
+    total: Write1,
+    panel: Write1,
+    numbers: ReadInt64,
+    narrow: ReadInt64,
+    broad: ReadInt64,
 ) -> None:
     batch, image_size, gradient_size = numbers[0], numbers[1], numbers[2]
     depth, height, width, all_outputs = numbers[3], numbers[4], numbers[5], numbers[6]
@@ -242,7 +250,6 @@ def _weight_sums(
     a_steps = (step_d, step_h, step_w)
     bands_h = (height + band_h - 1) // band_h
     bands = bands_h * ((depth + band_d - 1) // band_d)
-    panel = np.empty(band_d * band_h * width * two, total.dtype)
     for number in range(first, last):
         group = number // blocks
         block, _, across = block_of(number % blocks, outputs, vector)
