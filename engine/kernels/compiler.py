@@ -9,6 +9,7 @@ from typing import Any
 import llvmlite.binding
 import numba
 from numba.core import codegen, compiler, compiler_machinery, typed_passes, untyped_passes
+from numba.core.compiler_lock import global_compiler_lock
 
 from engine.kernels import store
 from engine.kernels.cache import DiskCache
@@ -46,6 +47,7 @@ def compile_kernel(
             missing(cache.path)
             if cache.path is not None:
                 stack.enter_context(store.turn(cache.path, meanwhile))
+        stack.enter_context(global_compiler_lock)  # no other thread's Numba code meets what follows
         stack.enter_context(_options_of_the_process(interleave))
         stack.enter_context(_few_definitions(dispatcher.targetdescr.target_context))
         dispatcher.compile(argument_types)

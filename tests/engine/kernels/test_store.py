@@ -101,6 +101,33 @@ def test_who_reads_a_kernel_loads_no_compiler_and_may_compile_afterwards(tmp_pat
     assert out.splitlines() == ["30.0 0", "False False", "[[0.25, 0.25, 0.25, 0.25]] 1", "[[4.0, 0.0], [0.0, 4.0]]"]
 
 
+def test_a_thread_compiles_its_own_code_beside(tmp_path: Path) -> None:
+    """Kernels need few of Numba's definitions; a user's function may need any, at any time."""
+    beside = """
+        import threading
+        import numba
+        import numpy as np
+        import engine
+
+        def work():
+            for kind in ("float32", "float64", "complex128"):
+                @numba.njit
+                def product(a):
+                    return np.linalg.inv(a) @ np.sort(np.ones(2)).astype(a.dtype)
+                results.append(product(np.eye(2, dtype=kind)).tolist())
+
+        results = []
+        thread = threading.Thread(target=work)
+        thread.start()
+        x = engine.ones(2, 3)
+        print(engine.softmax(x, 1).sum().item(), engine.nn.functional.gelu(x).shape, engine.log_softmax(x, 1).shape)
+        thread.join()
+        print(results == [[1, 1]] * 3)
+        """
+    out, error = run(tmp_path, textwrap.dedent(beside))
+    assert out.splitlines()[-1] == "True", error
+
+
 def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:
     """File, folder, and the folder around that; the last leads to a folder of the user's own."""
     run(tmp_path)
