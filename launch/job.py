@@ -2,19 +2,18 @@
 
 import contextlib
 import os
-import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from launch import folders, guard, noise, place, ports
+from launch import folders, guard, place, ports
 from launch.events import Events, is_open, signals
 from launch.feed import Feed
+from launch.mpirun import Mpirun
 from launch.peers import Door, Peer
-from launch.report import ALIVE, KEEP_ALIVE, STDIN, TOKEN, WHERE
+from launch.report import ALIVE, STDIN, TOKEN, WHERE
 from launch.restart import Ended
 from launch.roll import FAILED, FINISHED, GONE, Roll, verdict
 from launch.stop import PASSED_ON, Stop
@@ -28,7 +27,6 @@ _CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the las
 _ALL_WELL = 30.0  # the same on however busy a machine, where every rank has finished: there is a 0 to be lost
 _FAILED = 3.0  # seconds in which mpirun ends the others when a rank has failed: Open MPI takes one
 _LOST = 10.0  # seconds in which mpirun ends a job by itself that has lost a host
-_PR_SET_PDEATHSIG = 1
 
 
 def run(
@@ -97,39 +95,10 @@ class _Job:
             self._kept.append(os.open(os.path.join(places[0], ALIVE), os.O_RDWR))
 
     def start(self, argv: Sequence[str], environ: Mapping[str, str], elastic: bool) -> None:
-        """Starts the guard of this host, then mpirun. elastic: see `run`.
-
-        mpirun is in a session of its own: it would end the job at once on a signal of the terminal, whose grace is ours
-        to give. So it would on SIGTERM, which Slurm's scancel and PBS send to every process of a job: where mpirun
-        takes another signal for that wish, it never sees SIGTERM. Open MPI starts ranks with nothing blocked.
-        """
-        import ctypes  # late: its libffi keeps a file open (3.5 of Debian), which would be a closed standard input
-
+        """Starts the guard of this host, then mpirun. elastic: see `run`."""
         self._start_guard()
-        libc = ctypes.CDLL(None)
-
-        def in_child() -> None:
-            libc.prctl(_PR_SET_PDEATHSIG, int(self._ended_by))  # should this process be killed, mpirun ends the job
-            if self._ended_by != signal.SIGTERM:
-                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-
-        names = ("time", "intvl", "probes")  # of Open MPI 5, for the connections to its agents on other hosts
-        alive = {f"PRTE_MCA_oob_tcp_keepalive_{name}": str(each) for name, each in zip(names, KEEP_ALIVE, strict=True)}
-        given = {**alive, **environ, place.JOB_VARIABLE: self._name, **self._door.variables}
-        given.setdefault("PRTE_MCA_prte_local_tmpdir_base", self._folders[0])  # Open MPI 5: what it leaves, if killed
-        given.setdefault("OMPI_MCA_orte_local_tmpdir_base", self._folders[0])  # Open MPI 4
-        self._mpirun = subprocess.Popen(
-            argv,
-            env=given,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE if elastic else None,
-            start_new_session=True,
-            preexec_fn=in_child,
-        )
-        self._noise = None if self._mpirun.stderr is None else noise.pass_on(self._mpirun.stderr, 2)
-        # A connection a rank, where fewer descriptors are allowed than that; ranks keep the limit that they have.
-        few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(few, 2 * self._roll.nproc + 100), most), most))
+        given = {**environ, place.JOB_VARIABLE: self._name, **self._door.variables}
+        self._mpirun = Mpirun(argv, given, self._folders[0], self._ended_by, self._roll.nproc, elastic)
 
     def _start_guard(self) -> None:
         self._line, theirs = socket.socketpair()
@@ -152,8 +121,6 @@ class _Job:
             self._mpirun.kill()
         self._end_leftovers(hangs)
         code = self._mpirun.wait()
-        if self._noise is not None:
-            self._noise.join(_CLEAN_UP)
         self.events.wait(0.0)  # last words of ranks that had time for some
         for peer in self._guards.values():
             peer.line.close()
@@ -185,7 +152,7 @@ class _Job:
     def _wait_for_mpirun(self) -> bool:
         """Returns when mpirun has ended; true if it has not and is to be killed, with what there is of the job."""
         had_children = False
-        while self._mpirun.poll() is None:
+        while self._mpirun.runs():
             if self._one_host and not self._roll.ranks:  # mpirun opens its ports before it starts ranks
                 self.events.wait(_LOOK)
                 ports.keep_here(self._mpirun.pid)
@@ -202,7 +169,7 @@ class _Job:
                 self._end(kill=True)
             # Open MPI 5.0.11 on two hosts locked itself up in its own clean-up in 3 of 25 jobs that a rank aborted.
             # Hydra's waits for the programs by which it reaches hosts, and they may wait for anything.
-            children = _has_children(self._mpirun.pid)
+            children = self._mpirun.has_children()
             had_children = had_children or children
             if not had_children or (children and self._has_ranks(now)):
                 self._last_seen = now
@@ -227,13 +194,13 @@ class _Job:
             peer.say("there", *(rank.pid for rank in self._roll.ranks.values() if rank.host == host))
 
     def _end(self, kill: bool) -> None:
-        """Has mpirun end the job. Only once: a second time it would leave everything as it is.
+        """Has mpirun end the job, once.
 
         kill: ranks that have been asked already are not asked again, as MPICH and Intel MPI do.
         """
         if self._ended_at is None:
             self._ended_at = time.monotonic()
-            self._mpirun.send_signal(self._ended_by)
+            self._mpirun.ask_to_end()
             if kill:
                 self._send(signal.SIGKILL)
 
@@ -324,7 +291,7 @@ class _Job:
         for host in hosts or ([rank.host] if rank else []):
             # A guard outlives the ranks of its host, whatever ends them. A batch system may kill it after them.
             seen_to = self._one_host or host in {*self._guards, *self._seen_to, *self._answered}
-            if not seen_to and self._roll.lose(host) and self._mpirun.poll() is None:
+            if not seen_to and self._roll.lose(host) and self._mpirun.runs():
                 self._lost_at = self._lost_at or time.monotonic()
 
     def _deliver(self, number: int) -> tuple[list[int], int]:
@@ -347,20 +314,3 @@ def say(words: str) -> None:
     """Prints a line for the user."""
     with contextlib.suppress(OSError):  # the terminal was closed: there is nobody to tell
         print(f"ddprun: {words}", file=sys.stderr, flush=True)
-
-
-def _has_children(pid: int) -> bool:
-    """Whether a process has children that are still running: mpirun's ranks, and its agents for other hosts."""
-    try:
-        children = []
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as file:
-                children += file.read().split()
-        for child in children:
-            # The state follows the command's name, which may hold anything but ends in the last parenthesis.
-            with open(f"/proc/{child}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] != "Z":
-                    return True
-    except (FileNotFoundError, ProcessLookupError):
-        return True  # one ended while this looked; the next look tells
-    return False

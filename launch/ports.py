@@ -29,7 +29,7 @@ def keep_here(pid: int) -> None:
 
 
 def _bind(process: int, descriptor: int) -> None:
-    import ctypes  # late: see launch.job
+    import ctypes  # late: see launch.mpirun
 
     libc = ctypes.CDLL(None, use_errno=True)
     copy = libc.syscall(_PIDFD_GETFD, process, descriptor, 0)

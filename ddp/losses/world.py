@@ -131,29 +131,42 @@ def untold(seconds: float) -> list[Member]:
 
 def shrink() -> "tuple[list[Member], list[Member]]":
     """Collective over those who live, after a loss, or a call: ranks that are lost, and processes that were none."""
-    global _watch, _happened
     assert _watch is not None
-    _happened = True
     before = _watch
-    before.noticed.wait(_PATIENCE)
-    before.end()
-    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number, before)
-    left_behind: list[MPI.Comm] = [*before.made()]
-    if _watch.bringing is not None and _all_live(_watch):
-        came = nursery.admit(_watch.home, _watch.bringing)
-        if came is None:
-            _watch.interrupt()  # as if one had been lost in the meeting that comes now
-        else:
-            _watch.end()
-            left_behind += [*_watch.made(), came[1]]
-            _watch = Watch(came[0], _number, before)
-    _leave(left_behind)
+    _leave([*_meet(before), *_let_in(before)])
     if _watch.problem is not None:
         raise _watch.problem
     left = {member.pid for member in _watch.members}
     lost = [place for place, member in enumerate(before.members) if member.pid not in left]
     of_ranks = [before.members[place] for place in lost if place in before.working]
     return of_ranks, [before.members[place] for place in lost if place not in before.working]
+
+
+def _meet(before: Watch) -> "list[MPI.Comm]":
+    """Watches over those who are left from now on; returns what they used so far."""
+    global _watch, _happened
+    _happened = True
+    before.noticed.wait(_PATIENCE)
+    before.end()
+    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number, before)
+    return [*before.made()]
+
+
+def _let_in(before: Watch) -> "list[MPI.Comm]":
+    """Lets in who was started anew, if one of those who are left brings it; returns what is not used after that."""
+    global _watch
+    assert _watch is not None
+    if _watch.bringing is None or not _all_live(_watch):
+        return []
+    came = nursery.admit(_watch.home, _watch.bringing)
+    if came is None:
+        _watch.interrupt()  # as if one had been lost in the meeting that comes now
+        return []
+    everybody, entry = came
+    _watch.end()
+    left_behind = [*_watch.made(), entry]
+    _watch = Watch(everybody, _number, before)
+    return left_behind
 
 
 def _leave(comms: "list[MPI.Comm]") -> None:

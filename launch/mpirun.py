@@ -1,0 +1,101 @@
+"""mpirun as a process: how it is started and asked to end, and whether anybody it started still runs."""
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from launch import noise
+from launch.report import KEEP_ALIVE
+
+_PR_SET_PDEATHSIG = 1
+_LAST_WORDS = 5.0  # seconds in which what it and its ranks have printed is passed on
+
+
+class Mpirun:
+    """`argv`, in a session of its own: it would end the job at once on a signal of the terminal, whose grace is
+    ddprun's to give. So it would on SIGTERM, which Slurm's scancel and PBS send to every process of a job: where it
+    takes another signal for that wish, `ended_by`, it never sees SIGTERM. Open MPI starts ranks with nothing blocked.
+
+    folder: for what it leaves behind, if it is killed. ranks: so many may hold a connection to this process. elastic:
+    ranks may be lost, of which ddp says what there is to say.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        folder: str,
+        ended_by: signal.Signals,
+        ranks: int,
+        elastic: bool,
+    ) -> None:
+        import ctypes  # late: its libffi keeps a file open (3.5 of Debian), which would be a closed standard input
+
+        libc = ctypes.CDLL(None)
+
+        def in_child() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, int(ended_by))  # should this process be killed, mpirun ends the job
+            if ended_by != signal.SIGTERM:
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+        self._ended_by = ended_by
+        self._process = subprocess.Popen(
+            argv,
+            env=_with_settings(environ, folder),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if elastic else None,
+            start_new_session=True,
+            preexec_fn=in_child,
+        )
+        self.pid = self._process.pid
+        self._noise = None if self._process.stderr is None else noise.pass_on(self._process.stderr, 2)
+        # A connection a rank, where fewer descriptors are allowed than that; ranks keep the limit that they have.
+        few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(few, 2 * ranks + 100), most), most))
+
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def ask_to_end(self) -> None:
+        """Only once: a second time it would leave everything as it is."""
+        self._process.send_signal(self._ended_by)
+
+    def kill(self) -> None:
+        """Ends it whatever it does."""
+        self._process.kill()
+
+    def wait(self) -> int:
+        """Its exit code, once all that was printed has been passed on."""
+        code = self._process.wait()
+        if self._noise is not None:
+            self._noise.join(_LAST_WORDS)
+        return code
+
+    def has_children(self) -> bool:
+        """Whether children are still running: ranks, and its agents for other hosts."""
+        try:
+            children = []
+            for task in os.listdir(f"/proc/{self.pid}/task"):
+                with open(f"/proc/{self.pid}/task/{task}/children") as file:
+                    children += file.read().split()
+            for child in children:
+                # The state follows the command's name, which may hold anything but ends in the last parenthesis.
+                with open(f"/proc/{child}/stat") as file:
+                    if file.read().rpartition(")")[2].split()[0] != "Z":
+                        return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True  # one ended while this looked; the next look tells
+        return False
+
+
+def _with_settings(environ: Mapping[str, str], folder: str) -> dict[str, str]:
+    """The environment of Open MPI's mpirun: keep-alives of its connections to other hosts, and where it puts files."""
+    names = ("time", "intvl", "probes")
+    alive = {f"PRTE_MCA_oob_tcp_keepalive_{name}": str(each) for name, each in zip(names, KEEP_ALIVE, strict=True)}
+    given = {**alive, **environ}
+    given.setdefault("PRTE_MCA_prte_local_tmpdir_base", folder)  # Open MPI 5
+    given.setdefault("OMPI_MCA_orte_local_tmpdir_base", folder)  # Open MPI 4
+    return given
