@@ -23,7 +23,7 @@ class Mpi(NamedTuple):
     oversubscribed: tuple[str, ...]
     as_root: tuple[str, ...]
     elastic: tuple[str, ...]  # ranks may be lost and the others go on; empty where it cannot
-    ended_by: signal.Signals  # how it is asked to end the job; if not by SIGTERM, that is kept from it: see launch.mpirun
+    ended_by: signal.Signals  # how it is asked to end the job; if not by SIGTERM, it never sees that: see launch.mpirun
     agent: str  # the variable that names the program by which it starts processes on other hosts, in place of ssh
     # Variables of its own that every rank gets, unless the user has set them.
     defaults: Mapping[str, str]
