@@ -128,18 +128,14 @@ class Watch:
         """Ranks whose processes have ended, of which MPI does not know: to shrink it would wait for them for ever."""
         if self.problem is not None:
             return []
+        ended = self._ended()
         with contextlib.suppress(sys.modules["mpi4py.MPI"].Exception):  # what it says of them is asked below
             self.home.Iprobe()  # MPI hears only while it is called
-        return [self.members[place] for place in sorted(self._unknown())]
-
-    def _unknown(self) -> set[int]:
-        """The places of those that have ended, of whom MPI has not heard."""
-        ended = self._ended()
         failed, all_ = self.home.Get_failed(), self.home.Get_group()
         known = failed.Translate_ranks(None, all_)
         failed.Free()
         all_.Free()
-        return ended.difference(known)
+        return [self.members[place] for place in sorted(ended.difference(known))]
 
     def _ended(self) -> set[int]:
         """The places of those that have."""

@@ -133,7 +133,7 @@ def shrink() -> "tuple[list[Member], list[Member]]":
     """Collective over those who live, after a loss, or a call: ranks that are lost, and processes that were none."""
     assert _watch is not None
     before = _watch
-    _leave([*_meet(before), *_let_in(before)])
+    _leave([*_meet(before), *_admit(before)])
     if _watch.problem is not None:
         raise _watch.problem
     left = {member.pid for member in _watch.members}
@@ -152,7 +152,7 @@ def _meet(before: Watch) -> "list[MPI.Comm]":
     return [*before.made()]
 
 
-def _let_in(before: Watch) -> "list[MPI.Comm]":
+def _admit(before: Watch) -> "list[MPI.Comm]":
     """Lets in who was started anew, if one of those who are left brings it; returns what is not used after that."""
     global _watch
     assert _watch is not None

@@ -94,7 +94,8 @@ class _Library(codegen.JITCodeLibrary):
                 passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
-        # Once: Numba's cheaper first time brings counts of references together, of which kernels have none.
+        # Once: Numba's cheaper first time brings counts of references together, to drop them. Kernels count few, those
+        # of arrays that they allocate, and their code is the same.
         passes, builder = self._codegen._module_pass_manager()
         passes.run(self._final_module, builder)
 
@@ -162,6 +163,7 @@ def _few_definitions(context: Any) -> Iterator[None]:
     """
 
     def refresh() -> None:
+        # They enter their definitions as they are imported.
         from numba.core import imputils, optional  # noqa: F401
         from numba.cpython import builtins, cmathimpl, iterators, mathimpl, numbers, rangeobj, slicing, tupleobj  # noqa: F401
         from numba.np import arrayobj, npyimpl  # noqa: F401

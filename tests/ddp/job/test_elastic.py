@@ -136,28 +136,17 @@ ENTRY = """
 import importlib.abc, importlib.util, os, signal, sys
 from pathlib import Path
 
-who, signal_name, mark = os.environ["ENTRY_WHO"], os.environ["ENTRY_SIGNAL"], Path(os.environ["ENTRY_MARK"])
-
-
-def strike(is_it):
-    if is_it and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), getattr(signal, signal_name))
+mark = Path(os.environ["ENTRY_MARK"])
 
 
 def change(nursery):
-    let_in = nursery._let_in
-
-    def before_others_come_in(home, nurse):
-        strike(who == "nurse" if home.rank == nurse else who == "rank" and os.environ["PMIX_RANK"] == "0")
-        return let_in(home, nurse)
-
     def before_it_comes_in(port):
-        strike(who == "newcomer")
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), getattr(signal, os.environ["ENTRY_SIGNAL"]))
         return connect(port)
 
     connect, nursery._connect = nursery._connect, before_it_comes_in
-    nursery._let_in = before_others_come_in
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -295,10 +284,11 @@ def test_a_process_that_comes_into_the_reserve_is_lost(tmp_path: Path, undisturb
     (tmp_path / "sitecustomize.py").write_text(ENTRY)
     mark = tmp_path / "struck"
     path = os.pathsep.join([str(tmp_path), python_path()])
-    told = {"ENTRY_WHO": "newcomer", "ENTRY_SIGNAL": by, "ENTRY_MARK": str(mark)}
+    told = {"ENTRY_SIGNAL": by, "ENTRY_MARK": str(mark)}
     done = run(tmp_path, "entry", "-n", "3", "--elastic", "3:3", PYTHONPATH=path, **told)
     assert mark.exists(), done.stderr
     assert digest_of(done) == undisturbed
+    assert json.loads(done.stdout)[0] == 3
     check_that_nothing_is_left(tmp_path)
 
 
