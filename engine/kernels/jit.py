@@ -7,7 +7,8 @@ compiled function itself, so nothing of ours stands between a caller and Numba's
 
 Inside a kernel ``real`` is the constructor of the dtype being compiled (literals must go through it: a bare ``0.5`` is
 float64 and would make float32 loops run in float64), ``fma(a, b, c)`` is ``a * b + c`` rounded once, ``min`` and
-``max`` are of two numbers, and every :func:`helper` is inlined. Scratch that the caller brings compiles sooner than ``np.empty`` inside (0.1 s).
+``max`` are of two numbers, and every :func:`helper` is inlined. With scratch that the caller brings a kernel compiles
+0.1 s sooner than with ``np.empty``.
 
 Numbers: no fast-math flag is set unless a helper asks for ``reassociate``. An elementwise result then depends on its
 inputs alone, not on vector width, alignment, position in the array or CPU. ``reassociate`` lets a sum use vector lanes:
