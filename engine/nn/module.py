@@ -37,7 +37,8 @@ class Module:
     _hooked: bool = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = super().__new__(cls)
+        make = super().__new__
+        self = make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
         layout_report.owners[id(self)] = self
         return self
 
