@@ -110,7 +110,10 @@ def ipc_lines(given: argparse.Namespace) -> Iterator[Line]:
     words += ["--transport", "cuda_ipc", "--transport", "device_copy"]
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     for line in output(words, "engine", CUDA_VISIBLE_DEVICES=first):
-        yield {"figure": "ipc", **json.loads(line)}
+        if line.startswith("{"):
+            yield {"figure": "ipc", **json.loads(line)}
+        elif line:  # the MPI may speak there, too
+            print(line, file=sys.stderr)
 
 
 def output(words: list[str], library: str, **variables: str) -> list[str]:

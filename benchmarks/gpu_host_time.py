@@ -3,11 +3,12 @@
     python benchmarks/gpu_host_time.py --json
     python benchmarks/gpu_host_time.py --only "x + y" softmax
 
-Each line {"op", "ours_us", "cupy_us", "ratio"} has CPU time of this thread, microseconds a call: medians of rounds in
-which the two sides take turns. `x + y`, `x @ w` and `linear` stand beside CuPy's own call (cupy.add, cupy.matmul); the
-others beside one launch as CuPy makes it: cupy.negative, a kernel and the memory of its result. CuPy allocates from its
-own pool meanwhile, without what engine counts. `step` is a training step of 8 x (Linear 128 + ReLU) with AdamW. Arrays
-are small, so that on a GPU, too, the device is done before the host; it is waited for between the rounds.
+Each line {"op", "ours_us", "cupy_us", "ratio"} has CPU time of this process, all threads, microseconds a call: medians
+of rounds in which the two sides take turns. `x + y`, `x @ w` and `linear` stand beside CuPy's own call (cupy.add,
+cupy.matmul); the others beside one launch as CuPy makes it: cupy.negative, a kernel and the memory of its result. CuPy
+allocates from its own pool meanwhile, without what engine counts. `step` is a training step of 8 x (Linear 128 + ReLU)
+with AdamW. Arrays are small, so that on a GPU, too, the device is done before the host; it is waited for between the
+rounds.
 
 On a machine without a GPU it says so and ends with exit code 2.
 """
@@ -76,11 +77,11 @@ def compare(cupy: Any, ours: Call, theirs: Call, rounds: int, calls: int) -> dic
 
 
 def seconds(call: Call, calls: int) -> float:
-    """CPU time of this thread, a call."""
-    began = time.thread_time()
+    """CPU time of all threads, a call."""
+    began = time.process_time()
     for _ in range(calls):
         call()
-    return (time.thread_time() - began) / calls
+    return (time.process_time() - began) / calls
 
 
 def pairs(cupy: Any) -> dict[str, tuple[Call, Call]]:

@@ -1,15 +1,11 @@
 """Gradients on their way from a node to the next ones, where streams of GPUs take part (`engine.autograd.workers`)."""
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from engine.autograd.accumulate import AccumulateGrad
-from engine.autograd.gradients import UNSHARED, add_into, owns_memory
+from engine.autograd.gradients import add_into
 from engine.autograd.node import Node
 from engine.autograd.places import Place, at, current_place, event_after, used_on
-from engine.memory import backend
 from engine.rules.spec import Spec
 
 if TYPE_CHECKING:
@@ -57,19 +53,9 @@ class Crossing:
         """Adds a gradient to the one that waits for `following`, on the stream of that node."""
         run, target = self._run, self._target
         if target is None or (target is self._source and following not in run.waits):
-            _sum(waiting, slot, gradient, recorded)
+            add_into(waiting, slot, gradient, recorded)
             return
         with at(target):
             for event in run.waits.pop(following, ()):
                 target.raw.wait_event(event)
-            _sum(waiting, slot, gradient, recorded)
-
-
-def _sum(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> None:
-    held = buffer[slot]
-    on_gpu = not recorded and not isinstance(held, np.ndarray | backend.SCALAR)
-    if on_gpu and sys.getrefcount(held) <= UNSHARED and owns_memory(held):
-        held += gradient
-        return
-    held = None
-    add_into(buffer, slot, gradient, recorded)
+            add_into(waiting, slot, gradient, recorded)

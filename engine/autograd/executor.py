@@ -137,9 +137,9 @@ def _run(
 @heard
 def _drain_on_gpus(task: GraphTask, buffers: dict[Node, list[Any]]) -> None:
     """The same for a process that has recorded calls on a GPU; this graph may be without one."""
-    from engine.autograd.workers import drain, has_places
+    from engine.autograd.workers import drain, runs_here
 
-    (drain if has_places(task) else _drain_here())(task, buffers)
+    (_drain_here() if runs_here(task) else drain)(task, buffers)
 
 
 @cache

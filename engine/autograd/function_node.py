@@ -114,6 +114,8 @@ class FunctionNode(Node):
         given = self._given(gradients)
         with set_grad_enabled(recorded):
             results = self.function._derivative()(self.context, *given)
+        if self.place is not None:
+            self.place.raw.use()  # the user's code may have left another stream current
         del given
         results = results if isinstance(results, tuple) else (results,)
         expected = len(self.context.needs_input_grad)

@@ -107,8 +107,9 @@ def add_into(buffer: list[Any], slot: int, gradient: Any, recorded: bool) -> Non
     memory.
     """
     held = buffer[slot]
-    if not recorded and type(held) is np.ndarray and sys.getrefcount(held) <= UNSHARED and owns_memory(held):
-        np.add(held, gradient, out=held)
+    is_array = type(held) is np.ndarray or backend.is_on_gpu(held)
+    if is_array and not recorded and sys.getrefcount(held) <= UNSHARED and owns_memory(held):
+        held += gradient
     else:
         buffer[slot] = held + gradient
 

@@ -5,11 +5,14 @@ Counting dependencies and finding the nodes that requested inputs need do not re
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.autograd.modes import state
 from engine.autograd.node import Edge, Node
 from engine.calls.listening import heard
+
+if TYPE_CHECKING:
+    from engine.autograd.places import Place
 
 _ids = count()
 
@@ -28,6 +31,7 @@ class GraphTask:
         "node",
         "not_ready",
         "on_error",
+        "place",
         "plain",
         "producer",
         "recorded",
@@ -48,6 +52,8 @@ class GraphTask:
         self.captured: dict[int, Any] = {}
         self.callbacks: list[Callable[[], None]] = []
         self.on_error: list[Callable[[], None]] = []
+        # The one stream that all nodes on a GPU run on, where the caller's thread runs them.
+        self.place: Place | None = None
         self.plain = False  # whether nodes run without anybody listening or asking for some of them only
         self.node: Node | None = None  # the one that is running
         self.producer: Node | None = None  # the one whose gradients reach leaves at the moment

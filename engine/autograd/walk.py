@@ -122,6 +122,8 @@ def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] |
         node.release()
     if state.anomaly and state.check_nan:
         check_nan(node, results)
+    if task.place is not None:
+        task.place.raw.use()  # a hook may have left another stream current
     return results
 
 

@@ -9,6 +9,7 @@ import sys as _sys
 from typing import TYPE_CHECKING, Any
 
 from engine.calls import namespaces as _namespaces
+from engine.ops.pointwise import division as _division  # noqa: F401
 from engine.ops.pointwise import rows as _pointwise
 from engine.ops.activation.operator import (
     celu as celu,

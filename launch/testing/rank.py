@@ -55,7 +55,7 @@ class Rank:
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> Iterator[None]:
         """Before anything is set up by the options."""
-        config.args = self.files
+        config.args, config.args_source = self.files, config.ArgsSource.ARGS  # as if somebody had named them
         for name, value in _OPTIONS.items():
             if hasattr(config.option, name):
                 setattr(config.option, name, value)

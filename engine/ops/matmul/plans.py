@@ -226,12 +226,10 @@ def _row_major(shape: tuple[int, ...], dtype: np.dtype) -> Array:
 
 def _merged(array: Array) -> Array:
     """All rows as one matrix, or None where that needs a copy."""
-    flat = array.view()
     try:
-        flat.shape = (prod(array.shape[:-1]), array.shape[-1])
-    except AttributeError:
+        return np.reshape(array, (prod(array.shape[:-1]), array.shape[-1]), copy=False)
+    except ValueError:
         return None
-    return flat
 
 
 def _address(array: Array) -> int:

@@ -16,7 +16,6 @@ from engine.ops.shared.operands import (
     conjugate,
     kept,
     scaled,
-    undifferentiable,
     zeros_like,
 )
 from engine.ops.shared.scalars import checked
@@ -152,46 +151,6 @@ pointwise(
     (_power_slope, _exponent_slope),
     refused="bool",
     facts=Facts(exact_numbers=True, row_major_of_number=True),
-)
-pointwise(
-    "floor_divide",
-    "floor_divide",
-    (undifferentiable("floor_divide"), undifferentiable("floor_divide")),
-    refused="bool complex",
-    facts=Facts(divides=True),
-)
-pointwise("div_floor", "floor_divide", (zeros_like, zeros_like), refused="bool complex", facts=Facts(divides=True))
-pointwise(
-    "div_trunc",
-    lambda xp, input, other: _truncated(xp, input, other),
-    (zeros_like, zeros_like),
-    refused="bool complex",
-    facts=Facts(divides=True),
-)
-
-
-def _truncated(xp: ModuleType, input: Any, other: Any) -> Any:
-    """The quotient without its fraction, computed with integers where it is one of integers."""
-    quotient = xp.true_divide(input, other)
-    if getattr(input, "dtype", quotient.dtype).kind not in "iu" or getattr(other, "dtype", quotient.dtype).kind == "f":
-        return xp.trunc(quotient)
-    floor, rest = xp.divmod(input, other)
-    return floor + ((rest != 0) & (floor < 0))
-
-
-pointwise(
-    "remainder",
-    "remainder",
-    (lambda g: g, lambda g, nd, input, other: -g * nd.div_floor(input, other)),
-    refused="bool complex",
-    facts=Facts(divides=True),
-)
-pointwise(
-    "fmod",
-    "fmod",
-    (lambda g: g, lambda g, nd, input, other: -g * nd.trunc(input / other)),
-    refused="bool complex",
-    facts=Facts(divides=True),
 )
 pointwise(
     "maximum",

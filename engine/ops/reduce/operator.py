@@ -162,6 +162,7 @@ def _prod_slope(g: Any, nd: Any, input: Any, spec: Spec, dims: tuple[int, ...], 
         left = nd.cat([ones, nd.cumprod(rows[..., : n - 1], -1)], -1)
         right = nd.flip(nd.cat([ones, nd.cumprod(nd.flip(rows[..., 1:], (-1,)), -1)], -1), (-1,))
     else:
+        rows = in_single_precision(rows)  # and CuPy has no running products of bfloat16
         xp, ones = nd.xp, nd.xp.ones((*kept, 1), rows.dtype)
         left = xp.concatenate([ones, xp.cumprod(rows[..., : n - 1], -1, rows.dtype)], -1)
         right = xp.concatenate([ones, xp.cumprod(rows[..., :0:-1], -1, rows.dtype)], -1)[..., ::-1]

