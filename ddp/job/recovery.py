@@ -319,7 +319,19 @@ class Recovery:
             where = f"step {self._job.step} is saved in {', '.join(saved)}" if saved else "nothing saves its state"
             say(f"error: {why}: the job ends after step {self._job.step}; {where}")
         losses.end_together()
+        self._await_end()
         raise SystemExit(1)
+
+    def _await_end(self) -> None:
+        """Collective: until all have come out of what they did together, which the end of one would interrupt."""
+        group = self._job.process_group
+        assert group.comm is not None
+        try:
+            with group.meeting("the end of the job"):
+                group.comm.Barrier()
+        except Exception as error:
+            if not losses.is_behind(error):  # else one has ended, and nothing is left to do together
+                raise
 
 
 def _wait_until_told() -> None:

@@ -38,10 +38,12 @@ def dies_alone(why: str, error: str) -> bool:
     if reserve.outside() is not None:
         words.leave(_step, "", why)
         return True
+    if _agreed:  # asked before what was noticed: that another rank has ended already is no loss then
+        return True
     if watch.noticed.is_set():
         sys.stderr.write(
             "ddp: error: a rank was lost where the others cannot go on without it: what ranks do together belongs into "
             "Job.run or Job.between (docs/howto/elastic.md)\n"
         )
         return False
-    return _agreed or (len(watch.working) > 1 and words.leave(_step, error, why))
+    return len(watch.working) > 1 and words.leave(_step, error, why)
