@@ -185,13 +185,19 @@ class mps:
     is_available = is_built = staticmethod(_no)
 
 
-@module("engine.backends.cudnn")
+@module(
+    "engine.backends.cudnn",
+    is_available="engine.memory.cudnn:is_available",
+    is_acceptable="engine.memory.cudnn:is_acceptable",
+    version="engine.memory.cudnn:version",
+)
 class cudnn:
-    """Switches of cuDNN. It is not used here: there is no algorithm to choose among, every result is deterministic.
+    """Switches of cuDNN, which convolution and attention on a GPU are given to where it and NVIDIA's frontend for
+    Python are installed (`pip install 'allstride[cudnn12]'`, or cudnn13).
 
-    They may be set. `allow_tf32` is for convolutions of float32 on a GPU (engine/ops/conv/gpu.py). The others ask for
-    what is the case anyway (`deterministic`), or for what there is nothing of (`enabled`, `benchmark`): nobody reads
-    them.
+    `enabled`: with False this package's own kernels serve, as they do where it is not installed. `allow_tf32`: whether
+    convolutions of float32 may be rounded to TF32, by whichever kernel. The others may be set, and nobody reads them:
+    every result is the same from run to run (`deterministic`), and plans are chosen without trying (`benchmark`).
     """
 
     enabled = True
@@ -199,17 +205,6 @@ class cudnn:
     benchmark_limit = 10
     deterministic = False
     allow_tf32 = True
-    is_available = staticmethod(_no)
-
-    @staticmethod
-    def version() -> int | None:
-        """None."""
-        return None
-
-    @staticmethod
-    def is_acceptable(tensor: Any) -> bool:
-        """False: no tensor is given to cuDNN."""
-        return False
 
     @staticmethod
     @contextmanager

@@ -15,7 +15,7 @@ from ddp.doctor import machine
 from ddp.groups.group import resolve
 from ddp.world import bootstrap
 from engine import cuda
-from engine.memory import threads
+from engine.memory import cudnn, threads
 from engine.memory.backend import find_nccl, require_cupy
 
 
@@ -176,19 +176,20 @@ def _gpu(problems: dict[str, str]) -> str:
         return ""
     cupy = require_cupy()
     runtime, (major, minor) = cupy.cuda.runtime, cuda.get_device_capability()
-    nccl = find_nccl()
+    nccl, found = find_nccl(), cudnn.version()
     parts = [
         f"{cuda.device_count()} of {cuda.get_device_name()}",
         f"compute capability {major}.{minor}",
         f"driver for CUDA {_release(runtime.driverGetVersion())}",
         f"CuPy {cupy.__version__} for CUDA {_release(runtime.runtimeGetVersion())}",
-        "no NCCL" if nccl is None else f"NCCL {_nccl_release(nccl.get_version())}",
+        "no NCCL" if nccl is None else f"NCCL {_three_numbers(nccl.get_version())}",
+        "no cuDNN" if found is None else f"cuDNN {_three_numbers(found)}",
     ]
     return ", ".join(parts)
 
 
-def _nccl_release(version: int) -> str:
-    """22503 as NCCL writes it: 2.25.3."""
+def _three_numbers(version: int) -> str:
+    """22503 as NCCL and cuDNN write it: 2.25.3."""
     return f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
 
 

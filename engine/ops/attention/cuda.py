@@ -16,6 +16,7 @@ from engine.kernels.cuda.launch import CUDA_TYPES, Prepared, Source, gpu_in_use
 from engine.kernels.cuda.limits import TENSOR_CORES, limits, ready
 from engine.kernels.cuda.rows import NOTHING, aligned, pointer
 from engine.memory import backend
+from engine.ops.attention import cudnn
 from engine.rules.precision import matmul as settings
 from engine.rules.spec import Spec
 
@@ -240,6 +241,9 @@ def backward(
     of_query = _positions_first((*batch, *query.shape[-2:]), dtype)
     of_key = _positions_first((*few, *key.shape[-2:]), dtype)
     of_value = _positions_first((*few, *value.shape[-2:]), dtype)
+    found = of_query, of_key, of_value
+    if mask is None and draws is None and cudnn.backward(slope, query, key, value, out, log_sums, found, causal, scale):
+        return found
     deltas = backend.device_empty(log_sums.shape, _FLOAT32)
     launch_of_query, launch_of_key = _backward_plans(
         _layouts(query, key, value, out, slope, of_query, of_key, of_value, mask), dtype, shared, _mask_kind(mask),
@@ -249,7 +253,7 @@ def backward(
     masks = pointer(mask), pointer(draws)
     launch_of_query(query, key, value, *masks, out, slope, log_sums, deltas, of_query)
     launch_of_key(query, key, value, *masks, slope, log_sums, deltas, of_key, of_value)
-    return of_query, of_key, of_value
+    return found
 
 
 @lru_cache(4096)

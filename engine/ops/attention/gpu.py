@@ -1,4 +1,5 @@
-"""Attention on a GPU by the fused kernels of `engine.ops.attention.cuda`: no array of all scores is made.
+"""Attention on a GPU by the fused kernels of `engine.ops.attention.cuda`, or by cuDNN where that is installed and
+serves (`engine.ops.attention.cudnn`): no array of all scores is made.
 
 The arrays are those of `engine.ops.attention.operator`, with the attributes of its operator; `kept` is where dropout
 draws from, two 64-bit numbers in device memory, and not a mask. What the kernels do not serve (float64, rows of more
@@ -16,6 +17,7 @@ from engine.kernels.cuda.launch import gpu_in_use
 from engine.memory import backend
 from engine.memory.guard import on_gpu
 from engine.ops.attention import cuda as kernels
+from engine.ops.attention import cudnn
 from engine.ops.attention.cuda import serves as serves
 from engine.random import generator_of
 from engine.rules import layout
@@ -46,7 +48,16 @@ def planned(plan: Plan) -> Callable[..., tuple[Array, Array, None]] | None:
         shapes = tuple([tuple(spec.shape) for spec in (query, key, value)])
         if not kernels.serves_shapes(query.dtype.numpy, shapes, gpu_in_use()):
             return None
-    return kernels.planned_forward(query, key, value, mask, plan.out, kept is not None, *plan.attributes)
+    own = kernels.planned_forward(query, key, value, mask, plan.out, kept is not None, *plan.attributes)
+    causal, scale, _ = plan.attributes
+    library = cudnn.planned(query, key, value, plan.out, causal, scale)
+    if own is None or library is None or mask is not None or kept is not None:
+        return own
+
+    def run(query: Array, key: Array, value: Array, mask: None, kept: None) -> tuple[Array, Array, None]:
+        return library(query, key, value) or own(query, key, value, mask, kept)
+
+    return run
 
 
 def forward(

@@ -1,5 +1,6 @@
-"""Convolution on a GPU: 1x1 windows as products of cuBLAS on the images as they lie, all others by the kernels of
-`engine.ops.conv.cuda`, which gather the operands of products while they multiply.
+"""Convolution on a GPU: 1x1 windows as products of cuBLAS on the images as they lie, others by cuDNN where that is
+installed and serves (`engine.ops.conv.cudnn`), all others by the kernels of `engine.ops.conv.cuda`, which gather the
+operands of products while they multiply.
 
 The arrays are those of `engine.ops.conv.arrays`. float32 may be rounded to TF32 where
 `engine.backends.cudnn.allow_tf32` allows it. What the kernels do not serve (float64 but for groups of few channels,
@@ -14,6 +15,7 @@ from engine.compat import cudnn
 from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import cuda as kernels
+from engine.ops.conv import cudnn as library
 from engine.ops.matmul import gpu as matmul_cuda
 from engine.ops.shared.windows import Axes, ConvWindow, channels_first, channels_last
 from engine.rules.layout import MemoryFormat, contiguous_format
@@ -79,6 +81,8 @@ def weight_gradient(
         out = channels_first(xp.empty((size[0], *size[2:], size[1]), input.dtype))
     else:
         out = xp.empty(size, input.dtype)
+    if library.weight_gradient(gradient, input, out, window, _tf32()):
+        return out
     if kernels.wants_channels_last(size, input.dtype, window.groups):
         gradient, input = kernels.in_channels_last(gradient), kernels.in_channels_last(input)
     kernels.weight_gradient(gradient, input, out, window, _tf32())
@@ -143,6 +147,8 @@ def _run(
     if _is_pointwise(weight.shape, window, source.shape[2:], shape[2:]) and _multiply(
         xp, source, weight, bias, out, adjoint
     ):
+        return out
+    if library.convolve(source, weight, bias, out, window, adjoint, _tf32()):
         return out
     if kernels.wants_channels_last(weight.shape, source.dtype, window.groups):
         source = kernels.in_channels_last(source)
