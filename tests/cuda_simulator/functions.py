@@ -36,6 +36,7 @@ ARRAYS = ("a", "x", "ar", "arr", "array", "m", "x1", "x2", "b", "y", "element", 
 
 # What sorts, or counts on an order, takes no bfloat16.
 UNSORTED = {"sort", "argsort", "partition", "argpartition", "unique", "median", "percentile", "quantile", "lexsort"}
+_SCANS = {"cumsum", "cumprod"}  # CuPy's kernel for them does not compile for bfloat16
 _ACCUMULATED = {"sum", "prod", "mean", "var", "std", "cumsum", "cumprod", "trace", "average", "nansum", "nanmean"}
 _PRODUCTS = {"matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum", "kron"}
 
@@ -57,11 +58,18 @@ def function(owner: str, name: str, numpy_function: Callable[..., Any]) -> Calla
         if name in UNSORTED and any(each.dtype == BFLOAT16 for each in args if isinstance(each, ndarray)):
             raise NotImplementedError(f"cupy.{name}: dtype bfloat16 is not supported")
         args, kwargs = _translate(signature, theirs, args, kwargs)
+        if name in _SCANS and _kind_of_scan(args, kwargs) == BFLOAT16:
+            raise TypeError(f'cupy.{name}: NVRTC: no operator "*=" or "+=" matches these operands: bfloat16')
         _refuse_in_capture(name, args)
         return calls.call(_half(name, numpy_function), name, args, kwargs)
 
     run.__name__ = run.__qualname__ = name
     return run
+
+
+def _kind_of_scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dtype = args[2] if len(args) > 2 else kwargs.get("dtype")
+    return args[0].dtype if dtype is None else np.dtype(dtype)
 
 
 def _refuse_in_capture(name: str, args: Any) -> None:

@@ -21,6 +21,22 @@ ATOMIC = {  # types for which a scatter with integer indices has an atomic opera
 }
 
 
+def _floor_divide(x: Any, y: Any) -> Any:
+    """As CuPy's carray.cuh has it: the quotient of floating point numbers is rounded before it is floored."""
+    if x.dtype.kind in "iub":
+        return np.floor_divide(x, y)
+    return np.floor(np.true_divide(x, y))
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """What CuPy's quotient leaves."""
+    return np.remainder(x, y) if x.dtype.kind in "iub" else x - _floor_divide(x, y) * y
+
+
+_OTHERWISE = {"floor_divide": _floor_divide, "remainder": _remainder}
+"""Ufuncs whose values are not NumPy's."""
+
+
 class ufunc:
     """`cupy.ufunc`: `out`, `dtype` and `casting` only, and only for the types CuPy has a loop for."""
 
@@ -31,7 +47,7 @@ class ufunc:
         self.nin = nin
         self.nout = len(types[0].partition("->")[2]) if types else 1
         self.nargs = self.nin + self.nout
-        self._numpy = getattr(np, name)
+        self._numpy = _OTHERWISE.get(name, getattr(np, name))
         self._loops: dict[Any, str] = {}  # found before, by types of operands
 
     def __repr__(self) -> str:
