@@ -120,6 +120,21 @@ def test_other(): assert False
     result.assert_outcomes(passed=1, deselected=1)
 
 
+@pytest.mark.full
+def test_ranks_find_what_is_kept_only_where_somebody_asks_for_it(run_file: RunFile, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("""
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("markexpr") and config.args_source is not config.ArgsSource.ARGS:
+        items.clear()
+""")
+    text = """
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.slow
+def test_it(): assert comm.size == 1
+"""
+    run_file(text, "-m", "slow", "-W", "ignore").assert_outcomes(passed=1)
+
+
 def test_loading_the_plugin_imports_nothing_but_pytest(pytester: pytest.Pytester, run_file: RunFile) -> None:
     """Every run of pytest in an environment that has this package pays for it."""
     code = "import sys, pytest; before = set(sys.modules); import launch.testing; print(*set(sys.modules) - before)"
