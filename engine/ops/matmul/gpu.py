@@ -109,18 +109,25 @@ def planned_linear(plan: Plan) -> Callable[..., Array] | None:
 
 def linear_input_slope(xp: ModuleType, g: Array, weight: Array, input_spec: Spec) -> Array:
     """g @ weight in the shape of the input."""
-    return product(xp, g.reshape(prod(g.shape[:-1]), weight.shape[0]), weight).reshape(tuple(input_spec.shape))
+    found = product(xp, _rows(g), weight)
+    return found if len(input_spec.shape) == 2 else found.reshape(tuple(input_spec.shape))
 
 
 def linear_weight_slope(xp: ModuleType, g: Array, input: Array, weight_spec: Spec, into: Array) -> Array:
     """gᵀ @ input: written to `into` where that can take it, else in memory that lies as a dense weight does."""
     out_features, in_features = weight_spec.shape
-    g = g.reshape(prod(g.shape[:-1]), out_features)
-    rows = input.reshape(prod(input.shape[:-1]), in_features)
+    g, rows = _rows(g), _rows(input)
     if g.dtype.char not in plans.TYPES or g.dtype != rows.dtype:
         return xp.matmul(g.T, rows)
     if into is None or into.dtype != g.dtype or not (into.flags.c_contiguous or into.flags.f_contiguous):
         by_columns = not weight_spec.contiguous and weight_spec.dense
-        into = xp.empty((in_features, out_features), g.dtype).T if by_columns else xp.empty(weight_spec.shape, g.dtype)
+        sizes = (in_features, out_features) if by_columns else (out_features, in_features)
+        into = backend.device_empty(sizes, g.dtype)
+        into = into.T if by_columns else into
     write(xp, g.T, rows, into)
     return into
+
+
+def _rows(array: Array) -> Array:
+    """All rows as one matrix."""
+    return array if array.ndim == 2 else array.reshape(prod(array.shape[:-1]), array.shape[-1])
