@@ -20,6 +20,7 @@ from engine.memory import backend
 Array = Any
 
 _NAMES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
+_VERSIONS = (1, 18), (1, 27)  # of the frontend: from, and before; as in pyproject.toml
 ALIGNMENT = 16  # bytes, of the arrays that an operation is given
 
 _local = threading.local()  # .handles: GPU -> [handle, address of its stream]
@@ -43,14 +44,15 @@ class Operation:
 
 @cache
 def frontend() -> Any:
-    """The module; None where it, or the library that it loads, is not installed."""
+    """The module; None where it, or the library that it loads, is not installed, and for versions nobody has tried."""
     try:
         import cudnn
 
         cudnn.backend_version()
     except (ImportError, RuntimeError):
         return None
-    return cudnn
+    release = tuple(map(int, cudnn.__version__.split(".")[:2]))
+    return cudnn if _VERSIONS[0] <= release < _VERSIONS[1] else None
 
 
 def is_available() -> bool:

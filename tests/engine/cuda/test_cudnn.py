@@ -293,6 +293,11 @@ def test_it_is_told_apart_whether_it_is_there(cuda: engine.device, monkeypatch: 
         assert not switches.is_available()
         assert switches.version() is None
         assert not switches.is_acceptable(engine.ones(1, device=cuda))
+        for version, expected in (("1.17.0", None), ("1.18.2", 91000), ("1.26.0", 91000), ("1.27.0", None)):
+            cudnn.frontend.cache_clear()
+            found = SimpleNamespace(__version__=version, backend_version=lambda: 91000)
+            monkeypatch.setitem(sys.modules, "cudnn", found)
+            assert switches.version() == expected, version
         assert F.conv1d(engine.ones(1, 1, 4, device=cuda), engine.ones(1, 1, 2, device=cuda)).tolist() == [[[2.0] * 3]]
     finally:
         cudnn.frontend.cache_clear()
