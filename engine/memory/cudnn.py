@@ -49,7 +49,7 @@ def frontend() -> Any:
         import cudnn
 
         cudnn.backend_version()
-    except (ImportError, RuntimeError):
+    except (ImportError, RuntimeError, AttributeError):  # the last: a folder of that name
         return None
     release = tuple(map(int, cudnn.__version__.split(".")[:2]))
     return cudnn if _VERSIONS[0] <= release < _VERSIONS[1] else None

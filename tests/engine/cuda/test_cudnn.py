@@ -293,6 +293,9 @@ def test_it_is_told_apart_whether_it_is_there(cuda: engine.device, monkeypatch: 
         assert not switches.is_available()
         assert switches.version() is None
         assert not switches.is_acceptable(engine.ones(1, device=cuda))
+        monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace())  # some folder that has this name
+        cudnn.frontend.cache_clear()
+        assert switches.version() is None
         for version, expected in (("1.17.0", None), ("1.18.2", 91000), ("1.26.0", 91000), ("1.27.0", None)):
             cudnn.frontend.cache_clear()
             found = SimpleNamespace(__version__=version, backend_version=lambda: 91000)
