@@ -1,5 +1,5 @@
 """`MultiheadAttention`: the parameters of `F.multi_head_attention_forward`. And the names with which PyTorch's users
-choose between attention kernels, of which there is one here.
+choose between attention kernels: this package's one, and cuDNN's where that is installed.
 """
 
 import enum
@@ -9,6 +9,7 @@ from typing import Any
 
 import engine
 import engine.nn.functional as F
+from engine.memory import cudnn
 from engine.nn import init
 from engine.nn.linear import NonDynamicallyQuantizableLinear
 from engine.nn.module import Module
@@ -28,8 +29,15 @@ class SDPBackend(enum.Enum):
 
 @contextmanager
 def sdpa_kernel(backends: SDPBackend | Sequence[SDPBackend], set_priority: bool = False) -> Iterator[None]:
-    """Leaves everything as it is: one kernel serves, and its results are those of all."""
-    yield
+    """Inside, cuDNN's attention serves only if CUDNN_ATTENTION is among these; all others are this package's kernel,
+    which serves what cuDNN does not, too.
+    """
+    given = [backends] if isinstance(backends, SDPBackend) else backends
+    before, cudnn.attends = cudnn.attends, SDPBackend.CUDNN_ATTENTION in given
+    try:
+        yield
+    finally:
+        cudnn.attends = before
 
 
 @contextmanager
@@ -37,7 +45,8 @@ def sdp_kernel(
     enable_flash: bool = True, enable_math: bool = True, enable_mem_efficient: bool = True, enable_cudnn: bool = True
 ) -> Iterator[None]:
     """The same, under PyTorch's older name: torch.backends.cuda.sdp_kernel."""
-    yield
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION] if enable_cudnn else []):
+        yield
 
 
 class MultiheadAttention(Module):

@@ -35,7 +35,7 @@ def planned(query: Spec, key: Spec, value: Spec, out: Spec, causal: bool, scale:
     empty, (sizes, axes), rows = backend.device_empty, out.allocation, tuple(out.shape[:-1])
 
     def run(query: Array, key: Array, value: Array) -> tuple[Array, Array, None] | None:
-        if not cudnn.serves() or not aligned(query, key, value):
+        if not (cudnn.attends and cudnn.serves()) or not aligned(query, key, value):
             return None
         operation = _forward(layouts, dtype, causal, scale, gpu_in_use())
         if operation is None:
@@ -62,7 +62,7 @@ def backward(
     scale: float,
 ) -> bool:
     """Fills `results` with the gradients of query, key and value; False where another kernel has to."""
-    if not cudnn.serves():
+    if not (cudnn.attends and cudnn.serves()):
         return False
     given = (query, key, value, out, slope)
     layouts = tuple([(each.shape, each.strides) for each in (*given, *results)])

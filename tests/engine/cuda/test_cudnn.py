@@ -12,6 +12,7 @@ import engine
 import engine.nn.functional as F
 from engine.backends import cudnn as switches
 from engine.memory import backend, cudnn
+from engine.nn.attention import SDPBackend, sdp_kernel, sdpa_kernel
 from engine.ops.attention import cudnn as attention
 from engine.ops.conv import cudnn as conv
 from engine.ops.shared.windows import ConvWindow
@@ -99,6 +100,16 @@ def test_the_rest_of_attention_is_left_to_our_kernels(
     mask = engine.ones(16, 16, dtype=engine.bool, device=installed) if kind == "mask" else None
     F.scaled_dot_product_attention(query, key, key, mask, 0.5 if kind == "dropout" else 0.0).sum().backward()
     assert served() == 0
+
+
+def test_attention_by_the_kernel_that_was_asked_for(installed: engine.device, served: Callable[[], int]) -> None:
+    x = engine.randn(2, 4, 16, 32).to(installed, engine.bfloat16)
+    for wanted, calls in ((SDPBackend.CUDNN_ATTENTION, 1), ([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], 0)):
+        with sdpa_kernel(wanted):
+            F.scaled_dot_product_attention(x, x, x)
+        assert served() == calls
+    F.scaled_dot_product_attention(x, x, x)
+    assert served() == 1
 
 
 CONVOLUTIONS = {
@@ -269,6 +280,18 @@ def test_what_convolution_asks_for(name: str, imitation: list[_Graph], cuda: eng
     first = next(value for key, value in given.items() if key in ("image", "loss"))
     assert (first.facts["dim"], first.facts["stride"]) == ([2, 8, 1, 9], [72, 9, 9, 1])
     assert set(graph.given["deselect_numeric_notes"][0]) >= {"TENSOR_CORE", "DOWN_CONVERT_INPUTS"}
+
+
+def test_which_attention_was_asked_for() -> None:
+    assert cudnn.attends
+    with sdpa_kernel(SDPBackend.MATH):
+        assert not cudnn.attends
+        with sdpa_kernel([SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION]):
+            assert cudnn.attends
+        assert not cudnn.attends
+    with sdp_kernel(enable_cudnn=False):
+        assert not cudnn.attends
+    assert cudnn.attends
 
 
 def test_what_it_has_no_plan_for_is_left_to_our_kernels(imitation: list[_Graph], cuda: engine.device) -> None:
