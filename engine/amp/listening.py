@@ -8,13 +8,13 @@ from typing import Any
 from engine.amp.modes import modes
 from engine.amp.policies import LISTS, Policy, tensors
 from engine.calls import listening
-from engine.calls.listening import FUNCTION, HEARD, Handler
+from engine.calls.listening import HEARD, Handler
 from engine.tensor import Tensor
 
 
 def listen() -> None:
     """This thread has autocast switched on."""
-    listening.add(_listener)
+    listening.add(_listener, functions_only=True)
 
 
 def stop_listening() -> None:
@@ -23,7 +23,7 @@ def stop_listening() -> None:
 
 
 def _listener(key: str, target: Any) -> Handler | None:
-    return _handlers().get(target) if key is FUNCTION else None
+    return _handlers().get(target)
 
 
 @cache

@@ -108,7 +108,7 @@ def _run(
         task.count_dependencies(0)
     else:
         task.request(inputs, accumulate)
-    task.plain = task.needed is None and not state.anomaly and not state.listeners
+    task.plain = task.needed is None and not state.anomaly and not state.operator_listeners
     before = state.grad_enabled
     state.grad_enabled = create_graph
     state.tasks.append(task)

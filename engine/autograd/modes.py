@@ -28,6 +28,7 @@ class _State(threading.local):
     layout_contract = True  # whether AccumulateGrad stores first gradients by the gradient layout contract
     saved_tensor_hooks: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
     listeners: tuple[Callable[..., Any], ...] = ()  # who is told of calls, the innermost last
+    operator_listeners: tuple[Callable[..., Any], ...] = ()  # those among them who are told of more than functions
     passing: Any = None  # the function that is called on behalf of who was told of its call
     saved_tensor_hooks_disabled: str | None = None  # the error message while `disable_saved_tensors_hooks` is active
 
@@ -56,21 +57,23 @@ class carried:
 
 
 class _OpenBlocks:
-    """How many blocks are open, on all threads together, in which calls take the long way: `inference_mode(True)`, and
-    those of listeners (`engine.calls.listening`).
+    """How many blocks are `open`, on all threads together, in which calls take the long way: `inference_mode(True)`,
+    and those of listeners (`engine.calls.listening`); `of_operators`: those in which calls of operators do, too.
 
     Fast paths look here before they ask the thread-local state, which takes 40 ns and more.
     """
 
-    __slots__ = ("lock", "open")
+    __slots__ = ("lock", "of_operators", "open")
 
     def __init__(self) -> None:
-        self.open = 0
+        self.open = self.of_operators = 0
         self.lock = threading.Lock()
 
-    def count(self, change: int) -> None:
+    def count(self, change: int, of_operators: bool = True) -> None:
         with self.lock:
             self.open += change
+            if of_operators:
+                self.of_operators += change
 
 
 open_blocks = _OpenBlocks()

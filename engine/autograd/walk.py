@@ -112,7 +112,7 @@ def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] |
         reached = task.dependencies
         edges = [edge if edge is not None and edge[0] in reached else None for edge in node.next_edges]
     kept = tuple(buffer) if extras is not None and extras.post_hooks else ()
-    if state.listeners:
+    if state.operator_listeners:
         results = call(BACKWARD, node, node.apply, buffer, recorded, edges)
     else:
         results = node.apply(buffer, recorded, edges)

@@ -11,7 +11,8 @@ keys, in the order in which a call comes to them:
 * BACKWARD, a node that runs. Target: the node; arguments are those of its `apply`.
 
 Who listens does so on one thread (and those that work for it in backward). Where nobody does, on any thread, a call
-looks at one number, `open_blocks.open`.
+looks at one number, `open_blocks.open`; that of an operator at `open_blocks.of_operators`, which leaves out those who
+listen to functions alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +34,8 @@ HEARD: set[Callable[..., Any]] = set()
 
 def call(key: str, target: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """`function(*args, **kwargs)` as those have it who listen on this thread, the innermost first."""
-    return _through(state.listeners, key, target, function, args, kwargs)
+    listeners = state.listeners if key is FUNCTION else state.operator_listeners
+    return _through(listeners, key, target, function, args, kwargs)
 
 
 def _through(
@@ -105,16 +107,20 @@ def _pass(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def add(listener: Listener) -> None:
-    """`listener` listens on this thread, as the innermost."""
-    open_blocks.count(1)
+def add(listener: Listener, functions_only: bool = False) -> None:
+    """`listener` listens on this thread, as the innermost; with `functions_only` to the key FUNCTION alone."""
+    open_blocks.count(1, not functions_only)
     state.listeners = (*state.listeners, listener)
+    if not functions_only:
+        state.operator_listeners = (*state.operator_listeners, listener)
 
 
 def remove(listener: Listener) -> None:
     """Undoes `add`."""
+    of_operators = listener in state.operator_listeners
     state.listeners = tuple(each for each in state.listeners if each is not listener)
-    open_blocks.count(-1)
+    state.operator_listeners = tuple(each for each in state.operator_listeners if each is not listener)
+    open_blocks.count(-1, of_operators)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Copies: clone, contiguous, conversion of dtype, device and memory format. One operator, `lay_out`, does them all."""
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +10,9 @@ from engine.calls.derivative import implements
 from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import define
+from engine.calls.plan import Plan
+from engine.kernels.cuda.launch import gpu_in_use
+from engine.kernels.cuda.rows import aligned
 from engine.memory import backend, transfer
 from engine.memory.guard import copy_to_peer
 from engine.ops.copy import cuda as strided
@@ -115,6 +119,34 @@ def _forward_on_gpu(
     copy = backend.empty(spec_of(input.shape, stride, kind, where))
     strided.copy(copy, _real_if(kind, input))
     return copy
+
+
+@LAY_OUT.plans_for("cuda")
+def _planned_on_gpu(plan: Plan) -> Callable[[Any], Any] | None:
+    """The same for one plan; None between devices, of complex numbers that become real ones, and without elements."""
+    (input,), out = plan.input_specs, plan.out
+    if input.device is not out.device or not out.dense or not out.numel or input.dtype.is_complex:
+        return None
+    empty, (sizes, axes), kind = backend.device_empty, out.allocation, out.dtype.numpy
+    layouts = tuple(out.shape), tuple(input.byte_strides), tuple(out.byte_strides)
+    types = input.dtype.numpy, kind
+    launches: dict[bool, Any] = {}
+
+    def run(array: Any) -> Any:
+        made = empty(sizes, kind)
+        if axes is not None:
+            made = made.transpose(axes)
+        in_line = aligned(array, made)
+        if in_line not in launches:
+            launches[in_line] = strided.prepared(*layouts, types, in_line, gpu_in_use())
+        launch = launches[in_line]
+        if launch is None:
+            made[...] = array
+        else:
+            launch(array, made)
+        return made
+
+    return run
 
 
 def _back_composed(g: Any, source: Spec) -> Any:

@@ -128,7 +128,7 @@ def write(plan: Plan, target: Tensor, arrays: list[Any]) -> None:
     """Runs a plan into the memory of `target`; a bare ufunc writes there itself."""
     if target._array is None:
         return
-    run = partial(call, KERNEL, plan, plan.run) if state.listeners else plan.run
+    run = partial(call, KERNEL, plan, plan.run) if state.operator_listeners else plan.run
     if target._spec.dtype is plan.outs[0].dtype and (
         type(run) is np.ufunc or (target.is_cuda and isinstance(run, plan.nd.xp.ufunc))
     ):

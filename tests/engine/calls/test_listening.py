@@ -7,7 +7,7 @@ import engine
 from engine.amp.listening import listed
 from engine.amp.policies import LISTS
 from engine.autograd.modes import open_blocks, state
-from engine.calls.listening import AUTOGRAD, BACKWARD, FUNCTION, KERNEL, heard, listening
+from engine.calls.listening import AUTOGRAD, BACKWARD, FUNCTION, KERNEL, add, heard, listening, remove
 from engine.nn import functional
 
 
@@ -70,6 +70,27 @@ def test_other_threads_are_not_touched() -> None:
     assert ("it", KERNEL) in seen
     assert not state.listeners
     assert not open_blocks.open
+
+
+def test_who_listens_to_functions_alone_leaves_operators_on_their_way() -> None:
+    seen: list[Any] = []
+    listener = noting(seen, "functions")
+    weight = engine.ones(2, 2, requires_grad=True)
+    add(listener, functions_only=True)
+    try:
+        assert open_blocks.open
+        assert not open_blocks.of_operators
+        engine.exp(weight).sum().backward()
+        inner: list[Any] = []
+        with listening(noting(inner, "all")):
+            engine.exp(weight).sum().backward()
+    finally:
+        remove(listener)
+    assert {key for _, key in seen} == {FUNCTION}
+    assert {key for _, key in inner} == {FUNCTION, AUTOGRAD, KERNEL, BACKWARD}
+    assert not state.listeners
+    assert not state.operator_listeners
+    assert open_blocks.open == open_blocks.of_operators == 0
 
 
 def test_an_exception_ends_it_too() -> None:
