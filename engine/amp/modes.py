@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.autograd.modes import carry, state
+from engine.ops.copy.operator import converted
 from engine.rules.dtypes import bfloat16, dtype, float16, float32
 from engine.tensor import Tensor
 
@@ -65,13 +66,13 @@ def cast(value: Tensor, kind: dtype) -> Tensor:
     if value._spec.dtype is kind:
         return value
     if not (modes.cache_enabled and value._requires_grad and value._grad_fn is None and value._base is None):
-        return value.to(kind)
+        return converted(value, kind)
     if kind is float32 or value._spec.dtype is not float32:
-        return value.to(kind)
+        return converted(value, kind)
     key = (id(value), kind, state.grad_enabled)
     found = modes.casts.get(key)
     if found is not None and found[1] == value._version:
         return found[2]
-    made = value.to(kind)
+    made = converted(value, kind)
     modes.casts[key] = (value, value._version, made)  # the weight, too, so that its id stays its own
     return made

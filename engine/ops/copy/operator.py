@@ -179,6 +179,12 @@ def lay_out(
     return apply(LAY_OUT, (input,), (stride, kind or spec.dtype, where or spec.device, non_blocking))
 
 
+def converted(input: Tensor, kind: dtype) -> Tensor:
+    """A recorded copy in another dtype, as `to(kind)` makes it where the dtype is another one."""
+    spec = input._spec
+    return lay_out(input, layout.preserve_strides(spec.shape, spec.stride), kind)
+
+
 def strides_in_format(spec: Spec, memory_format: MemoryFormat) -> tuple[int, ...]:
     """Strides of a new tensor of this shape in a memory format ("preserve": the order of the original)."""
     if memory_format is preserve_format:
