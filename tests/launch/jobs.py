@@ -41,6 +41,14 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def words_of(pid: int) -> list[str]:
+    """Of a process's command line; one empty word where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return [""]
+
+
 def running(folder: Path) -> list[int]:
     return [pid for pid in pids(folder) if is_running(pid)]
 
@@ -51,7 +59,7 @@ def children_of(pid: int) -> list[int]:
 
 def guard_of(ddprun: int) -> int:
     """The child of ddprun that watches over this host; 0 while there is none."""
-    return next((pid for pid in children_of(ddprun) if b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()), 0)
+    return next((pid for pid in children_of(ddprun) if "guard.py" in "".join(words_of(pid))), 0)
 
 
 def mpirun_of(ddprun: int) -> int:

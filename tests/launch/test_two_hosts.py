@@ -15,7 +15,7 @@ import pytest
 from launch.argv import INTEL_MPI, OPEN_MPI
 from launch.peers import addresses
 from tests.ddp.two_hosts import Hosts, NotPossibleError, two_hosts
-from tests.launch.jobs import LIMIT, as_from_a_terminal, names, this_mpi, wait_until
+from tests.launch.jobs import LIMIT, as_from_a_terminal, names, this_mpi, wait_until, words_of
 
 ROOT = Path(__file__).parents[2]
 MPI = this_mpi()
@@ -387,10 +387,11 @@ def test_nothing_outlives_who_is_killed(start: Start, hosts: Hosts, tmp_path: Pa
     )
     wait_until(lambda: ready(tmp_path))
     host = hosts.names[victims[0] == "prted"]
-    for pid in processes(host):
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    found = {pid: words_of(pid) for pid in processes(host)}  # all of them first: one death brings others
+    for pid, words in found.items():
         if Path(words[0]).name in victims or words[1:4] == ["-P", "-m", *victims]:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(map(processes, hosts.names)))
     for folder in ("tmp", "other"):  # on either host
         wait_until(lambda folder=folder: names(tmp_path / folder) == set())
