@@ -129,6 +129,8 @@ def _run(
     finally:
         state.grad_enabled = before
         state.tasks.pop()
+        if task.place is not None:  # a hook that raised may have left another stream current
+            task.place.raw.use()
     if inputs is None or accumulate:
         return None
     return [task.captured.get(position) for position in range(len(inputs))]

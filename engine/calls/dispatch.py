@@ -10,8 +10,8 @@ derivatives of their own; Autograd, where an input requires a gradient and the c
 (engine/calls/recording.py); then, redispatched below autograd, CPU, CUDA or Meta: the same kernel with another array
 module, or a kernel of its own (`Operator.kernel("cuda")`), with derivative rules of its own where it has some
 (`Operator.derivative`). 0-dim host tensors beside tensors on a GPU are copied there for the call, and their gradients
-back. Whoever listens (autocast, capture, `engine.trace`) is told at each of them, see engine/calls/listening.py; all
-calls go the way of `apply` then.
+back. Whoever listens (capture, `engine.trace`) is told at each of them, see engine/calls/listening.py; all calls go the
+way of `apply` then. Autocast listens to public functions alone, and operators keep their short ways.
 """
 
 from collections.abc import Callable, Sequence

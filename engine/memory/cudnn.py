@@ -21,9 +21,9 @@ Array = Any
 
 _NAMES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 _VERSIONS = (1, 18), (1, 27)  # of the frontend: from, and before; as in pyproject.toml
-attends = True  # whether attention may be cuDNN's: `engine.nn.attention.sdpa_kernel`
 ALIGNMENT = 16  # bytes, of the arrays that an operation is given
 
+attends = True  # whether attention may be cuDNN's: `engine.nn.attention.sdpa_kernel` changes it
 _local = threading.local()  # .handles: GPU -> [handle, address of its stream]
 
 

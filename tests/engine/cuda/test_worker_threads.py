@@ -187,6 +187,21 @@ def test_an_exception_reaches_the_caller_with_the_node_named(cuda):
     assert x.grad.tolist() == [2.0] * 3
 
 
+def test_the_callers_stream_is_current_after_a_hook_that_leaves_another_one_and_raises(cuda):
+    before, other = engine.cuda.current_stream(), engine.cuda.Stream()
+
+    def fail(gradient):
+        engine.cuda.set_stream(other)
+        raise KeyError("in a hook")
+
+    x = leaf(cuda)
+    y = x * 2
+    y.register_hook(fail)
+    with pytest.raises(KeyError, match="in a hook"):
+        (y * 3).sum().backward()
+    assert engine.cuda.current_stream() == before
+
+
 class Explodes(Function):
     @staticmethod
     def forward(ctx, input):

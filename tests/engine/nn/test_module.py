@@ -405,3 +405,20 @@ def test_parameters_share_the_memory_they_are_made_of() -> None:
         nn.Parameter([1.0])  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="floating point"):
         nn.Parameter(engine.zeros(3, dtype=engine.int64))
+
+
+def test_a_class_that_derives_from_another_one_too_gets_the_arguments_of_its_new() -> None:
+    class Numbered:
+        def __new__(cls, number: int, *, name: str) -> "Numbered":
+            made = super().__new__(cls)
+            object.__setattr__(made, "given", (number, name))
+            return made
+
+    class Both(nn.Module, Numbered):
+        def __init__(self, number: int, *, name: str) -> None:
+            super().__init__()
+            self.layer = nn.Linear(number, 1)
+
+    made = Both(3, name="it")
+    assert made.given == (3, "it")
+    assert len(list(made.parameters())) == 2
