@@ -170,18 +170,16 @@ class Writer:
 
     def on_operator(self, event: Event) -> None:
         plan = event.target
-        if not plan.operator.single or not self._lowered(plan.run, event):
-            self._assign(event.results, self._call(plan.run, event.arguments), not plan.operator.single)
+        self._call_or_lines(plan.run, event, not plan.operator.single)
 
-    def _lowered(self, function: Any, event: Event) -> bool:
-        (result,) = event.results
-        return result is not None and lower(self, *_unwrapped(function, event.arguments), result)
+    def _call_or_lines(self, function: Any, event: Event, several: bool) -> None:
+        """The call of a kernel, which returns a tuple where there are several results."""
+        if not lower(self, *_unwrapped(function, event.arguments), event.results, several):
+            self._assign(event.results, self._call(function, event.arguments), several)
 
     def on_rule(self, event: Event) -> None:
         plan, bound = event.target
-        joint = plan.operator.joint is bound
-        if joint or not self._lowered(bound.rule, event):
-            self._assign(event.results, self._call(bound.rule, event.arguments), joint)
+        self._call_or_lines(bound.rule, event, plan.operator.joint is bound)
 
     def on_write(self, event: Event) -> None:
         plan, kind = event.target

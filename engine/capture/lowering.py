@@ -1,6 +1,7 @@
 """Writes the lines out that stand for a function in a replay (`engine.calls.straight`), with buffers put in."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,18 +20,26 @@ class Writing(Protocol):
     def memory(self, slot: Slot) -> str | None: ...
 
 
-def lower(writer: Writing, function: Any, arguments: tuple[Any, ...], result: Slot) -> bool:
-    """Writes the call of a kernel out if lines stand for it; says whether they do."""
-    if type(function) is np.ufunc:
-        return _ufunc(writer, function, arguments, result)
-    chooser, made = chooser_of(function), writer.layout(result)
-    if chooser is None or made is None or not made.fresh:
+def lower(
+    writer: Writing, function: Any, arguments: tuple[Any, ...], results: Sequence[Slot | None], several: bool
+) -> bool:
+    """Writes the call of a kernel out if lines stand for it; says whether they do. `several`: it returns a tuple."""
+    (first, *_) = results
+    if first is None and not several:
         return False
+    if type(function) is np.ufunc:
+        return first is not None and _ufunc(writer, function, arguments, first)
+    chooser = chooser_of(function)
+    if chooser is None:
+        return False
+    made = tuple(None if result is None else writer.layout(result) for result in results)
+    if any(result is not None and each is None for result, each in zip(results, made, strict=True)):
+        return False  # no array
     values = [each.value if isinstance(each, Constant) else writer.layout(each) for each in arguments]
-    lines = chooser(made, *values)
+    lines = chooser(made if several else made[0], *values)
     if lines is None:
         return False
-    _write(writer, lines, made, arguments, result)
+    _write(writer, lines, made, arguments, results)
     return True
 
 
@@ -44,19 +53,36 @@ def _ufunc(writer: Writing, function: np.ufunc, arguments: tuple[Any, ...], resu
 
 
 _MARK = re.compile(r"\{(\w+)(\.T)?\}")
+_OF_RESULT = re.compile(r"(out|into|memory)(\d*)")
 
 
-def _write(writer: Writing, lines: Lines, made: Layout, arguments: tuple[Any, ...], result: Slot) -> None:
-    memory = writer.memory(result)
+def _write(
+    writer: Writing,
+    lines: Lines,
+    made: Sequence[Layout | None],
+    arguments: tuple[Any, ...],
+    results: Sequence[Slot | None],
+) -> None:
+    memories: dict[int, str | None] = {}
+
+    def of_result(word: str, number: int) -> str:
+        result, layout = results[number], made[number]
+        assert result is not None, "lines for a result that is not there"
+        assert layout is not None
+        if word == "out":
+            return f"t{result.number}"
+        if number not in memories:
+            memories[number] = writer.memory(result)
+        memory = memories[number]
+        if word == "into":
+            return "" if memory is None else f", {memory}"
+        return memory or f"empty({layout.shape!r}, {writer.name(layout.dtype)})"
 
     def filled(mark: re.Match[str]) -> str:
         word, turned = mark.groups()
-        if word == "out":
-            return f"t{result.number}"
-        if word == "into":
-            return "" if memory is None else f", {memory}"
-        if word == "memory":
-            return memory or f"empty({made.shape!r}, {writer.name(made.dtype)})"
+        asked = _OF_RESULT.fullmatch(word)
+        if asked is not None:
+            return of_result(asked[1], int(asked[2] or 0))
         if word in lines.names:
             return writer.name(lines.names[word])
         argument = arguments[int(word)]

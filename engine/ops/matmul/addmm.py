@@ -16,7 +16,7 @@ from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
 from engine.memory.threads import WORTH
 from engine.ops.matmul import gpu as matmul_cuda
-from engine.ops.matmul.gemm import few, gemm, gemm_like, of_mat2, rows_of
+from engine.ops.matmul.gemm import dot_lines, few, gemm, gemm_like, of_mat2, rows_of
 from engine.ops.matmul.kernels import bias as kernels
 from engine.ops.matmul.kernels import product
 from engine.ops.matmul.operator import (
@@ -120,11 +120,12 @@ def _biased_rows_of_any(input: Any, mat1: Any, mat2: Any) -> Any:
 
 
 @straight(_few_biased_rows)
+@straight(_few_biased_rows_of_any)
 def _biased_lines(made: Layout, input: Any, mat1: Any, mat2: Any) -> Lines | None:
     if not (few(mat1, mat2, made) and made.contiguous and made.size < WORTH):
         return None
-    add = kernels._add_bias[made.dtype.char]
-    return Lines("{out} = {1}.dot({2.T}{into})", "{add}({out}, {0})", add=add)
+    lines = dot_lines(mat1.as_rows("{1}"), "{2.T}", made)
+    return Lines(*lines, f"{{add}}({made.as_rows('{out}')}, {{0}})", add=kernels._add_bias[made.dtype.char])
 
 
 def _addmm_on_gpu(xp: ModuleType, input: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any, turned: bool = False) -> Any:
@@ -198,9 +199,9 @@ def _of_mat2_on_gpu(g: Any, nd: Any, mat1: Any, mat2_spec: Spec, alpha: Any, tur
 def _input_lines(made: Layout, g: Any, nd: Any, input_spec: Spec, beta: Any) -> Lines | None:
     if beta != 1 or not isinstance(g, Layout) or input_spec.shape != g.shape[-1:]:
         return None
-    if len(g.shape) != 2 or not g.compiled or g.size >= WORTH or not made.contiguous:
+    if len(g.shape) < 2 or not g.compiled or g.size >= WORTH or not made.contiguous:
         return None
-    return Lines("{out} = {memory}", "{sums}({0}, {out})", sums=kernels._column_sums[g.dtype.char])
+    return Lines("{out} = {memory}", f"{{sums}}({g.as_rows('{0}')}, {{out}})", sums=kernels._column_sums[g.dtype.char])
 
 
 @straight(_of_mat1)

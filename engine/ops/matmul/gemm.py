@@ -61,12 +61,21 @@ def rows_of(value: Any, width: int) -> Any:
 
 
 def few(a: Any, b: Any, made: Layout) -> bool:
-    """Whether `gemm` of two matrices that lie like this is BLAS's, for a replay (`engine.calls.straight`)."""
+    """Whether `gemm` of two matrices (or rows of any number of axes) that lie like this is BLAS's, for a replay
+    (`engine.calls.straight`).
+    """
     return (
         isinstance(a, Layout)
         and isinstance(b, Layout)
-        and len(a.shape) == len(b.shape) == len(made.shape) == 2
+        and min(len(a.shape), len(b.shape), len(made.shape)) > 1
         and a.contiguous
         and b.contiguous
         and a.size * b.size * made.size < product.least() ** 2
     )
+
+
+def dot_lines(a: str, b: str, made: Layout) -> tuple[str, ...]:
+    """Lines of the product of two matrices of these expressions, as a matrix or as rows of any number of axes."""
+    if len(made.shape) == 2:
+        return (f"{{out}} = {a}.dot({b}{{into}})",)
+    return "{out} = {memory}", f"{a}.dot({b}, {made.as_rows('{out}')})"

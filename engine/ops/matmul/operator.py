@@ -16,7 +16,7 @@ from engine.calls.operator import define
 from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
 from engine.ops.matmul import gpu as matmul_cuda
-from engine.ops.matmul.gemm import few, gemm, gemm_like, lies_by_columns, of_mat2, rows_of
+from engine.ops.matmul.gemm import dot_lines, few, gemm, gemm_like, lies_by_columns, of_mat2, rows_of
 from engine.ops.matmul.shapes import linear_rule, matmul_rule
 from engine.ops.views.operator import reshape
 from engine.ops.writing.out import deliver
@@ -62,12 +62,12 @@ def _prepare_mm(xp: ModuleType, plan: Plan) -> Callable[..., Any]:
 
 @straight(gemm)
 def _gemm_lines(made: Layout, a: Any, b: Any) -> Lines | None:
-    return Lines("{out} = {0}.dot({1}{into})") if few(a, b, made) else None
+    return Lines(*dot_lines("{0}", "{1}", made)) if few(a, b, made) else None
 
 
 @straight(product_of_rows)
 def _turned_lines(made: Layout, input: Any, mat2: Any) -> Lines | None:
-    return Lines("{out} = {0}.dot({1.T}{into})") if few(input, mat2, made) else None
+    return Lines(*dot_lines(input.as_rows("{0}"), "{1.T}", made)) if few(input, mat2, made) else None
 
 
 def _outer(nd: Any, a: Any, b: Any) -> Any:
@@ -131,9 +131,9 @@ def of_mat2_composed(g: Any, nd: Any, input: Any, mat2_spec: Spec, turned: bool)
 @straight(of_mat1)
 def mat1_lines(made: Layout, g: Any, nd: Any, input_spec: Spec, mat2: Any, turned: bool) -> Lines | None:
     """What a replay calls in place of `of_mat1`."""
-    if not few(g, mat2, made) or lies_by_columns(input_spec):
+    if not few(g, mat2, made) or not made.contiguous:
         return None
-    return Lines(f"{{out}} = {{0}}.dot({{{'3' if turned else '3.T'}}}{{into}})")
+    return Lines(*dot_lines(g.as_rows("{0}"), "{3}" if turned else "{3.T}", made))
 
 
 @straight(of_mat2)
@@ -141,10 +141,10 @@ def mat2_lines(
     made: Layout, g: Any, input: Any, mat2_spec: Spec, turned: bool, into: Any, place: int = 1
 ) -> Lines | None:
     """What a replay calls in place of `of_mat2`; `place` is that of the input among the arguments."""
-    if into is not None or not few(g, input, made) or lies_by_columns(mat2_spec):
+    if into is not None or not few(g, input, made) or not made.contiguous:
         return None
-    factors = ("0.T", place) if turned else (f"{place}.T", "0")
-    return Lines("{{out}} = {{{}}}.dot({{{}}}{{into}})".format(*factors))
+    of_g, of_input = g.as_rows("{0}"), input.as_rows(f"{{{place}}}")
+    return Lines(*(dot_lines(f"{of_g}.T", of_input, made) if turned else dot_lines(f"{of_input}.T", of_g, made)))
 
 
 def of_mat1_on_gpu(g: Any, nd: Any, input_spec: Spec, mat2: Any, turned: bool) -> Any:

@@ -13,6 +13,7 @@ from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operands import Scalar
 from engine.calls.operator import define
+from engine.ops.norm.kernels import batch_norm as kernels
 from engine.ops.shared.fused import flattened, on_arrays, served
 from engine.ops.shared.operands import optional, require_floating
 from engine.ops.shared.windows import channels_first, channels_last, compiled, formatted, suggested_format
@@ -95,6 +96,8 @@ def _like_rows(xp: ModuleType, array: Array, rows: Array) -> Array:
 
 def _back(rows: Array, shape: tuple[int, ...]) -> Array:
     """The image of `shape` (N, C, d...) that `_as_rows` turned into rows."""
+    if rows.shape == shape:
+        return rows
     if rows.ndim == 2 and len(shape) > 2:
         return channels_first(rows.reshape(shape[0], *shape[2:], shape[1]))
     return rows.reshape(shape)
@@ -105,24 +108,20 @@ def work_dtype(xp: ModuleType, array: Array) -> Array:
 
 
 def _vector(xp: ModuleType, vector: Array, like: Array) -> Array:
-    return None if vector is None else xp.ascontiguousarray(vector, dtype=like.dtype)
+    return vector if vector is None or _is_like(vector, like) else xp.ascontiguousarray(vector, dtype=like.dtype)
 
 
 def _moments(xp: ModuleType, rows: Array) -> tuple[Array, Array]:
     """Mean and biased variance (C,) of every channel."""
     if compiled(xp, rows):
-        from engine.ops.norm.kernels import batch_norm
-
-        return batch_norm.moments(rows)
+        return kernels.moments(rows)
     axes = (0,) if rows.ndim == 2 else (0, 2)
     return rows.mean(axis=axes), rows.var(axis=axes)
 
 
 def _normalise(xp: ModuleType, rows: Array, mean: Array, rstd: Array, weight: Array, bias: Array) -> Array:
     if compiled(xp, rows):
-        from engine.ops.norm.kernels import batch_norm
-
-        return batch_norm.normalise(rows, mean, rstd, weight, bias)
+        return kernels.normalise(rows, mean, rstd, weight, bias)
     shape = (-1,) if rows.ndim == 2 else (-1, 1)
     result = (rows - mean.reshape(shape)) * (rstd if weight is None else rstd * weight).reshape(shape)
     return result if bias is None else result + bias.reshape(shape)
@@ -146,16 +145,37 @@ def _batch_norm(
         empty = xp.zeros(input.shape[1], rows.dtype)
         return input.copy(), empty, empty
     mean, variance = _moments(xp, rows)
-    if running_mean is not None:
-        running_mean *= 1 - momentum
-        running_mean += momentum * mean
-    if running_var is not None:
-        count = rows.size // max(rows.shape[1], 1)
-        running_var *= 1 - momentum
-        running_var += (momentum * count / max(count - 1, 1)) * variance
-    rstd = 1 / xp.sqrt(variance + variance.dtype.type(eps))
+    count = rows.size // rows.shape[1]
+    rstd = _settled(xp, mean, variance, running_mean, running_var, momentum, count, eps)
     out = _normalise(xp, rows, mean, rstd, _vector(xp, weight, rows), _vector(xp, bias, rows))
     return _back(out, input.shape).astype(input.dtype, copy=False), mean, rstd
+
+
+def _settled(
+    xp: ModuleType,
+    mean: Array,
+    variance: Array,
+    running_mean: Array,
+    running_var: Array,
+    momentum: float,
+    count: int,
+    eps: float,
+) -> Array:
+    """Reciprocal standard deviations (C,); the running statistics move towards the batch's, in place."""
+    if compiled(xp, mean) and all(each is None or _is_like(each, mean) for each in (running_mean, running_var)):
+        return kernels.settle(mean, variance, running_mean, running_var, momentum, count, eps)
+    kept, of_mean, of_variance = kernels.shares(momentum, count)
+    if running_mean is not None:
+        running_mean *= kept
+        running_mean += of_mean * mean
+    if running_var is not None:
+        running_var *= kept
+        running_var += of_variance * variance
+    return 1 / xp.sqrt(variance + variance.dtype.type(eps))
+
+
+def _is_like(vector: Array, like: Array) -> bool:
+    return vector.dtype == like.dtype and vector.flags.c_contiguous
 
 
 def _inference(
@@ -219,9 +239,7 @@ def _batch_norm_backward(
 
 def _gradient_sums(xp: ModuleType, gradient: Array, rows: Array, mean: Array) -> tuple[Array, Array]:
     if compiled(xp, rows):
-        from engine.ops.norm.kernels import batch_norm
-
-        return batch_norm.gradient_sums(gradient, rows, mean)
+        return kernels.gradient_sums(gradient, rows, mean)
     axes, shape = ((0,), (-1,)) if rows.ndim == 2 else ((0, 2), (-1, 1))
     return gradient.sum(axis=axes), (gradient * (rows - mean.reshape(shape))).sum(axis=axes)
 
@@ -238,9 +256,7 @@ def _input_gradient(
 ) -> Array:
     count = rows.size // max(rows.shape[1], 1)
     if compiled(xp, rows):
-        from engine.ops.norm.kernels import batch_norm
-
-        return batch_norm.input_gradient(gradient, rows, mean, rstd, weight, total, projected, count)
+        return kernels.input_gradient(gradient, rows, mean, rstd, weight, total, projected, count)
     shape = (-1,) if rows.ndim == 2 else (-1, 1)
     scale = rstd if weight is None else rstd * weight
     slope = projected * rstd * rstd / count

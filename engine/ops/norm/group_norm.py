@@ -15,6 +15,8 @@ from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import define
 from engine.ops.norm.batch_norm import statistics_dtype, work_dtype
+from engine.ops.norm.kernels import batch_norm
+from engine.ops.norm.kernels import group_norm as planes
 from engine.ops.shared.fused import flattened, on_arrays, served
 from engine.ops.shared.operands import optional, require_floating
 from engine.ops.shared.windows import (
@@ -150,9 +152,6 @@ def _image(rows: Array, shape: tuple[int, ...], as_channels_last: bool) -> Array
 def _compiled_forward(
     input: Array, weight: Array, bias: Array, groups: int, eps: float, as_channels_last: bool
 ) -> tuple[Array, Array, Array]:
-    from engine.ops.norm.kernels import batch_norm
-    from engine.ops.norm.kernels import group_norm as planes
-
     kind = input.dtype
     weight, bias = (None if one is None else np.ascontiguousarray(one, dtype=kind) for one in (weight, bias))
     if not as_channels_last:
@@ -182,9 +181,6 @@ def _compiled_backward(
     groups: int,
     as_channels_last: bool,
 ) -> tuple[Any, ...]:
-    from engine.ops.norm.kernels import batch_norm
-    from engine.ops.norm.kernels import group_norm as planes
-
     if not as_channels_last:
         image, slope = (np.ascontiguousarray(array).reshape(*input.shape[:2], -1) for array in (input, g))
         factors = None if weight is None else np.ascontiguousarray(weight, dtype=input.dtype)

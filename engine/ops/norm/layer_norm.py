@@ -18,6 +18,7 @@ from engine.calls.listening import heard
 from engine.calls.operator import define
 from engine.calls.plan import Plan
 from engine.ops.norm.batch_norm import work_dtype
+from engine.ops.norm.kernels import layer_norm as kernels
 from engine.ops.shared.fused import flattened, has_kernels, on_arrays, row_major, served
 from engine.ops.shared.operands import optional, require_floating
 from engine.ops.shared.windows import compiled, formatted, suggested_format
@@ -56,9 +57,7 @@ def _layer_norm(
 ) -> tuple[Array, Array, Array]:
     rows = _matrix(xp, input, shape)
     if compiled(xp, rows):
-        from engine.ops.norm.kernels import layer_norm as norm
-
-        out, mean, rstd = norm.layer_norm_forward(rows, _flat(xp, weight, rows), _flat(xp, bias, rows), eps)
+        out, mean, rstd = kernels.layer_norm_forward(rows, _flat(xp, weight, rows), _flat(xp, bias, rows), eps)
     else:
         mean = rows.mean(axis=1)
         centred = rows - mean[:, None]
@@ -68,11 +67,13 @@ def _layer_norm(
             out *= _flat(xp, weight, rows)
         if bias is not None:
             out += _flat(xp, bias, rows)
-    return out.reshape(input.shape).astype(input.dtype, copy=False), mean, rstd
+    return _shaped(out, input.shape).astype(input.dtype, copy=False), mean, rstd
 
 
 def _matrix(xp: ModuleType, array: Array, shape: tuple[int, ...]) -> Array:
     """(M, N) row-major, N the size of `shape`, in at least single precision."""
+    if array.ndim == 2 and len(shape) == 1 and array.flags.c_contiguous and array.dtype.itemsize > 2:
+        return array
     return xp.ascontiguousarray(work_dtype(xp, array)).reshape(
         -1 if array.size else _leading(array, shape), prod(shape)
     )
@@ -83,7 +84,14 @@ def _leading(array: Array, shape: tuple[int, ...]) -> int:
 
 
 def _flat(xp: ModuleType, array: Array, like: Array) -> Array:
-    return None if array is None else xp.ascontiguousarray(array, dtype=like.dtype).reshape(-1)
+    if array is None or (array.ndim == 1 and array.dtype == like.dtype and array.flags.c_contiguous):
+        return array
+    return xp.ascontiguousarray(array, dtype=like.dtype).reshape(-1)
+
+
+def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
+    """The array itself where it has the shape: a view owns no memory, and becomes a `.grad` by another way."""
+    return array if array.shape == shape else array.reshape(shape)
 
 
 def _layer_norm_backward_composed(
@@ -118,9 +126,7 @@ def _layer_norm_backward(
     rows = _matrix(xp, input, shape)
     gradient = _matrix(xp, g, shape)
     if compiled(xp, rows):
-        from engine.ops.norm.kernels import layer_norm as norm
-
-        to_input, to_weight, to_bias = norm.layer_norm_backward(gradient, rows, mean, rstd, _flat(xp, weight, rows))
+        to_input, to_weight, to_bias = kernels.layer_norm_backward(gradient, rows, mean, rstd, _flat(xp, weight, rows))
     else:
         normalised = (rows - mean[:, None]) * rstd[:, None]
         scaled = gradient if weight is None else gradient * _flat(xp, weight, rows)
@@ -128,7 +134,7 @@ def _layer_norm_backward(
             scaled - scaled.mean(axis=1)[:, None] - normalised * (scaled * normalised).mean(axis=1)[:, None]
         )
         to_weight, to_bias = (gradient * normalised).sum(axis=0), gradient.sum(axis=0)
-    return to_input.reshape(input.shape), to_weight.reshape(shape), to_bias.reshape(shape)
+    return _shaped(to_input, input.shape), _shaped(to_weight, shape), _shaped(to_bias, shape)
 
 
 LAYER_NORM = define(
@@ -196,7 +202,7 @@ def _rms_norm_backward(
     share = xp.einsum("ij,ij->i", scaled, normalised) / rows.dtype.type(rows.shape[1])
     to_input = (scaled - normalised * share[:, None]) * rstd[:, None]
     to_weight = xp.einsum("ij,ij->j", gradient, normalised) if needs[1] else None
-    return to_input.reshape(input.shape), None if to_weight is None else to_weight.reshape(shape)
+    return _shaped(to_input, input.shape), None if to_weight is None else _shaped(to_weight, shape)
 
 
 RMS_NORM = define(
@@ -247,11 +253,11 @@ def _vectors(xp: ModuleType, like: Array, *vectors: Array) -> list[Array]:
     return [flattened(xp, one, xp.float32 if single else like.dtype) for one in vectors]
 
 
-def _shaped(gradients: tuple[Array, ...], input: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
+def _all_shaped(gradients: tuple[Array, ...], input: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
     """Gradients of rows and vectors in the shapes of input and parameters."""
     shapes = (input.shape, shape, shape)
     pairs = zip(gradients, shapes, strict=False)
-    return tuple(each if each is None or each.shape == its else each.reshape(its) for each, its in pairs)
+    return tuple(None if each is None else _shaped(each, its) for each, its in pairs)
 
 
 @LAYER_NORM.kernel("cuda")
@@ -292,7 +298,7 @@ def _layer_norm_backward_cuda(
     rows, gradient = (_rows(nd.xp, array, shape, input.dtype) for array in (input, g))
     (weight,) = _vectors(nd.xp, input, weight)
     found = norm.layer_norm_backward(gradient, rows, mean, rstd, weight, needs)
-    return _shaped(found, input, shape)
+    return _all_shaped(found, input, shape)
 
 
 LAYER_NORM.derivative("cuda", on_arrays(_layer_norm_backward, _layer_norm_backward_cuda))
@@ -318,7 +324,7 @@ def _rms_norm_backward_cuda(
     rows, gradient = (_rows(nd.xp, array, shape, input.dtype) for array in (input, g))
     (weight,) = _vectors(nd.xp, input, weight)
     found = norm.rms_norm_backward(gradient, rows, rstd, weight, needs)
-    return _shaped(found, input, shape)
+    return _all_shaped(found, input, shape)
 
 
 RMS_NORM.derivative("cuda", on_arrays(_rms_norm_backward, _rms_norm_backward_cuda))

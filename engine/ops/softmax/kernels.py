@@ -47,11 +47,16 @@ def log_softmax_backward(gradient: Array, output: Array, out: Array | None = Non
 
 def _by_rows(run: Any, *arrays: Array) -> None:
     """Runs a kernel on all rows, or on some of them on each of several threads."""
-    rows, columns = arrays[0].shape
-    if rows * columns * _PASSES < WORTH:
+    size = arrays[0].size
+    if not is_shared(size):
         run(*arrays)
     else:
-        in_pieces(lambda part: run(*(array[part] for array in arrays)), rows, rows * columns * _PASSES)
+        in_pieces(lambda part: run(*(array[part] for array in arrays)), len(arrays[0]), size * _PASSES)
+
+
+def is_shared(size: int) -> bool:
+    """Whether so many elements are shared among threads."""
+    return size * _PASSES >= WORTH
 
 
 @kernel

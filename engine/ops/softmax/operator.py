@@ -1,6 +1,6 @@
 """softmax and log_softmax along one axis. Results are row-major whatever the layout of the input, as PyTorch's are."""
 
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +10,7 @@ from engine.calls.derivative import implements
 from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import define
+from engine.calls.straight import Layout, Lines, straight
 from engine.ops.shared.fused import on_arrays, row_major
 from engine.ops.shared.operands import in_single_precision, require_real
 from engine.ops.softmax import kernels
@@ -49,7 +50,7 @@ def _softmax_slope_composed(g: Any, out: Any, dim: int) -> Any:
 
 @implements(_softmax_slope_composed)
 def _softmax_slope(g: Any, nd: Any, out: Any, dim: int) -> Any:
-    if nd.xp is np and _kernels_serve(out, g):
+    if nd.xp is np and _kernels_serve(out) and g.dtype == out.dtype:
         return _by_rows(kernels.softmax_backward, dim, g, out)
     wide, g = in_single_precision(out), in_single_precision(g)
     return wide * (g - (g * wide).sum(axis=dim, keepdims=True))
@@ -61,7 +62,7 @@ def _log_softmax_slope_composed(g: Any, out: Any, dim: int) -> Any:
 
 @implements(_log_softmax_slope_composed)
 def _log_softmax_slope(g: Any, nd: Any, out: Any, dim: int) -> Any:
-    if nd.xp is np and _kernels_serve(out, g):
+    if nd.xp is np and _kernels_serve(out) and g.dtype == out.dtype:
         return _by_rows(kernels.log_softmax_backward, dim, g, out)
     wide, g = in_single_precision(out), in_single_precision(g)
     return g - nd.xp.exp(wide) * g.sum(axis=dim, keepdims=True)
@@ -77,25 +78,37 @@ LOG_SOFTMAX = define(
 # 10 0.9 against 6 µs.
 
 
-def _kernels_serve(*arrays: Any) -> bool:
-    return all(isinstance(array, np.ndarray) and array.dtype.char in "fd" and array.ndim for array in arrays)
+def _kernels_serve(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.char in "fd" and array.ndim > 0
 
 
 def _by_rows(kernel: Any, dim: int, *arrays: Any) -> Any:
     """Runs a kernel on contiguous rows along `dim`; the result is row-major where `dim` is the last axis."""
     first = arrays[0]
-    if dim == first.ndim - 1:
-        width = first.shape[-1]
-        rows = (
-            [np.ascontiguousarray(array).reshape(-1, width) for array in arrays]
-            if width
-            else [array.reshape(0, 0) for array in arrays]
-        )
-        return kernel(*rows).reshape(first.shape)
-    moved = [np.ascontiguousarray(array.swapaxes(dim, -1)) for array in arrays]
-    width = moved[0].shape[-1]
-    result = kernel(*(array.reshape(-1, width) if width else array.reshape(0, 0) for array in moved))
-    return result.reshape(moved[0].shape).swapaxes(dim, -1)
+    if dim != first.ndim - 1:
+        moved: Any = _by_rows(kernel, first.ndim - 1, *(array.swapaxes(dim, -1) for array in arrays))
+        return moved.swapaxes(dim, -1)
+    out = np.empty(first.shape, first.dtype)
+    if out.size:
+        shape = (out.size // out.shape[-1], out.shape[-1])
+        kernel(*(row_major(np, array, out.dtype, shape) for array in arrays), row_major(np, out, out.dtype, shape))
+    return out
+
+
+def _lines(name: str, made: Any, *arguments: Any) -> Lines | None:
+    """What a replay calls in place of a kernel's function: of (xp, input, dim), or of (g, nd, out, dim)."""
+    places = [place for place, each in enumerate(arguments) if isinstance(each, Layout)]
+    arrays, dim = [arguments[place] for place in places], arguments[-1]
+    if dim != len(made.shape) - 1 or kernels.is_shared(made.size) or not made.size:
+        return None
+    if not all(each.compiled and each.dtype == made.dtype for each in arrays):
+        return None
+    given = [each.as_rows(f"{{{place}}}") for place, each in zip(places, arrays, strict=True)]
+    return Lines(
+        "{out} = {memory}",
+        f"{{kernel}}({', '.join(given)}, {made.as_rows('{out}')})",
+        kernel=getattr(kernels, name)[made.dtype.char],
+    )
 
 
 @SOFTMAX.kernel("cpu")
@@ -118,6 +131,15 @@ def _log_softmax_cpu(xp: ModuleType, input: Any, dim: int) -> Any:
             else _log_softmax(xp, input, dim)
         )
     return _by_rows(kernels.log_softmax_forward, dim, input)
+
+
+for _function, _kernel in {
+    _softmax_cpu: "_softmax_forward",
+    _softmax_slope: "_softmax_backward",
+    _log_softmax_cpu: "_log_softmax_forward",
+    _log_softmax_slope: "_log_softmax_backward",
+}.items():
+    straight(_function)(partial(_lines, _kernel))
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------

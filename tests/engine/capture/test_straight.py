@@ -1,12 +1,15 @@
 """What a replay calls without the functions around it, of any network: the bits are the eager step's."""
 
+import copy
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 import engine
 from engine import nn, optim
+from engine.calls.straight import chooser_of
 
 F = nn.functional
 
@@ -53,3 +56,72 @@ def test_products_of_matrices_are_those_of_blas(
     assert found[0] == found[1]
     assert sources
     assert all(".dot(" in each for each in sources)
+
+
+class Softmax(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return F.log_softmax(F.softmax(x, -1), -1)
+
+
+@pytest.mark.parametrize("dtype", [engine.float32, engine.float64])
+@pytest.mark.parametrize("shape", [(5, 8), (2, 3, 8)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.LayerNorm(8),
+        lambda: nn.LayerNorm(8, elementwise_affine=False),
+        lambda: nn.BatchNorm1d(8),
+        lambda: nn.BatchNorm1d(8, affine=False),
+        lambda: nn.BatchNorm1d(8, track_running_stats=False),
+        Softmax,
+    ],
+    ids=["layer_norm", "plain_layer_norm", "batch_norm", "plain_batch_norm", "batch_norm_of_batch", "softmax"],
+)
+def test_norms_and_softmax_are_their_kernels(
+    layer: Callable[[], nn.Module], shape: tuple[int, ...], dtype: Any
+) -> None:
+    """Beside the first layer, which has no gradient of its input to give."""
+
+    def made() -> nn.Module:
+        engine.manual_seed(0)
+        parts = [nn.Linear(8, 8), layer(), nn.Linear(8, 8), layer()]
+        return nn.Sequential(*parts).to(dtype)
+
+    if len(shape) == 3 and isinstance(layer(), nn.BatchNorm1d):
+        shape = (2, 8, 8)  # (N, C, L)
+    eager, captured = made(), made()
+    optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in (eager, captured)]
+
+    def step(x: Any, model: nn.Module, optimizer: Any) -> Any:
+        optimizer.zero_grad()
+        value = model(x).pow(2).mean()
+        value.backward()
+        optimizer.step()
+        return value
+
+    run = engine.compile(lambda x: step(x, captured, optimizers[1]))
+    inputs = [engine.randn(*shape, dtype=dtype) for _ in range(5)]
+    expected = [step(x, eager, optimizers[0]).item() for x in inputs]
+    assert [run(x).item() for x in inputs] == expected
+    for name, tensor in eager.state_dict().items():
+        assert engine.equal(tensor, captured.state_dict()[name]), name
+    programs = [each for entry in run._entries.values() for each in entry.programs]
+    assert programs
+    for program in programs:
+        called = [each for each in program.replay.__globals__.values() if isinstance(each, FunctionType)]
+        assert not [each.__name__ for each in called if chooser_of(each) is not None]
+
+
+def test_large_arrays_and_other_layouts_are_left_to_the_functions() -> None:
+    """Which share them among threads, or lay them out anew."""
+    found = []
+    for model, x in [
+        (nn.LayerNorm(8), engine.randn(8, 5).t()),
+        (nn.BatchNorm2d(3), engine.randn(2, 3, 4, 4).to(memory_format=engine.channels_last)),
+        (nn.LayerNorm(1024), engine.randn(1024, 1024)),
+    ]:
+        twin = copy.deepcopy(model)
+        with engine.no_grad():
+            run = engine.compile(lambda x, twin=twin: twin(x).sum())
+            found.append([run(x).item() == model(x).sum().item() for _ in range(3)])
+    assert found == [[True] * 3] * 3

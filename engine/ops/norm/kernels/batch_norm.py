@@ -24,9 +24,9 @@ def moments(x: Array) -> tuple[Array, Array]:
         run = _moments_planes[x.dtype.char]
         threads.in_pieces(lambda part: run(x, part.start, mean[part], variance[part]), x.shape[1], x.size)
         return mean, variance
-    step = _rows_at_once(channels)
-    blocks = -(-len(x) // step)
-    centres, spreads = np.empty((blocks, channels), x.dtype), np.empty((blocks, channels), x.dtype)
+    step = rows_at_once(channels)
+    centres, spreads = scratch(len(x), channels, x.dtype)
+    blocks = len(centres)
     run = _moments_rows[x.dtype.char]
     threads.in_pieces(
         lambda part: run(x[part.start * step : part.stop * step], step, centres[part], spreads[part]), blocks, x.size
@@ -56,16 +56,15 @@ def gradient_sums(gradient: Array, x: Array, mean: Array) -> tuple[Array, Array]
             lambda part: run(gradient, x, part.start, mean[part], total[part], projected[part]), x.shape[1], x.size
         )
         return total, projected
-    step = _rows_at_once(x.shape[1])
-    blocks = -(-len(x) // step)
-    sums, products = np.empty((blocks, x.shape[1]), x.dtype), np.empty((blocks, x.shape[1]), x.dtype)
+    step = rows_at_once(x.shape[1])
+    sums, products = scratch(len(x), x.shape[1], x.dtype)
     run = _gradient_sums_rows[x.dtype.char]
 
     def compute(part: slice) -> None:
         some = slice(part.start * step, part.stop * step)
         run(gradient[some], x[some], step, mean, sums[part], products[part])
 
-    threads.in_pieces(compute, blocks, x.size)
+    threads.in_pieces(compute, len(sums), x.size)
     _join_sums[x.dtype.char](sums, products, total, projected)
     return total, projected
 
@@ -86,18 +85,91 @@ def input_gradient(
     In evaluation mode it is ``gradient * rstd * weight``: pass zeros for both sums. ``out`` may be ``gradient``.
     """
     out = np.empty_like(x) if out is None else out
-    scale = rstd if weight is None else rstd * weight
-    average = total / x.dtype.type(count)
-    slope = projected * rstd * rstd / x.dtype.type(count)
+    scale, average, slope = np.empty_like(rstd), np.empty_like(rstd), np.empty_like(rstd)
+    weight = absent(x.dtype) if weight is None else weight
+    _coefficients[x.dtype.char](rstd, weight, total, projected, count, scale, average, slope)
     chosen = _input_gradient_rows if x.ndim == 2 else _input_gradient_planes
     run = chosen[x.dtype.char]
     threads.in_pieces(lambda part: run(gradient[part], x[part], mean, scale, average, slope, out[part]), len(x), x.size)
     return out
 
 
-def _rows_at_once(channels: int) -> int:
+def settle(
+    mean: Array,
+    variance: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    momentum: float,
+    count: int,
+    eps: float,
+) -> Array:
+    """Reciprocal standard deviations (C,) of the `count` elements of a channel; the running statistics move by
+    `momentum` towards the batch's, in place.
+    """
+    rstd, none = np.empty_like(mean), absent(mean.dtype)
+    moving = none if running_mean is None else running_mean, none if running_var is None else running_var
+    _settle[mean.dtype.char](mean, variance, *moving, *shares(momentum, count), eps, rstd)
+    return rstd
+
+
+def shares(momentum: float, count: int) -> tuple[float, float, float]:
+    """What running statistics keep, and what they take of the batch's mean and variance, which becomes unbiased."""
+    return 1 - momentum, momentum, momentum * count / max(count - 1, 1)
+
+
+def absent(kind: np.dtype) -> Array:
+    """What the kernels take for a vector that is not there."""
+    return np.empty(0, kind)
+
+
+def scratch(rows: int, channels: int, kind: np.dtype) -> tuple[Array, Array]:
+    """Where the kernels on rows put two sums a channel of each block."""
+    shape = (-(-rows // rows_at_once(channels)), channels)
+    return np.empty(shape, kind), np.empty(shape, kind)
+
+
+def rows_at_once(channels: int) -> int:
     """Rows of a block that stays in the level-1 cache between its two visits."""
     return min(max(4096 // max(channels, 1), 8), 256)
+
+
+@kernel
+def _settle(
+    mean: Read1,
+    variance: Read1,
+    running_mean: Write1,
+    running_var: Write1,
+    kept: float,
+    of_mean: float,
+    of_variance: float,
+    eps: float,
+    rstd: Write1,
+) -> None:
+    kept, of_mean, of_variance, eps = real(kept), real(of_mean), real(of_variance), real(eps)
+    for c in range(running_mean.size):
+        running_mean[c] = running_mean[c] * kept + mean[c] * of_mean
+    for c in range(running_var.size):
+        running_var[c] = running_var[c] * kept + variance[c] * of_variance
+    for c in range(mean.size):
+        rstd[c] = real(1.0) / np.sqrt(variance[c] + eps)
+
+
+@kernel
+def _coefficients(
+    rstd: Read1,
+    weight: Read1,
+    total: Read1,
+    projected: Read1,
+    count: float,
+    scale: Write1,
+    average: Write1,
+    slope: Write1,
+) -> None:
+    count = real(count)
+    for c in range(rstd.size):
+        scale[c] = rstd[c] * weight[c] if weight.size > 0 else rstd[c]
+        average[c] = total[c] / count
+        slope[c] = projected[c] * rstd[c] * rstd[c] / count
 
 
 # The sums of a block are its own, in the dtype of x; blocks are joined in their order, in float64.
