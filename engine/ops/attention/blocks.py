@@ -4,7 +4,7 @@ The arrays are those of `engine.ops.attention.operator`, with the attributes of 
 """
 
 import math
-from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -15,9 +15,10 @@ from engine.autograd.modes import state
 from engine.memory import backend, threads
 from engine.ops.attention import kernels
 from engine.rules import layout
-from engine.rules.spec import spec_of
+from engine.rules.spec import Spec, spec_of
 
 Part = tuple[slice, ...]
+Block = tuple[tuple[int, ...], int, int, int]  # leading index, first query, end of queries, end of keys
 
 _BLOCK_BYTES = 1 << 20  # of scores at a time: what a core's second-level cache holds
 _QUERIES = 64  # of a causal block: keys right of it are skipped
@@ -44,38 +45,46 @@ def _spread(
     return spread + [None if mask is None else np.broadcast_to(mask, (*batch, *rows)) for mask in masks]
 
 
-def _blocks(
-    batch: tuple[int, ...], queries: int, keys: int, causal: bool, itemsize: int
-) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
-    """(leading index, first query, end of queries, end of keys) of each block of scores; within one index the last
-    queries come first.
-    """
+def _blocks(batch: tuple[int, ...], queries: int, keys: int, causal: bool, itemsize: int) -> tuple[Block, ...]:
+    """The blocks of scores; within one index the last queries come first."""
     rows = min(queries, _QUERIES) if causal else min(queries, max(1, _BLOCK_BYTES // (keys * itemsize)))
+    return _blocks_of(batch, queries, keys, causal, rows, _BLOCK_BYTES // itemsize)
+
+
+@lru_cache(256)
+def _blocks_of(
+    batch: tuple[int, ...], queries: int, keys: int, causal: bool, rows: int, most: int
+) -> tuple[Block, ...]:
     leading = 0  # axes that are looped over; np.matmul walks the others
-    while leading < len(batch) and math.prod(batch[leading:]) * rows * keys * itemsize > _BLOCK_BYTES:
+    while leading < len(batch) and math.prod(batch[leading:]) * rows * keys > most:
         leading += 1
-    firsts = range((queries - 1) // rows * rows, -1, -rows)
+    found = []
     for index in np.ndindex(*batch[:leading]):
-        for first in firsts:
+        for first in range((queries - 1) // rows * rows, -1, -rows):
             end = min(first + rows, queries)
-            yield index, first, end, min(keys, end) if causal else keys
+            found.append((index, first, end, min(keys, end) if causal else keys))
+    return tuple(found)
 
 
-def _parts(batch: tuple[int, ...], rows: int, keys: int, width: int) -> list[Part]:
+def _parts(batch: tuple[int, ...], rows: int, keys: int, width: int) -> tuple[Part, ...]:
     """Indices of the leading axes, a part for each thread that this attention is worth: matrices that do not depend on
     each other, so that each is computed as it would be alone.
     """
     worth = math.prod(batch) * rows * keys * width // (threads.PRODUCTS * threads.HANDOVER)
-    wanted = min(threads.usable_threads(), math.isqrt(worth))
+    return _parts_of(batch, min(threads.usable_threads(), math.isqrt(worth)))
+
+
+@lru_cache(256)
+def _parts_of(batch: tuple[int, ...], wanted: int) -> tuple[Part, ...]:
     parts: list[Part] = [()]
     for size in batch:
         number = max(min(size, -(-wanted // len(parts))), 1)
         cuts = [size * place // number for place in range(number + 1)]
         parts = [(*part, slice(*pair)) for part in parts for pair in pairwise(cuts)]
-    return parts
+    return tuple(parts)
 
 
-def _scores(block: tuple[Any, ...], query: Any, keys_turned: Any, mask: Any, scale: float) -> tuple[Any, float]:
+def _scores(block: Block, query: Any, keys_turned: Any, mask: Any, scale: float) -> tuple[Any, float]:
     """Scores of a block, and the scale that is still to be applied."""
     index, first, end, width = block
     # order="C": the kernels walk rows in place, and left alone NumPy would follow operands with axes in another order
@@ -147,10 +156,13 @@ def _like_query(query: Any, shape: tuple[int, ...], kept: Any) -> Any:
     """Memory for the result in the layout of the rule."""
     if query.ndim != 4 or kept is not None or query.shape != shape:
         return np.empty(shape, query.dtype)
-    spec = backend.spec_of_array(query)
-    return backend.empty(
-        spec_of(shape, layout.preserve_strides(spec.shape, spec.stride) if spec.stride[-1] == 1 else None, spec.dtype)
-    )
+    return backend.empty(_spec_like(backend.spec_of_array(query)))
+
+
+@lru_cache(256)
+def _spec_like(query: Spec) -> Spec:
+    stride = layout.preserve_strides(query.shape, query.stride) if query.stride[-1] == 1 else None
+    return spec_of(query.shape, stride, query.dtype)
 
 
 def slopes_by_blocks(

@@ -7,6 +7,7 @@ more).
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -138,6 +139,7 @@ def _moves(window: ConvWindow) -> tuple[Pair, Pair, Pair]:
     return window.stride, window.padding, window.dilation
 
 
+@lru_cache(4096)
 def is_pointwise(kernel: Axes, window: ConvWindow) -> bool:
     """Whether each pixel of the output is made of one of the input, at the same place and of all channels."""
     return prod(kernel) == prod(window.stride) == window.groups == 1 and not any(window.padding)
@@ -187,9 +189,14 @@ def stays_row_major(input: Array, kernel: Pair, window: ConvWindow) -> bool:
 
 def _stays_row_major(input: Array, kernel: Pair, window: ConvWindow, out: Pair) -> bool:
     """Whether the columns of a row-major input are better made row-major as well."""
-    if window.groups != 1 or out[0] * out[1] < _MANY_PIXELS or not input.flags.c_contiguous:
+    return input.flags.c_contiguous and _has_few_columns(input.shape[1], kernel, window, out)
+
+
+@lru_cache(4096)
+def _has_few_columns(channels: int, kernel: Pair, window: ConvWindow, out: Pair) -> bool:
+    if window.groups != 1 or out[0] * out[1] < _MANY_PIXELS:
         return False
-    return is_pointwise(kernel, window) or kernel[0] * kernel[1] * input.shape[1] <= _FEW_COLUMNS
+    return is_pointwise(kernel, window) or kernel[0] * kernel[1] * channels <= _FEW_COLUMNS
 
 
 def _row_major_tiles(input: Array, kernel: Pair, window: ConvWindow, out: Pair) -> Iterator[tuple[slice, Array]]:

@@ -270,9 +270,9 @@ CONV_WEIGHT_GRADIENT = define(
 # --- CPU --------------------------------------------------------------------------------------------------------------
 
 
-def _is_fast(window: ConvWindow, *arrays: Any) -> bool:
+def _is_fast(first: Any, second: Any) -> bool:
     """Whether `conv_cpu` or `conv_direct` may serve: float32 or float64, with elements."""
-    return arrays[0].dtype.char in "fd" and all(array.size for array in arrays)
+    return first.dtype.char in "fd" and first.size > 0 and second.size > 0
 
 
 def _has_columns(window: ConvWindow) -> bool:
@@ -290,7 +290,8 @@ def _conv_cpu(
     xp: ModuleType, input: Any, weight: Any, bias: Any, window: ConvWindow, memory_format: MemoryFormat
 ) -> Any:
     kernel = weight.shape[2:]
-    if _is_fast(window, input, weight):
+    fast = _is_fast(input, weight)
+    if fast:
         out = window.positions(input.shape[2:], kernel)
         if conv_planes.serves(window, weight.shape, out, input.dtype, memory_format is contiguous_format):
             return conv_planes.forward(input, weight, bias, window)
@@ -303,7 +304,7 @@ def _conv_cpu(
             return conv_few.forward(input, weight, bias, window)
         if conv_direct.serves(window, kernel, weight.shape[1]) and not few:
             return conv_direct.forward(input, weight, bias, window, memory_format)
-    if not (_is_fast(window, input, weight) and _has_columns(window)):
+    if not (fast and _has_columns(window)):
         return conv_arrays.convolve(xp, input, weight, bias, window, memory_format)
     result = conv_cpu.forward(_flat(input), _flat(weight), bias, window.in_two_dimensions(), memory_format)
     return result if input.ndim == 4 else result[:, :, 0]
@@ -319,7 +320,7 @@ def _conv_transposed_cpu(
     window: ConvWindow,
     memory_format: MemoryFormat,
 ) -> Any:
-    fast = _is_fast(window, input, weight)
+    fast = _is_fast(input, weight)
     kernel = weight.shape[2:]
     few = max(kernel) == 1 and memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
     pointwise = conv_pointwise.serves(window, kernel, size, input.shape[2:])
@@ -351,7 +352,7 @@ def _conv_transposed_cpu(
 def _weight_gradient_cpu(
     xp: ModuleType, gradient: Any, input: Any, window: ConvWindow, size: Axes, weight_stride: Axes
 ) -> Any:
-    fast = _is_fast(window, gradient, input)
+    fast = _is_fast(gradient, input)
     if fast and conv_planes.serves(window, size, gradient.shape[2:], input.dtype, input.flags.c_contiguous):
         return conv_planes.weight_gradient(gradient, input, window, size, weight_stride)
     if fast and conv_direct.serves(window, size[2:], size[1]):

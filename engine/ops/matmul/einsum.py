@@ -4,9 +4,11 @@ einsum contracts from left to right. Source of the order of axes in intermediate
 the last: aten/native/Linear.cpp.
 """
 
+from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from string import ascii_letters
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.calls.listening import heard
 from engine.ops.matmul.addmm import weighted_sum
@@ -23,6 +25,10 @@ from engine.tensor import Tensor
 
 _ELLIPSIS = "."
 
+Axes = tuple[int, ...]
+Step = tuple[str, tuple[Any, ...]]  # a method of Tensor, and what it is given
+Steps = tuple[Step, ...]
+
 
 @heard
 def einsum(equation: Any, *operands: Any) -> Tensor:
@@ -35,22 +41,15 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
         equation, operands = _from_lists((equation, *operands))
     elif len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = tuple(operands[0])
-    inputs, output = _parse(equation, operands)
-    position = {label: place for place, label in enumerate(output)}
-    for labels in inputs:
-        for label in labels:
-            position.setdefault(label, len(position))
-    _check_sizes(inputs, operands)
-    result, labels = _diagonals(operands[0], inputs[0])
-    for number in range(1, len(operands)):
-        other, other_labels = _diagonals(operands[number], inputs[number])
-        later = set(output).union(*inputs[number + 1 :])
-        result, labels = _sum_out(result, labels, later | set(other_labels))
-        other, other_labels = _sum_out(other, other_labels, later | set(labels))
-        result, labels = _contract(result, labels, other, other_labels, later, position)
-    result, labels = _sum_out(result, labels, set(output))
-    order = tuple(labels.index(label) for label in output)
-    return result.permute(order) if order != tuple(range(len(order))) else result
+    pairs, last = _program(equation, tuple([tuple(each.shape) for each in operands]))
+    result = operands[0]
+    for pair, other in zip(pairs, operands[1:], strict=True):
+        result, other = _after(result, pair.of_result), _after(other, pair.of_other)
+        if pair.turned:
+            result, other = other, result
+        product = matmul(result, other) if pair.summed else result * other
+        result = _after(product, pair.of_product)
+    return _after(result, last)
 
 
 def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
@@ -65,29 +64,128 @@ def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     return equation + ("->" + letters(lists[len(tensors)]) if len(lists) > len(tensors) else ""), tuple(tensors)
 
 
-def _parse(equation: str, operands: tuple[Any, ...]) -> tuple[list[list[str]], list[str]]:
+class _Pair(NamedTuple):
+    """What is done with the result so far and the next operand."""
+
+    of_result: Steps
+    of_other: Steps
+    summed: bool  # a matrix product, not one of elements
+    turned: bool  # with the other operand first
+    of_product: Steps
+
+
+def _after(tensor: Tensor, steps: Steps) -> Tensor:
+    for method, arguments in steps:
+        tensor = getattr(tensor, method)(*arguments)
+    return tensor
+
+
+@lru_cache(1024)
+def _program(equation: str, shapes: tuple[Axes, ...]) -> tuple[tuple[_Pair, ...], Steps]:
+    """What is done with the first operand and each of the others in turn, and with what results: a function of the
+    equation and the shapes alone, which takes longer to find out than it takes to be done.
+    """
+    inputs, output = _parse(equation, shapes)
+    position = {label: place for place, label in enumerate(output)}
+    for labels in inputs:
+        for label in labels:
+            position.setdefault(label, len(position))
+    _check_sizes(inputs, shapes)
+    result, pairs = _Labelled(inputs[0], shapes[0]), []
+    for number in range(1, len(shapes)):
+        other = _Labelled(inputs[number], shapes[number])
+        later = set(output).union(*inputs[number + 1 :])
+        result.sum_out(later | set(other.labels))
+        other.sum_out(later | set(result.labels))
+        result, pair = _contraction(result, other, later, position)
+        pairs.append(pair)
+    result.sum_out(set(output))
+    result.permute(tuple(result.labels.index(label) for label in output))
+    return tuple(pairs), tuple(result.steps)
+
+
+class _Labelled:
+    """A tensor with a label an axis, as far as it matters here, and what was done to it."""
+
+    def __init__(self, labels: Sequence[str], sizes: Sequence[int]) -> None:
+        self.labels, self.sizes = list(labels), list(sizes)
+        self.steps: list[Step] = []
+        for label in dict.fromkeys(labels):
+            while self.labels.count(label) > 1:
+                self._diagonal(label)
+
+    def _diagonal(self, label: str) -> None:
+        """Two axes that share a label become one."""
+        first = self.labels.index(label)
+        second = self.labels.index(label, first + 1)
+        if self.sizes[first] != self.sizes[second]:
+            raise RuntimeError(
+                f"einsum(): subscript {label} is repeated for operand but the sizes don't match, "
+                f"{self.sizes[second]} != {self.sizes[first]}"
+            )
+        self.steps += [("diagonal", (0, first, second)), ("movedim", (-1, first))]
+        del self.labels[second], self.sizes[second]
+
+    def size_of(self, label: str) -> int:
+        """Of the axis with a label; 1 where there is none."""
+        return self.sizes[self.labels.index(label)] if label in self.labels else 1
+
+    def sum_out(self, kept: set[str]) -> None:
+        """Sums over the axes of other labels than these."""
+        axes = tuple(axis for axis, label in enumerate(self.labels) if label not in kept)
+        if axes:
+            self.steps.append(("sum", (axes,)))
+            self.sizes = [size for size, label in zip(self.sizes, self.labels, strict=True) if label in kept]
+            self.labels = [label for label in self.labels if label in kept]
+
+    def drop(self, label: str) -> None:
+        """Takes away an axis that has one element in the other operand, or here."""
+        axis = self.labels.index(label)
+        self.steps.append(("sum" if self.sizes[axis] != 1 else "squeeze", (axis,)))
+        del self.labels[axis], self.sizes[axis]
+
+    def permute(self, axes: Axes) -> None:
+        if axes != tuple(range(len(axes))):
+            self.steps.append(("permute", (axes,)))
+            self.sizes = [self.sizes[axis] for axis in axes]
+            self.labels = [self.labels[axis] for axis in axes]
+
+    def arrange(self, order: Sequence[str]) -> None:
+        """Its axes in this order."""
+        self.permute(tuple(self.labels.index(label) for label in order if label in self.labels))
+
+    def reshape(self, shape: Axes) -> None:
+        if shape != tuple(self.sizes):
+            self.steps.append(("reshape", (shape,)))
+
+    def product(self, labels: Sequence[str]) -> int:
+        """How many elements its axes of these labels have."""
+        return prod(map(self.size_of, labels))
+
+
+def _parse(equation: str, shapes: tuple[Axes, ...]) -> tuple[list[list[str]], list[str]]:
     """Labels of the axes of each operand and of the result. Axes of an ellipsis are labelled ".0", ".1" ... from the
     left of the broadcast shape.
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
-    if len(terms) > len(operands):
+    if len(terms) > len(shapes):
         raise RuntimeError(f"einsum(): fewer operands were provided than specified in the equation {equation!r}")
-    if len(terms) < len(operands):
+    if len(terms) < len(shapes):
         raise RuntimeError(f"einsum(): more operands were provided than specified in the equation {equation!r}")
     named, extra = [], []
-    for number, (term, tensor) in enumerate(zip(terms, operands, strict=True)):
+    for number, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         before, dots, after = term.partition("...")
         for letter in before + after:
             if letter not in ascii_letters:
                 raise RuntimeError(
                     f"einsum(): invalid subscript given at operand {number}: {letter!r}, subscripts must be in [a-zA-Z]"
                 )
-        free = tensor.ndim - len(before) - len(after)
+        free = len(shape) - len(before) - len(after)
         if free < 0 or (free and not dots):
             raise RuntimeError(
                 f"einsum(): the number of subscripts in the equation ({len(before) + len(after)}) does not match the "
-                f"number of dimensions ({tensor.ndim}) "
+                f"number of dimensions ({len(shape)}) "
                 f"for operand {number} and no ellipsis was given"
             )
         named.append((before, after, dots))
@@ -115,11 +213,11 @@ def _parse(equation: str, operands: tuple[Any, ...]) -> tuple[list[list[str]], l
     return inputs, output
 
 
-def _check_sizes(inputs: list[list[str]], operands: tuple[Any, ...]) -> None:
+def _check_sizes(inputs: list[list[str]], shapes: tuple[Axes, ...]) -> None:
     """Raises RuntimeError where a label's sizes do not broadcast."""
     sizes: dict[str, int] = {}
-    for number, (labels, tensor) in enumerate(zip(inputs, operands, strict=True)):
-        for label, size in zip(labels, tensor.shape, strict=True):
+    for number, (labels, shape) in enumerate(zip(inputs, shapes, strict=True)):
+        for label, size in zip(labels, shape, strict=True):
             seen = sizes.get(label, 1)
             if seen != size and 1 not in (seen, size):
                 raise RuntimeError(
@@ -129,76 +227,43 @@ def _check_sizes(inputs: list[list[str]], operands: tuple[Any, ...]) -> None:
             sizes[label] = seen if size == 1 else size
 
 
-def _diagonals(tensor: Tensor, labels: list[str]) -> tuple[Tensor, list[str]]:
-    """Axes that share a label become one, the diagonal."""
-    labels = list(labels)
-    for label in dict.fromkeys(labels):
-        while labels.count(label) > 1:
-            first = labels.index(label)
-            second = labels.index(label, first + 1)
-            if tensor.shape[first] != tensor.shape[second]:
-                raise RuntimeError(
-                    f"einsum(): subscript {label} is repeated for operand but the sizes don't match, "
-                    f"{tensor.shape[second]} != {tensor.shape[first]}"
-                )
-            tensor = diagonal(tensor, 0, first, second).movedim(-1, first)
-            labels.pop(second)
-    return tensor, labels
-
-
-def _sum_out(tensor: Tensor, labels: list[str], kept: set[str]) -> tuple[Tensor, list[str]]:
-    axes = [axis for axis, label in enumerate(labels) if label not in kept]
-    if not axes:
-        return tensor, labels
-    return tensor.sum(axes), [label for label in labels if label in kept]
-
-
-def _aligned(tensor: Tensor, labels: list[str], order: list[str]) -> Tensor:
-    """`tensor` with its axes in `order`, axes it lacks of size 1."""
-    present = [label for label in order if label in labels]
-    permuted = tuple(labels.index(label) for label in present)
-    if permuted != tuple(range(len(permuted))):
-        tensor = tensor.permute(permuted)
-    shape, sizes = [], iter(tensor.shape)
-    for label in order:
-        shape.append(next(sizes) if label in labels else 1)
-    return tensor.reshape(shape) if tuple(shape) != tuple(tensor.shape) else tensor
-
-
-def _contract(
-    a: Tensor, a_labels: list[str], b: Tensor, b_labels: list[str], later: set[str], position: dict[str, int]
-) -> tuple[Tensor, list[str]]:
+def _contraction(a: _Labelled, b: _Labelled, later: set[str], position: dict[str, int]) -> tuple[_Labelled, _Pair]:
     """The product of two operands, summed over the labels that both have and nothing later needs."""
-    union = sorted(set(a_labels) | set(b_labels), key=position.__getitem__)
-    a_size, b_size = dict(zip(a_labels, a.shape, strict=True)), dict(zip(b_labels, b.shape, strict=True))
+    union = sorted({*a.labels, *b.labels}, key=position.__getitem__)
     summed = []
     for label in [label for label in union if label not in later]:
-        if a_size[label] == b_size[label]:
+        if a.size_of(label) == b.size_of(label):
             summed.append(label)
         else:  # the operand in which the axis has its size is summed alone, the other has but one element there
-            a = a.sum(a_labels.index(label)) if a_size[label] != 1 else a.squeeze(a_labels.index(label))
-            b = b.sum(b_labels.index(label)) if b_size[label] != 1 else b.squeeze(b_labels.index(label))
-            a_labels, b_labels = (
-                [each for each in a_labels if each != label],
-                [each for each in b_labels if each != label],
-            )
+            a.drop(label)
+            b.drop(label)
             union.remove(label)
     if not summed:
-        return _aligned(a, a_labels, union) * _aligned(b, b_labels, union), union
+        for each in (a, b):
+            each.arrange(union)
+            each.reshape(tuple(map(each.size_of, union)))
+        made = _Labelled(union, [a.size_of(label) if b.size_of(label) == 1 else b.size_of(label) for label in union])
+        return made, _Pair(tuple(a.steps), tuple(b.steps), False, False, ())
     free = [label for label in union if label in later]
-    shared = [label for label in free if a_size.get(label) == b_size.get(label)]
-    left = [label for label in free if label not in shared and (label not in b_size or a_size.get(label, 1) != 1)]
+    shared = [
+        label for label in free if label in a.labels and label in b.labels and a.size_of(label) == b.size_of(label)
+    ]
+    left = [label for label in free if label not in shared and (label not in b.labels or a.size_of(label) != 1)]
     right = [label for label in free if label not in shared and label not in left]
-    if left and right and position[left[0]] > position[right[0]]:
-        a, a_labels, b, b_labels, left, right = b, b_labels, a, a_labels, right, left
-    first = _aligned(a, a_labels, shared + left + right + summed)
-    second = _aligned(b, b_labels, shared + summed + right + left)
-    batch = tuple(first.shape[: len(shared)])
-    rows = tuple(first.shape[len(shared) : len(shared) + len(left)])
-    columns = tuple(second.shape[len(shared) + len(summed) : len(shared) + len(summed) + len(right)])
-    inner = prod(first.shape[len(shared) + len(left) + len(right) :])
-    product = matmul(first.reshape(prod(batch), prod(rows), inner), second.reshape(prod(batch), inner, prod(columns)))
-    return product.reshape(*batch, *rows, *columns), shared + left + right
+    turned = bool(left and right) and position[left[0]] > position[right[0]]
+    first, second = (b, a) if turned else (a, b)
+    if turned:
+        left, right = right, left
+    first.arrange(shared + left + right + summed)
+    second.arrange(shared + summed + right + left)
+    made = _Labelled(
+        shared + left + right,
+        [*map(first.size_of, shared), *map(first.size_of, left), *map(second.size_of, right)],
+    )
+    batch, inner = first.product(shared), first.product(summed)
+    first.reshape((batch, first.product(left), inner))
+    second.reshape((batch, inner, second.product(right)))
+    return made, _Pair(tuple(a.steps), tuple(b.steps), True, turned, (("reshape", (tuple(made.sizes),)),))
 
 
 @heard

@@ -23,6 +23,7 @@ class ConvWindow(NamedTuple):
     dilation: Axes
     groups: int
 
+    @lru_cache(4096)  # noqa: B019 - of tuples that compare by value
     def positions(self, size: Axes, kernel: Axes) -> Axes:
         """The spatial shape of the result for an image of `size`."""
         return tuple(map(output_size, size, kernel, self.stride, self.padding, self.dilation))

@@ -7,6 +7,8 @@ PyTorch's aten/src/ATen/native/TensorShape.cpp.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import index
 from types import ModuleType
 from typing import Any
 
@@ -200,26 +202,35 @@ PERMUTE = view_operator(
 
 def permute(input: Tensor, *dims: Any) -> Tensor:
     """Axes in another order."""
-    given = _sizes(dims, "permute")
-    if len(given) != input.ndim:
+    return apply(PERMUTE, (input,), (_order(_sizes(dims, "permute"), input._spec.ndim),))
+
+
+@lru_cache(4096)
+def _order(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    if len(dims) != ndim:
         raise RuntimeError(
             "permute: number of dimensions in the tensor input does not match the length of the desired ordering of "
-            f"dimensions, i.e. input.dim() = {input.ndim} is not equal to len(dims) = {len(given)}"
+            f"dimensions, i.e. input.dim() = {ndim} is not equal to len(dims) = {len(dims)}"
         )
-    order = tuple(wrap_dim(dim, input.ndim, "permute") for dim in given)
+    order = tuple(wrap_dim(dim, ndim, "permute") for dim in dims)
     if len(set(order)) < len(order):
         raise RuntimeError(f"permute(): duplicate dims are not allowed, got {list(order)}")
-    return apply(PERMUTE, (input,), (order,))
+    return order
 
 
 @heard
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two axes exchanged."""
-    a, b = wrap_dim(dim0, input.ndim, "transpose"), wrap_dim(dim1, input.ndim, "transpose")
-    order = list(range(input.ndim))
+    return apply(PERMUTE, (input,), (_exchanged(input._spec.ndim, index(dim0), index(dim1)),))
+
+
+@lru_cache(4096)
+def _exchanged(ndim: int, dim0: int, dim1: int) -> tuple[int, ...]:
+    a, b = wrap_dim(dim0, ndim, "transpose"), wrap_dim(dim1, ndim, "transpose")
+    order = list(range(ndim))
     if order:
         order[a], order[b] = b, a
-    return apply(PERMUTE, (input,), (tuple(order),))
+    return tuple(order)
 
 
 swapaxes = swapdims = transpose

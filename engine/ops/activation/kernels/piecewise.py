@@ -6,7 +6,6 @@ are 0. Comparisons are false for NaN, as there. 1024 x 512 random floats, leaky_
 with numpy.where, whose branches cannot be foreseen, 2.1 each (PyTorch 0.08 and 0.12).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from engine.kernels.jit import Kernel, Read1, Write1, kernel, real
 from engine.memory import threads
 
 Array = np.ndarray
+_NONE = (0.0, 0.0, 0.0)  # for the parameters that an activation does not have
 
 
 def vectors(*arrays: Any) -> list[Array] | None:
@@ -27,8 +27,13 @@ def vectors(*arrays: Any) -> list[Array] | None:
     first = arrays[0]
     if not isinstance(first, np.ndarray) or first.dtype.char not in "fd":
         return None
-    if any(array.dtype != first.dtype or array.shape != first.shape for array in arrays[1:]):
-        return None
+    row_major = first.flags.c_contiguous
+    for array in arrays[1:]:
+        if array.dtype != first.dtype or array.shape != first.shape:
+            return None
+        row_major = row_major and array.flags.c_contiguous
+    if row_major:
+        return [array.reshape(-1) for array in arrays]
     strides = first.strides
     if first.ravel("K").flags.owndata:  # which had to copy: not dense
         strides = np.empty_like(first).strides
@@ -65,8 +70,11 @@ def slope(name: str, gradient: Array, x: Array, *parameters: float) -> Array | N
 
 def forward(name: str, x: Array, parameters: tuple[float, ...], out: Array) -> None:
     """Writes the activation of x into ``out``, which may be x itself."""
-    kernel, numbers = FORWARD[name][x.dtype.char], (*parameters, *(0.0,) * (3 - len(parameters)))
-    _in_pieces(lambda part: kernel(x[part], out[part], *numbers), x.size)
+    kernel, numbers = FORWARD[name][x.dtype.char], (*parameters, *_NONE[len(parameters) :])
+    if x.size < threads.WORTH:
+        kernel(x, out, *numbers)
+    else:
+        threads.in_pieces(lambda part: kernel(x[part], out[part], *numbers), x.size, x.size)
 
 
 def backward(name: str, gradient: Array, x: Array, parameters: tuple[float, ...], out: Array) -> None:
@@ -74,16 +82,11 @@ def backward(name: str, gradient: Array, x: Array, parameters: tuple[float, ...]
 
     For sigmoid and relu x may be what the activation gave; for sigmoid it must be.
     """
-    kernel, numbers = BACKWARD[name][x.dtype.char], (*parameters, *(0.0,) * (3 - len(parameters)))
-    _in_pieces(lambda part: kernel(gradient[part], x[part], out[part], *numbers), x.size)
-
-
-def _in_pieces(run: Callable[[slice], None], size: int) -> None:
-    """Runs an elementwise kernel on the whole, or on a piece on each of several threads."""
-    if size < threads.WORTH:
-        run(slice(0, size))
+    kernel, numbers = BACKWARD[name][x.dtype.char], (*parameters, *_NONE[len(parameters) :])
+    if x.size < threads.WORTH:
+        kernel(gradient, x, out, *numbers)
     else:
-        threads.in_pieces(run, size, size)
+        threads.in_pieces(lambda part: kernel(gradient[part], x[part], out[part], *numbers), x.size, x.size)
 
 
 @kernel
