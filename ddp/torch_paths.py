@@ -16,6 +16,7 @@ from ddp.training.sampler import DistributedSampler
 from ddp.training.sync_batch_norm import SyncBatchNorm
 from ddp.training.zero import ZeroRedundancyOptimizer
 from engine.errors.absent import provide
+from engine.utils import checkpoint_wrapper
 
 provide("engine.distributed", sys.modules["ddp"])
 provide("engine.nn.SyncBatchNorm", SyncBatchNorm)
@@ -75,6 +76,9 @@ for _name, _names in _HOOKS.items():
     _module(f"{_COMM_HOOKS}.{_name}", **_picked(hooks, _names))
 for _short in ("default", "quantization", "debugging"):
     setattr(sys.modules[_COMM_HOOKS], _short, sys.modules[f"{_COMM_HOOKS}.{_short}_hooks"])
+_module("ddp.algorithms._checkpoint")
+sys.modules["ddp.algorithms._checkpoint.checkpoint_wrapper"] = checkpoint_wrapper
+setattr(sys.modules["ddp.algorithms._checkpoint"], "checkpoint_wrapper", checkpoint_wrapper)  # noqa: B010
 _module("ddp.algorithms.model_averaging")
 _module("ddp.algorithms.model_averaging.averagers", **_picked(local_sgd, "PeriodicModelAverager"))
 _module("ddp.algorithms.model_averaging.utils", **_picked(local_sgd, "average_parameters"))

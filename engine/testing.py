@@ -58,6 +58,27 @@ def assert_close(
         raise AssertionError(str(difference) if msg is None else msg) from None
 
 
+def assert_allclose(
+    actual: Any,
+    expected: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    equal_nan: bool = True,
+    msg: str = "",
+) -> None:
+    """`assert_close` by its older name, which does not compare dtypes or devices, and where NaN is NaN."""
+    assert_close(
+        actual,
+        expected,
+        rtol=rtol,
+        atol=atol,
+        equal_nan=equal_nan,
+        check_device=False,
+        check_dtype=False,
+        msg=msg or None,
+    )
+
+
 def _compare(actual: Any, expected: Any, place: str, checks: _Checks) -> None:
     if isinstance(expected, Mapping):
         if not isinstance(actual, Mapping) or actual.keys() != expected.keys():

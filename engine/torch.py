@@ -2,8 +2,8 @@
 
 Scripts and libraries written for PyTorch then run without a changed line, and `ddprun --torch` runs them so. Each name
 of a module is looked up in the package that stands for it (`PLACES`), when it is asked for. What is not there raises
-AttributeError or ModuleNotFoundError with PyTorch's name of it. Without this import nothing is answered, and where
-PyTorch is installed, it is not looked at after it.
+AttributeError or ModuleNotFoundError with PyTorch's name of it and, where that is known, what to use instead. Without
+this import nothing is answered, and where PyTorch is installed, it is not looked at after it.
 """
 
 import importlib
@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
+
+from engine.errors.instead import instead
 
 PLACES = {
     "torch.nn.parallel.distributed": "ddp.distributed",
@@ -90,8 +92,7 @@ class TorchModule(ModuleType):
         path = f"{self.__name__}.{name}"
         value = _found(path)
         if value is _NOTHING:
-            why = _why(self._behind, name)
-            raise AttributeError(f"allstride answers for PyTorch here, and has no {path}{why}")
+            raise AttributeError(_absent(path, _why(self._behind, name)))
         if isinstance(value, ModuleType):
             return importlib.import_module(path)
         if value is getattr(self._behind, name, _NOTHING):
@@ -113,9 +114,14 @@ def _why(behind: Any, name: str) -> str:
     try:
         getattr(behind, name)
     except AttributeError as error:
-        _, _, advice = str(error).partition(": ")
-        return f": {advice}" if advice else ""
+        return str(error).partition(": ")[2]
     return ""
+
+
+def _absent(path: str, why: str = "") -> str:
+    """The text of the error for a name that is not here; `why`: what a module of this project says of it."""
+    advice = why or instead(path)
+    return f"allstride answers for PyTorch here, and has no {path}" + (f": {advice}" if advice else "")
 
 
 def _found(path: str) -> Any:
@@ -147,9 +153,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname.partition(".")[0] != "torch":
             return None
         if not isinstance(_found(fullname), ModuleType):
-            raise ModuleNotFoundError(
-                f"allstride answers for PyTorch here, and has no module {fullname}", name=fullname
-            )
+            # without `name`, or `from torch import x` would swallow it and say less
+            raise ModuleNotFoundError(_absent(fullname))
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:

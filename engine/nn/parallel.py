@@ -1,4 +1,7 @@
-"""`torch.nn.parallel`: `DataParallel` on one device. `DistributedDataParallel` is there once `ddp` is imported."""
+"""`torch.nn.parallel`: `DataParallel` and `data_parallel` on one device.
+
+`DistributedDataParallel` is there once `ddp` is imported.
+"""
 
 from typing import Any
 
@@ -30,6 +33,19 @@ class DataParallel(Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """What the module computes."""
         return self.module(*inputs, **kwargs)
+
+
+def data_parallel(
+    module: Module,
+    inputs: Any,
+    device_ids: Any = None,
+    output_device: Any = None,
+    dim: int = 0,
+    module_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """What the module computes of one input, or of a tuple of them, as `DataParallel` does."""
+    given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
+    return DataParallel(module, device_ids, output_device, dim)(*given, **(module_kwargs or {}))
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.compat_scripts import SCRIPTS
+from tests.data.torch_names import names_in
 from tests.examples.running import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,8 +103,55 @@ assert error("torch.nn.Nonsense") == (
     "AttributeError: allstride answers for PyTorch here, and has no torch.nn.Nonsense")
 assert error("torch.func.vmap").endswith("no torch.func.vmap: there is no vmap; write the batch as an axis")
 assert error("import torch.distributed.nonsense") == (
-    "ModuleNotFoundError: allstride answers for PyTorch here, and has no module torch.distributed.nonsense")
-assert "cannot import name 'nonsense' from 'torch'" in error("from torch import nonsense")
+    "ModuleNotFoundError: allstride answers for PyTorch here, and has no torch.distributed.nonsense")
+assert error("from torch import nonsense") == (
+    "ModuleNotFoundError: allstride answers for PyTorch here, and has no torch.nonsense")
+assert error("from torch.distributed.fsdp import FullyShardedDataParallel").startswith(
+    "ModuleNotFoundError: allstride answers for PyTorch here, and has no torch.distributed.fsdp: every rank keeps")
+""")
+
+
+def test_what_public_files_use_and_is_not_there_says_what_to_use_instead() -> None:
+    run("""
+import json
+from tests.data import torch_names
+import engine.torch, torch
+for name in json.loads(torch_names.RESULT.read_text())["missing"]:
+    parent, _, child = name.rpartition(".")
+    try:
+        exec(f"from {parent} import {child}")
+    except ImportError as error:
+        head, _, advice = str(error).partition(": ")
+        lacked = head.rpartition(" ")[2]
+        assert lacked == torch_names.first_missing(name) or lacked == name, (name, head)
+        assert advice, name
+    else:
+        raise AssertionError(f"{name} is there: python tests/data/torch_names.py")
+""")
+
+
+def test_names_are_found_in_imports_and_attributes() -> None:
+    source = """
+import numpy as np, torch.nn as nn, torch.utils.data
+from torch import optim as o
+from .torch import nothing
+nn.functional.relu(torch.zeros(2).sum(), np.torch.no)
+class A(nn.Module):
+    step = o.SGD
+"""
+    assert names_in(source) == {
+        *("torch.nn", "torch.utils.data", "torch.optim", "torch.nn.functional", "torch.nn.functional.relu"),
+        *("torch.zeros", "torch.nn.Module", "torch.optim.SGD"),
+    }
+
+
+def test_small_things_that_public_files_use() -> None:
+    run("""
+import engine.torch, torch
+net = torch.nn.Linear(2, 1)
+x = torch.ones(3, 2)
+assert torch.equal(torch.nn.parallel.data_parallel(net, x, None), net(x))
+torch.testing.assert_allclose(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]).double())
 """)
 
 
