@@ -4,7 +4,7 @@
 """
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any, NamedTuple
 
 from engine.memory import backend
@@ -120,6 +120,13 @@ def _complex(real: Any, imaginary: Any) -> complex:
     return complex(real, imaginary)
 
 
+def _counter(counts: Any) -> "Counter[Any]":
+    """What MultiStepLR has its milestones in."""
+    if type(counts) is not dict or any(type(each) is not int for each in counts.values()):
+        raise ValueError("a counter of what has no counts")
+    return Counter(counts)
+
+
 def _device(kind: Any, index: Any = None) -> device:
     if type(kind) is not str or type(index) not in (int, type(None)):
         raise ValueError("a device without a name")
@@ -128,6 +135,7 @@ def _device(kind: Any, index: Any = None) -> device:
 
 CALLED = {
     ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "Counter"): _counter,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): _parameter,

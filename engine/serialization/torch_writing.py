@@ -4,7 +4,7 @@ import codecs
 import io
 import pickle
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -39,8 +39,8 @@ def write(file: BinaryIO, obj: Any) -> None:
     archive.close()
 
 
-_PLAIN = (dict, OrderedDict, list, tuple, set, str, bytes, bytearray, int, float, complex, bool, type(None))
-_BUILDERS = (OrderedDict, bytearray, complex, set, codecs.encode)  # what protocol 2 makes some of them of
+_PLAIN = (dict, OrderedDict, Counter, list, tuple, set, str, bytes, bytearray, int, float, complex, bool, type(None))
+_BUILDERS = (OrderedDict, Counter, bytearray, complex, set, codecs.encode)  # what protocol 2 makes some of them of
 _PythonPickler: Any = pickle._Pickler  # the one in Python, which may write any name
 
 

@@ -35,5 +35,6 @@ content = {
     "plain": [b"\x00\xff", bytearray(b"ab"), {1, 2}, 1 + 2j, 1 << 70, "é", 0.1, True, None, (1, (2, (3,)))],
     "own": [torch.Size([1, 2]), torch.float16, torch.device("cpu")],
     "ordered": collections.OrderedDict(b=1, a=2),
+    "scheduler": torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5, 5]).state_dict(),
 }
 torch.save(content, Path(__file__).with_suffix(".pt"))

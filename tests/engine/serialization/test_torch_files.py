@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ def check_content(read: dict[str, Any]) -> None:
     assert [type(each) for each in read["plain"]] == [type(each) for each in plain]
     assert read["own"] == [engine.Size([1, 2]), engine.float16, engine.device("cpu")]
     assert read["ordered"] == OrderedDict(b=1, a=2)
+    assert type(read["scheduler"]["milestones"]) is Counter
+    assert read["scheduler"]["milestones"] == {3: 1, 5: 2}
 
 
 def test_a_file_of_pytorch() -> None:
