@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,20 @@ def test_outcome_compares_every_step_of_every_rank() -> None:
     result = what_runs.outcome(ours, theirs)
     assert (result["loss"], result["cpu"]) == (0.5, 0.5)
     assert what_runs.outcome([{"raises": "KeyError: 'x'"}, ours[1]], theirs)["raises"] == "KeyError: 'x'"
+
+
+def test_large_differences_are_looked_at_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([1e-2, 1e-13, 1e-7])
+    asked = []
+
+    def run_on_both(sources: Path, row: dict[str, Any], torch_python: str) -> dict[str, Any]:
+        asked.append(row.get("float64", False))
+        return {"loss": next(losses)}
+
+    monkeypatch.setattr(what_runs, "run_on_both", run_on_both)
+    assert what_runs.compare_program(Path(), {}, "") == {"loss": 1e-2, "float64": 1e-13}
+    assert what_runs.compare_program(Path(), {}, "") == {"loss": 1e-7}
+    assert asked == [False, True, False]
 
 
 PROGRAM = """

@@ -27,7 +27,9 @@ RANKS = int(os.environ.get("WORLD_SIZE", 1))
 
 
 def build(sources: Path, row: dict[str, Any]) -> Any:
-    """The model that a row says: the expression `build` after the statements `import`, in the folder `path`."""
+    """The model that a row says: the expression `build` after the statements `import`, in the folder `path`; in float64
+    where it says that.
+    """
     folder = str(sources / row["repository"].partition("/")[2] / row.get("path", ""))
     module = types.ModuleType("row")
     module.nn = nn  # type: ignore[attr-defined]
@@ -37,7 +39,8 @@ def build(sources: Path, row: dict[str, Any]) -> Any:
     try:
         exec(row["import"], vars(module))
         torch.manual_seed(0)
-        return eval(row["build"], vars(module))
+        model = eval(row["build"], vars(module))
+        return model.double() if row.get("float64") else model
     finally:
         sys.path.remove(folder)
 
@@ -53,7 +56,8 @@ def train(model: Any, row: dict[str, Any]) -> list[float]:
         if "tokens" in row:
             inputs = torch.from_numpy(random.integers(0, row["tokens"], row["input"]))
         else:
-            inputs = torch.from_numpy(random.standard_normal(row["input"]).astype(np.float32))
+            kind = np.float64 if row.get("float64") else np.float32
+            inputs = torch.from_numpy(random.standard_normal(row["input"]).astype(kind))
         outputs = model(inputs)
         outputs = outputs[0] if isinstance(outputs, tuple) else outputs  # logits, and a loss
         outputs = outputs.reshape(-1, outputs.shape[-1])

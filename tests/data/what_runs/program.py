@@ -5,7 +5,8 @@
 ROW is a file with one entry of `programs.json`; the program lies in the folder from which this is started. Whoever
 answers `import torch` trains. So that both sides can be compared they begin with the same weights, those of PyTorch,
 draw the same numbers, NumPy's (`same_numbers.py`), and leave dropout out. Where a row says "gpu", the CPU stands for
-the GPU that the program names (`no_gpu.py`). FOLDER gets PyTorch's weights and `SIDE.RANK.json`, the result.
+the GPU that the program names (`no_gpu.py`). Where it says "float64", that is what the program computes in. FOLDER gets
+PyTorch's weights and `SIDE.RANK.json`, the result.
 """
 
 import json
@@ -74,6 +75,13 @@ def same_weights(folder: Path) -> None:
     torch.optim.Optimizer.__init__ = begin  # type: ignore[method-assign]
 
 
+def compute_in_float64() -> None:
+    """What a program makes as float32 without saying so is float64 from now on, and so is what it names FloatTensor."""
+    torch.set_default_dtype(torch.float64)
+    torch.FloatTensor = torch.DoubleTensor  # type: ignore[misc]
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+
+
 def _filled(word: str) -> str:
     """A word of the list, with this rank for RANK."""
     return word.replace("RANK", str(RANK))
@@ -90,6 +98,8 @@ def main() -> None:
     np.random.seed(0)  # the programs' own calls draw from it
     if row.get("gpu"):
         no_gpu.install()
+    if row.get("float64"):
+        compute_in_float64()
     os.environ |= {name: _filled(word) for name, word in row.get("environment", {}).items()}
     sys.argv = [row["program"], *map(_filled, row.get("arguments", []))]
     sys.path[0] = str(Path(row["program"]).resolve().parent)

@@ -21,7 +21,7 @@ def _drawn(generator: Any) -> np.random.Generator:
 
 
 def _made(values: Any, like: Any = None, dtype: Any = None, requires_grad: bool = False, **_: Any) -> Any:
-    dtype = dtype or (torch.float32 if like is None else like.dtype)
+    dtype = dtype or (torch.get_default_dtype() if like is None else like.dtype)
     return torch.from_numpy(np.asarray(values)).to(dtype).requires_grad_(requires_grad)
 
 

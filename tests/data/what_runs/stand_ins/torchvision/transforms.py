@@ -22,12 +22,12 @@ class Compose:
 
 
 class ToTensor:
-    """Bytes to float32 from 0 to 1, channels first."""
+    """Bytes to numbers from 0 to 1 of the default dtype, channels first."""
 
     def __call__(self, picture: Any) -> Any:
         values = np.asarray(picture, np.float32) / np.float32(255)
         values = values[:, :, None] if values.ndim == 2 else values
-        return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
+        return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1))).to(torch.get_default_dtype())
 
 
 class Normalize:
