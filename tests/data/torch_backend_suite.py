@@ -37,6 +37,7 @@ def load_tests(site_packages: Path) -> type:
     for name, answer in (("set_device", None), ("synchronize", None), ("device_count", RANKS), ("current_device", 0)):
         setattr(torch.cuda, name, lambda *_, answer=answer: answer)
     torch.accelerator.synchronize = lambda *_: None
+    torch.distributed.is_mpi_available = lambda: True  # a wheel of PyTorch has no MPI, and this stands for it
     common.DistTestCases.backend_feature |= {name: {"mpi"} for name in ("gpu", "cuda", "ddp", "subgroup")}
     path = site_packages / SOURCE
     source = path.read_text().replace("dim = 1000", "dim = 50")
@@ -72,6 +73,8 @@ def run_rank(site_packages: Path, names: list[str], results: Path) -> None:
     def init() -> None:
         place = f"file://{os.environ['TEMP_DIR']}/store{next(numbers)}"  # a port would be that of the test before
         torch.manual_seed(0)  # as the setUp of PyTorch's tests
+        os.environ.pop("TORCH_DISTRIBUTED_DEBUG", None)  # a level that the test before has set would change texts
+        dist.set_debug_level(dist.DebugLevel.OFF)
         dist.init_process_group("allstride", place, timedelta(seconds=LIMIT / 2), size, rank)
 
     run_tests(suite, names, results, init, dist)
