@@ -12,7 +12,7 @@ import numpy as np
 
 import engine
 from ddp.collectives.members import members_of, number_in_group
-from ddp.collectives.wire import check_tensor, elements, in_shape, layout_of, store
+from ddp.collectives.wire import check_tensor, elements, layout_of, settle
 from ddp.execution.calls import calling_line
 from ddp.execution.messages import pieces
 from ddp.execution.work import Work
@@ -198,7 +198,7 @@ class _Receiving(Work):
                 self._source = sender
                 self._receive(sender)
         if all(request.Test() for request in self._requests):
-            store(self._tensor, in_shape(self._values, self._tensor))
+            settle(self._tensor, self._values, self._tensor)
             self._members.unsettled -= 1
             self._end()
 

@@ -9,13 +9,28 @@ import numpy as np
 
 import engine
 from ddp.collectives.members import check_list, check_stacked, list_at_root, members_of, number_in_group
-from ddp.collectives.wire import check_tensor, elements, elements_like, in_shape, layout_of, store
+from ddp.collectives.wire import (
+    apart,
+    check_tensor,
+    elements,
+    elements_like,
+    in_shape,
+    keep,
+    landing,
+    layout_of,
+    overlap,
+    rows_in_place,
+    settle,
+    store,
+)
 from ddp.execution.calls import Call
 from ddp.execution.collective import run
+from ddp.execution.layouts import TensorLayout
 from ddp.execution.messages import Messages
 from ddp.execution.work import Work
 from ddp.groups.process_group import ProcessGroup
 from engine.calls.effects import effect
+from engine.rules.layout import contiguous_strides
 
 
 @effect
@@ -31,14 +46,16 @@ def all_gather(
         return None
     check_tensor("all_gather", tensor)
     check_list("all_gather", "tensor_list", tensor_list, members, tensor)
-    rows = _rows_with_own(tensor, members)
+    parts = [landing(target, tensor) for target in tensor_list]
+    own = apart(elements(tensor), parts, members.rank)
 
     def finish() -> None:
-        for target, row in zip(tensor_list, rows, strict=True):
-            store(target, in_shape(row, tensor))
+        keep(own, parts[members.rank])
+        for target, part in zip(tensor_list, parts, strict=True):
+            settle(target, part, tensor)
 
     call = Call("all_gather", (), (layout_of(tensor),))
-    return run(members, call, lambda messages: messages.collect(rows), finish, list(tensor_list), async_op)
+    return run(members, call, lambda messages: messages.collect(own, parts), finish, list(tensor_list), async_op)
 
 
 @effect
@@ -54,14 +71,21 @@ def all_gather_into_tensor(
         return None
     name = "all_gather_into_tensor"
     check_stacked(name, "output_tensor", output_tensor, "input_tensor", input_tensor, members)
-    rows = _rows_with_own(input_tensor, members)
+    in_place = rows_in_place(output_tensor, input_tensor, members.size())
+    shape = members.size(), input_tensor.numel()
+    parts = list(np.empty(shape, input_tensor.dtype.numpy) if in_place is None else in_place)
+    own = apart(elements(input_tensor), parts, members.rank)
 
     def finish() -> None:
-        parts = np.stack([in_shape(row, input_tensor) for row in rows])
-        store(output_tensor, parts.reshape(tuple(output_tensor.shape)))
+        keep(own, parts[members.rank])
+        if in_place is None:
+            stacked = np.stack([in_shape(part, input_tensor) for part in parts])
+            store(output_tensor, stacked.reshape(tuple(output_tensor.shape)))
+        else:
+            settle(output_tensor, in_place.reshape(-1), output_tensor)
 
     call = Call(name, (), (layout_of(input_tensor),))
-    return run(members, call, lambda messages: messages.collect(rows), finish, [output_tensor], async_op)
+    return run(members, call, lambda messages: messages.collect(own, parts), finish, [output_tensor], async_op)
 
 
 @effect
@@ -80,21 +104,24 @@ def gather(
     check_tensor("gather", tensor)
     root = number_in_group("gather", members, "dst", dst, group_dst, 0)
     targets = list_at_root("gather", "gather_list", gather_list, members, root)
+    parts: list[np.ndarray] = []
     own = elements(tensor)
-    rows = np.empty((0, own.size), own.dtype)
     if members.rank == root:
         check_list("gather", "gather_list", targets, members, tensor)
-        rows = _rows_with_own(tensor, members)
+        parts = [landing(target, tensor) for target in targets]
+        own = apart(own, parts, root)
 
     def move(messages: Messages) -> None:
         if members.rank == root:
-            messages.swap([], [(source, row) for source, row in enumerate(rows) if source != root])
+            messages.swap([], [(source, part) for source, part in enumerate(parts) if source != root])
         else:
             messages.swap([(root, own)], [])
 
     def finish() -> None:
-        for target, row in zip(targets, rows, strict=True):
-            store(target, in_shape(row, tensor))
+        if members.rank == root:
+            keep(own, parts[root])
+        for target, part in zip(targets, parts, strict=True):
+            settle(target, part, tensor)
 
     call = Call("gather", (("dst", members.ranks[root]),), (layout_of(tensor),))
     return run(members, call, move, finish, list(targets), async_op)
@@ -117,11 +144,10 @@ def scatter(
     root = number_in_group("scatter", members, "src", src, group_src, 0)
     sources = list_at_root("scatter", "scatter_list", scatter_list, members, root)
     parts: list[np.ndarray] = []
-    values = elements(tensor)
+    values = landing(tensor, tensor)
     if members.rank == root:
         check_list("scatter", "scatter_list", sources, members, tensor)
         parts = [elements_like(part, tensor) for part in sources]
-        values = parts[root]
 
     def move(messages: Messages) -> None:
         if members.rank == root:
@@ -130,7 +156,9 @@ def scatter(
             messages.swap([], [(root, values)])
 
     def finish() -> None:
-        store(tensor, in_shape(values, tensor))
+        if members.rank == root:
+            values[...] = parts[root]
+        settle(tensor, values, tensor)
 
     call = Call("scatter", (("src", members.ranks[root]),), (layout_of(tensor),))
     return run(members, call, move, finish, [tensor], async_op)
@@ -151,13 +179,12 @@ def all_to_all(
     check_list("all_to_all", "input_tensor_list", input_tensor_list, members)
     mine = members.rank
     sends = [elements(part) for part in input_tensor_list]
-    receives = [np.empty(part.numel(), part.dtype.numpy) for part in output_tensor_list]
+    receives = _apart_from(sends, [landing(part, part) for part in output_tensor_list])
 
     def finish() -> None:
-        if sends[mine].shape == receives[mine].shape:
-            receives[mine] = sends[mine]
+        keep(sends[mine], receives[mine])
         for target, values in zip(output_tensor_list, receives, strict=True):
-            store(target, in_shape(values, target))
+            settle(target, values, target)
 
     call = Call(
         "all_to_all",
@@ -187,39 +214,50 @@ def all_to_all_single(
         return None
     check_tensor("all_to_all_single", output, written=True)
     check_tensor("all_to_all_single", input)
-    sends = _split_rows(input, input_split_sizes, members)
-    outputs = _split_rows(output, output_split_sizes, members)
-    receives = [np.empty(part.size, part.dtype) for part in outputs]
+    whole = _row_major(output)
+    sends = _split_rows(_row_major(input), input_split_sizes, members)
+    outputs = _split_rows(whole, output_split_sizes, members)
+    flat = [part.reshape(-1) for part in sends]
+    receives = _apart_from(flat, [part.reshape(-1) for part in outputs])
     mine = members.rank
 
     def finish() -> None:
-        receives[mine] = sends[mine].reshape(-1)
-        rows = [values.reshape(part.shape) for values, part in zip(receives, outputs, strict=True)]
-        store(output, np.concatenate(rows).reshape(tuple(output.shape)))
+        keep(flat[mine], receives[mine])
+        for values, part in zip(receives, outputs, strict=True):
+            keep(values.reshape(part.shape), part)
+        if output.is_contiguous():
+            settle(output, whole.reshape(-1), output)
+        else:
+            store(output, whole.reshape(tuple(output.shape)))
 
     call = Call(
         "all_to_all_single",
-        sends=tuple(layout_of(engine.from_numpy(part), "rows") for part in sends),
-        expects=tuple(layout_of(engine.from_numpy(np.ascontiguousarray(part)), "rows") for part in outputs),
+        sends=tuple(_layout_of_rows(part, input.dtype) for part in sends),
+        expects=tuple(_layout_of_rows(part, output.dtype) for part in outputs),
     )
     if members.size() == 1 and call.sends != call.expects:
         raise ValueError(f"all_to_all_single: expected an output of {call.sends[0]}, got {call.expects[0]}")
-    flat = [part.reshape(-1) for part in sends]
     return run(members, call, _swap_all(members, flat, receives), finish, [output], async_op)
 
 
-def _rows_with_own(tensor: engine.Tensor, members: ProcessGroup) -> np.ndarray:
-    """Room for the elements of all ranks, (ranks, count), with this rank's in place."""
-    own = elements(tensor)
-    rows = np.empty((members.size(), own.size), own.dtype)
-    rows[members.rank] = own
-    return rows
+def _apart_from(sends: list[np.ndarray], receives: list[np.ndarray]) -> list[np.ndarray]:
+    """Where to receive: room elsewhere where `receives` shares memory with what is sent."""
+    return [np.empty_like(part) for part in receives] if overlap(sends, receives) else receives
 
 
-def _split_rows(tensor: engine.Tensor, sizes: list[int] | None, members: ProcessGroup) -> list[np.ndarray]:
-    """Row-major parts of a tensor along its first dimension, one a rank."""
-    ranks, length = members.size(), tensor.shape[0] if tensor.dim() else 1
-    array = np.ascontiguousarray(tensor.detach().cpu().numpy()).reshape(length, *tensor.shape[1:])
+def _row_major(tensor: engine.Tensor) -> np.ndarray:
+    """Its rows, (n, ...): the tensor's own memory where it is contiguous and on the host, else a copy."""
+    array = np.ascontiguousarray(tensor.detach().cpu().numpy())
+    return array.reshape(tensor.shape[0] if tensor.dim() else 1, *tensor.shape[1:])
+
+
+def _layout_of_rows(rows: np.ndarray, dtype: engine.dtype) -> TensorLayout:
+    return TensorLayout("rows", rows.shape, contiguous_strides(rows.shape), dtype.name)
+
+
+def _split_rows(rows: np.ndarray, sizes: list[int] | None, members: ProcessGroup) -> list[np.ndarray]:
+    """Parts along the first dimension, one a rank."""
+    ranks, length = members.size(), len(rows)
     if not sizes:
         if length % ranks:
             raise RuntimeError(
@@ -231,7 +269,7 @@ def _split_rows(tensor: engine.Tensor, sizes: list[int] | None, members: Process
     if sum(sizes) != length or min(sizes) < 0:
         raise RuntimeError(f"all_to_all_single: Split sizes doesn't match total dim 0 size: {sizes} and {length}")
     ends = np.cumsum(sizes)
-    return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return [rows[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _swap_all(members: ProcessGroup, sends: list[np.ndarray], receives: list[np.ndarray]) -> Callable[[Messages], None]:

@@ -20,7 +20,7 @@ import numpy as np
 import engine
 from ddp.collectives.members import check_list, check_stacked, members_of, number_in_group
 from ddp.collectives.reductions import Op, ReduceOp, after, before, check_reduction, mpi_operation
-from ddp.collectives.wire import check_tensor, elements, elements_like, in_shape, layout_of, rows_of, store
+from ddp.collectives.wire import check_tensor, elements, elements_like, landing, layout_of, rows_of, settle
 from ddp.execution.calls import Call
 from ddp.execution.collective import run
 from ddp.execution.messages import Messages
@@ -46,7 +46,7 @@ def all_reduce(
         messages.combine(values, mpi_operation(op, own.dtype))
 
     def finish() -> None:
-        store(tensor, in_shape(after(op, values, members.size(), own.dtype), tensor))
+        settle(tensor, after(op, values, members.size(), own.dtype), tensor)
 
     call = Call("all_reduce", (("op", op.name),), (layout_of(tensor),))
     return run(members, call, move, finish, [tensor], async_op)
@@ -76,7 +76,7 @@ def reduce(
 
     def finish() -> None:
         if members.rank == root:
-            store(tensor, in_shape(after(op, values, members.size(), own.dtype), tensor))
+            settle(tensor, after(op, values, members.size(), own.dtype), tensor)
 
     call = Call("reduce", (("op", op.name), ("dst", members.ranks[root])), (layout_of(tensor),))
     return run(members, call, move, finish, [tensor], async_op)
@@ -102,7 +102,7 @@ def broadcast(
         messages.spread(values, root)
 
     def finish() -> None:
-        store(tensor, in_shape(values, tensor))
+        settle(tensor, values, tensor)
 
     call = Call("broadcast", (("src", members.ranks[root]),), (layout_of(tensor),))
     return run(members, call, move, finish, [tensor], async_op)
@@ -122,7 +122,7 @@ def reduce_scatter(
         return None
     check_tensor("reduce_scatter", output, written=True)
     check_list("reduce_scatter", "input_list", input_list, members, output)
-    rows = np.stack([before(op, elements_like(part, output)) for part in input_list])
+    rows = [before(op, elements_like(part, output)) for part in input_list]
     return _reduce_scatter("reduce_scatter", output, rows, op, members, async_op)
 
 
@@ -139,22 +139,26 @@ def reduce_scatter_tensor(
     if members is None:
         return None
     check_stacked("reduce_scatter_tensor", "input", input, "output", output, members)
-    rows = np.stack([before(op, row) for row in rows_of(input, output, members.size())])
+    rows = [before(op, row) for row in rows_of(input, output, members.size())]
     return _reduce_scatter("reduce_scatter_tensor", output, rows, op, members, async_op)
 
 
 def _reduce_scatter(
-    name: str, output: engine.Tensor, rows: np.ndarray, op: Op, members: ProcessGroup, async_op: bool
+    name: str, output: engine.Tensor, rows: list[np.ndarray], op: Op, members: ProcessGroup, async_op: bool
 ) -> Work | None:
     check_reduction(name, op, output.dtype)
     dtype = output.dtype.numpy
-    own = rows[members.rank].copy()
+    own = landing(output, output)
+    if members.size() == 1:
+        own = rows[0]
+    elif own.dtype != rows[0].dtype or any(np.may_share_memory(own, row) for row in rows):
+        own = np.empty_like(rows[0])
 
     def move(messages: Messages) -> None:
         messages.combine_rows(rows, own, mpi_operation(op, dtype))
 
     def finish() -> None:
-        store(output, in_shape(after(op, own, members.size(), dtype), output))
+        settle(output, after(op, own, members.size(), dtype), output)
 
     call = Call(name, (("op", op.name),), (layout_of(output),))
     return run(members, call, move, finish, [output], async_op)

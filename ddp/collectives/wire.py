@@ -5,6 +5,7 @@ before anything is sent), and row-major where it is not. A dense tensor on the h
 one on a GPU from a copy in page-locked memory.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from ddp.execution.layouts import TensorLayout
 from engine.autograd import graph
 from engine.memory.backend import require_cupy, spec_of_array
 from engine.rules import layout
+from engine.rules.spec import Spec
 from engine.tensor import array_of
 from engine.tensor.flat import flat_view
 
@@ -40,8 +42,13 @@ def check_like(name: str, tensor: engine.Tensor, shape: tuple[int, ...], like: e
 
 def layout_of(tensor: engine.Tensor, name: str = "a tensor") -> TensorLayout:
     """What has to agree between sender and receiver."""
-    shape = tuple(tensor.shape)
-    return TensorLayout(name, shape, wire_strides(shape, tuple(tensor.stride())), tensor.dtype.name)
+    return _layout_of(tensor._spec, name)
+
+
+@lru_cache(4096)
+def _layout_of(spec: Spec, name: str) -> TensorLayout:
+    shape = tuple(spec.shape)
+    return TensorLayout(name, shape, wire_strides(shape, tuple(spec.stride)), spec.dtype.name)
 
 
 @lru_cache(4096)
@@ -75,15 +82,26 @@ def elements_like(tensor: engine.Tensor, like: engine.Tensor) -> np.ndarray:
     return flat
 
 
-def rows_of(whole: engine.Tensor, part: engine.Tensor, ranks: int) -> list[np.ndarray]:
-    """The parts of `whole`, one after another along its first dimension: the elements of each in the order in which
-    those of `part` travel.
+def rows_of(whole: engine.Tensor, part: engine.Tensor, ranks: int) -> np.ndarray:
+    """(ranks, count): the parts of `whole`, one after another along its first dimension: the elements of each in the
+    order in which those of `part` travel. Views of the tensor's memory where `rows_in_place` gives them.
     """
-    array = whole.detach().cpu().numpy().reshape(ranks, *part.shape)
-    rows = []
-    for values in array:
-        rows.append(np.empty(part.numel(), array.dtype))
-        in_shape(rows[-1], part)[...] = values
+    rows = rows_in_place(whole, part, ranks)
+    if rows is None:
+        array = whole.detach().cpu().numpy().reshape(ranks, *part.shape)
+        rows = np.empty((ranks, part.numel()), array.dtype)
+        for row, values in zip(rows, array, strict=True):
+            in_shape(row, part)[...] = values
+    return rows
+
+
+def rows_in_place(whole: engine.Tensor, part: engine.Tensor, ranks: int) -> np.ndarray | None:
+    """The same as a view of the tensor's memory, where its elements lie there in this order, on the host; else None."""
+    shape = tuple(part.shape)
+    in_rows = wire_strides(shape, tuple(part.stride())) == layout.contiguous_strides(shape)
+    if whole.is_cuda or not in_rows or not whole.is_contiguous():
+        return None
+    rows: np.ndarray = flat_view(whole).reshape(ranks, part.numel())
     return rows
 
 
@@ -94,13 +112,56 @@ def in_shape(flat: np.ndarray, like: engine.Tensor) -> np.ndarray:
     return np.ndarray(shape, flat.dtype, flat.view(np.uint8).data, 0, strides)  # as_strided takes 10 µs more
 
 
+def landing(tensor: engine.Tensor, like: engine.Tensor) -> np.ndarray:
+    """1-D: where elements are to arrive that travel in the order of `like`, of the same shape; `settle` follows.
+
+    The tensor's own memory where that has this order and is on the host, else room of its own.
+    """
+    if not tensor.is_cuda and layout_of(tensor) == layout_of(like):
+        flat = flat_view(tensor)
+        if flat is not None:
+            return flat
+    return np.empty(tensor.numel(), tensor.dtype.numpy)
+
+
+def settle(tensor: engine.Tensor, flat: np.ndarray, like: engine.Tensor) -> None:
+    """`store` of elements that travelled in the order of `like`, to where `landing` said or to another array."""
+    if not tensor.is_cuda and np.may_share_memory(array_of(tensor), flat):
+        # Even where it came into the tensor's own memory, what autograd saved of it is out of date now.
+        graph.increment_version(tensor)
+    else:
+        store(tensor, in_shape(flat, like))
+
+
+def apart(own: np.ndarray, parts: Sequence[np.ndarray], place: int) -> np.ndarray:
+    """What this rank sends of a gather into `parts`: `own`, or a copy where writing to them would change it before it
+    has left. It may be the part at its place.
+    """
+    shared = [index for index, part in enumerate(parts) if np.may_share_memory(own, part)]
+    return own if not shared or (shared == [place] and _address(own) == _address(parts[place])) else own.copy()
+
+
+def overlap(ones: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+    """Whether any of these flat arrays shares memory with any of those."""
+    spans = sorted((_address(array), array.nbytes, side) for side in (0, 1) for array in (ones, others)[side])
+    ends = [0, 0]
+    for begin, nbytes, side in spans:
+        if nbytes and begin < ends[1 - side]:
+            return True
+        ends[side] = max(ends[side], begin + nbytes)
+    return False
+
+
+def keep(own: np.ndarray, part: np.ndarray) -> None:
+    """Copies what goes from this rank to itself, unless it is there."""
+    if not np.may_share_memory(own, part):
+        part[...] = own
+
+
 def store(tensor: engine.Tensor, values: np.ndarray) -> None:
     """Writes `values`, of the tensor's shape, into it."""
     if tensor.device.type == "cpu":
-        array = tensor.detach().numpy()
-        if not np.may_share_memory(array, values) or not _same_memory(array, values):
-            array[...] = values
-        # Even where MPI wrote into the tensor's own memory, what autograd saved of it is out of date now.
+        tensor.detach().numpy()[...] = values
         graph.increment_version(tensor)
     else:
         with engine.no_grad():
@@ -136,5 +197,5 @@ def _page_locked(nbytes: int) -> np.ndarray:
     return np.frombuffer(require_cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
 
-def _same_memory(array: np.ndarray, values: np.ndarray) -> bool:
-    return array.__array_interface__["data"][0] == values.__array_interface__["data"][0]
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])

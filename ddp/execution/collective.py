@@ -1,7 +1,7 @@
 """How a collective goes from its call to its result: the ranks compare their calls, bytes move, results are written.
 
-On one node both go through memory that all ranks see (`ddp.execution.in_memory`): what is compared lies beside the
-first bytes.
+On one node what is compared goes through memory that all ranks see, and so do the bytes that fit there, beside it;
+others follow through MPI (`ddp.execution.in_memory`).
 
 Over MPI comparing is one small `Iallreduce` (`ddp.execution.calls`), posted at the call; the bytes follow when it is
 through. It is nonblocking because a rank may say `async_op` where another does not. Where none does, the bytes take
@@ -17,7 +17,7 @@ import numpy as np
 import engine
 from ddp.execution import calls
 from ddp.execution.calls import Account, Call
-from ddp.execution.in_memory import NOTHING, MessagesInMemory
+from ddp.execution.in_memory import MessagesInMemory
 from ddp.execution.lines import Lines
 from ddp.execution.messages import Messages
 from ddp.execution.work import Work
@@ -26,6 +26,8 @@ from ddp.world.ranks import name_ranks
 from engine.calls.effects import unreplayable
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from ddp.groups.process_group import ProcessGroup
     from ddp.transport.room import Room
 
@@ -44,21 +46,22 @@ class Collective(Work):
         results: list[engine.Tensor],
         async_op: bool,
     ) -> None:
-        from mpi4py import MPI
-
         super().__init__(call.name, results)
         self._lines = lines
         self._call = call
         self._move = move
         self._finish = finish
+        self._messages: Messages | None = None
         self._place = calls.calling_line() if async_op else ""
         self._alike, balance = calls.digest(call, lines.group.rank)
-        self._words = self._alike, balance, int(async_op)
+        self._words = self._alike, balance
         self.check: MPI.Request | None = None
         self._rounds: Iterator[None] = iter(())
         if lines.checks is not None:
-            self._sums = np.array(self._words, np.uint64)
-            self.check = lines.checks.Iallreduce(MPI.IN_PLACE, self._sums)
+            self._sums = np.array((*self._words, async_op), np.uint64)
+            comparison = Messages(lines.checks, blocking=False)
+            comparison.combine(self._sums, "SUM")
+            (self.check,) = comparison.requests
         elif lines.room is not None:
             self._rounds = self._go_through(lines.room)
         self._channel = lines.group.channel
@@ -85,19 +88,15 @@ class Collective(Work):
         messages = MessagesInMemory(room, self._lines.bytes)
         if self._move is not None:
             self._move(messages)
-        rounds = messages.rounds()
-        room.lay_down(next(rounds, NOTHING), self._words)
+        room.lay_down(messages.laid, self._words)
         while not room.is_filled():
             yield
-        alike, balance, asynchronous = map(sum, zip(*room.words(), strict=True))
-        if not self._compare(alike, balance):
-            return
-        for part in rounds:
-            room.lay_down(part)
-            while not room.is_filled():
-                yield
-        messages.post(blocking=not asynchronous)
-        self._requests = messages.requests
+        alike = balance = 0
+        for words in room.words():
+            alike, balance = alike + words[0], balance + words[1]
+        if self._compare(alike, balance):
+            yield from messages.go_on()
+            self._take_over(messages)
 
     def start_moving(self) -> None:
         """Over MPI, the calls are known: compare them and post the messages."""
@@ -107,7 +106,10 @@ class Collective(Work):
         if self._compare(alike, balance) and self._move is not None:
             messages = Messages(self._lines.bytes, blocking=not asynchronous)
             self._move(messages)
-            self._requests = messages.requests
+            self._take_over(messages)
+
+    def _take_over(self, messages: Messages) -> None:
+        self._messages, self._requests = messages, messages.requests
 
     def _compare(self, alike: int, balance: int) -> bool:
         """Whether the calls fit together, by sums over all ranks; if they do not, this is over."""
@@ -121,6 +123,8 @@ class Collective(Work):
         if not self._over and all(request.Test() for request in self._requests):
             error: Exception | None = None
             try:
+                if self._messages is not None:
+                    self._messages.unpack()
                 if self._finish is not None:
                     self._finish()
             except Exception as raised:  # noqa: BLE001 - whatever it is, `wait` of this work raises it
@@ -140,7 +144,7 @@ class Collective(Work):
 
     def _end(self, error: BaseException | None = None) -> None:
         super()._end(error)
-        self._move = self._finish = None
+        self._move = self._finish = self._messages = None
 
 
 @unreplayable

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES = 1 << 30
 
+Pairs = Sequence[tuple[int, np.ndarray]]
+
 
 def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
     """Consecutive views of a flat array, of at most `MESSAGE_BYTES` each; none of an empty one."""
@@ -23,7 +25,7 @@ def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 class Messages:
-    """Posts to `comm`; what is not done when a method returns is in `requests`.
+    """Posts to `comm`; what is not done when a method returns is in `requests`, and then `unpack` follows.
 
     blocking: use MPI's blocking calls, which are faster; alike on every rank, since MPI does not match the two kinds.
     """
@@ -32,6 +34,8 @@ class Messages:
         self._comm = comm
         self._blocking = blocking
         self.requests: list[MPI.Request] = []
+        self._rows = np.empty(0)  # a row a rank, for MPI; mpi4py's request of a reduce_scatter does not keep it
+        self._parts: Sequence[np.ndarray] = ()  # what these rows are for
 
     def combine(self, values: np.ndarray, operation: str) -> None:
         """Every rank's array becomes the combination of all."""
@@ -48,13 +52,15 @@ class Messages:
             sent_received = (MPI.IN_PLACE, piece) if self._comm.rank == root else (piece, None)
             self._call("reduce", *sent_received, getattr(MPI, operation), root)
 
-    def combine_rows(self, rows: np.ndarray, own: np.ndarray, operation: str) -> None:
-        """`own` of rank r becomes the combination of row r of all ranks; `rows` is (ranks, count) and is written to."""
+    def combine_rows(self, rows: Sequence[np.ndarray], own: np.ndarray, operation: str) -> None:
+        """`own` of rank r becomes the combination of row r, (count,), of all ranks."""
         from mpi4py import MPI
 
-        if rows.nbytes <= MESSAGE_BYTES:
-            self._call("reduce_scatter_block", rows, own, getattr(MPI, operation))
+        if own.nbytes * len(rows) <= MESSAGE_BYTES:
+            self._rows = np.stack(rows)
+            self._call("reduce_scatter_block", self._rows, own, getattr(MPI, operation))
             return
+        own[...] = rows[self._comm.rank]
         for root, row in enumerate(rows):
             self.combine_at(own if root == self._comm.rank else row, operation, root)
 
@@ -63,22 +69,37 @@ class Messages:
         for piece in pieces(values.view(np.uint8)):
             self._call("bcast", piece, root)
 
-    def collect(self, rows: np.ndarray) -> None:
-        """Row r, which is there on rank r, comes to all; `rows` is (ranks, count)."""
+    def collect(self, own: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+        """What is `own` on rank r comes to part r, (count,), of all others."""
+        if own.nbytes * len(parts) > MESSAGE_BYTES:
+            self.exchange(own, parts)
+            return
         from mpi4py import MPI
 
-        if rows.nbytes <= MESSAGE_BYTES:
-            self._call("allgather", MPI.IN_PLACE, rows.view(np.uint8))
-            return
-        for root, row in enumerate(rows):
-            self.spread(row, root)
+        self._rows = np.empty((len(parts), own.size), own.dtype)
+        self._rows[self._comm.rank] = own
+        self._parts = parts
+        self._call("allgather", MPI.IN_PLACE, self._rows.view(np.uint8))
 
-    def swap(self, to_send: Sequence[tuple[int, np.ndarray]], to_receive: Sequence[tuple[int, np.ndarray]]) -> None:
+    def exchange(self, own: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+        """The same in a message from each rank to each: MPI copies within a node from one's array to the other's."""
+        self.swap([(rank, own) for rank in self._others()], [(rank, parts[rank]) for rank in self._others()])
+
+    def swap(self, to_send: Pairs, to_receive: Pairs) -> None:
         """From rank to rank: (destination, array) and (source, array)."""
         for source, array in to_receive:
             self.requests += [self._comm.Irecv(piece, source) for piece in pieces(array.view(np.uint8))]
         for destination, array in to_send:
             self.requests += [self._comm.Isend(piece, destination) for piece in pieces(array.view(np.uint8))]
+
+    def unpack(self) -> None:
+        """The requests are over: what came elsewhere is copied to where it belongs."""
+        for rank, part in enumerate(self._parts):
+            if rank != self._comm.rank:
+                part[...] = self._rows[rank]
+
+    def _others(self) -> Iterator[int]:
+        return (rank for rank in range(self._comm.size) if rank != self._comm.rank)
 
     def _call(self, name: str, *arguments: Any) -> None:
         if self._blocking:

@@ -13,7 +13,7 @@ import numpy as np
 
 import engine
 from ddp.collectives.reductions import ReduceOp
-from ddp.collectives.wire import elements, in_shape, layout_of, store
+from ddp.collectives.wire import elements, layout_of, settle
 from ddp.execution.calls import Call
 from ddp.execution.collective import run
 from ddp.execution.work import Work
@@ -134,7 +134,7 @@ class Sum(Work):
 
     def finish(self) -> None:
         """All pieces are there."""
-        store(self._tensor, in_shape(self._values, self._tensor))
+        settle(self._tensor, self._values, self._tensor)
         self._end()
 
     def _advance(self) -> None:

@@ -1,10 +1,9 @@
 """A room in memory that all ranks of a node see, where each lays down what the others are to read, round by round.
 
-Every rank has three places, which take turns, and a number: `filled = k` says that it has laid down its part of round
-k. A rank reads what it wants of all places once everybody has filled round k, and lays down its part of round k + 1
-after that. Until then it may change what nobody else reads of its own part: in round k + 1 the others read that. So a
-part is read for two rounds, and its place is written to again in the third: by then each rank has been seen to have
-filled the round between, and did so after it had read this part for the last time.
+Every rank has two places, which take turns, and a number: `filled = k` says that it has laid down its part of round k.
+A rank reads what it wants of all places once everybody has filled round k, and lays down its part of round k + 1 after
+that. So a place is written to again, in round k + 2, when each rank has been seen to have filled the round between, and
+it did so after it had read this one.
 """
 
 from collections.abc import Sequence
@@ -19,15 +18,13 @@ from ddp.transport.fence import Fence
 from ddp.transport.nodes import count_cores
 from ddp.transport.pausing import SPINS
 from ddp.transport.segments import map_segments
-from engine.ops.copy.kernels import copy_past_caches
 
-PLACE_BYTES = 1 << 19
-"""Small enough for the places of a round to stay in a cache, large enough for a round's meeting to cost little."""
-_PLACES = 3
-# Bytes of a part from which on its place is written past the caches. Lines that another core has read are slow to
-# write where the two share no cache: two ranks' sum of 1 MiB takes 0.6 ms then, so 0.2; where they do, 0.19 and 0.21.
-_PAST_CACHES = 1 << 14
-_WORDS = 3  # of 64 bits, that each rank lays down beside its bytes
+PLACE_BYTES = 1 << 18
+"""Up to here a round takes no longer than MPI's messages, which copy once (`ddp.execution.in_memory`). Two ranks, µs by
+the room and by messages: `all_reduce` of 64 KiB 37 and 83, of 256 KiB 79 and 138; `all_gather` 36 and 41, 87 and 86;
+`broadcast` 25 and 26, 45 and 36."""
+_PLACES = 2
+_WORDS = 2  # of 64 bits, that each rank lays down beside its bytes
 
 
 class Room:
@@ -44,7 +41,6 @@ class Room:
         self.spins = 0 if comm.size > count_cores(comm) else SPINS
         place = CACHE_LINE + self.place_bytes
         self._memory, length = map_segments(comm, CACHE_LINE + _PLACES * place)
-        self._octets = np.frombuffer(self._memory, np.uint8)
         numbers = memoryview(self._memory)
         begins = range(0, length * comm.size, length)
         self._filled = [numbers[at : at + 8].cast("Q") for at in begins]
@@ -54,11 +50,12 @@ class Room:
         self._fence = Fence()
         self._round = 0
         self._seen = 0  # ranks before this one have filled this round
-        self.looks = 0  # of whoever waits for the others in this round
+        self.looks = 0  # of whoever waits for the others, since they were there last
         self._stopped = ""  # by which exception
 
-    def lay_down(self, part: NDArray[Any], words: Sequence[int] = ()) -> None:
-        """This rank's part of the next round: at most `place_bytes`, (n,) or (rows, n); up to three numbers < 2**64.
+    def lay_down(self, parts: Sequence[NDArray[Any]], words: Sequence[int] = ()) -> None:
+        """What this rank has for the next round: flat arrays, one behind the other, of at most `place_bytes` in all; up
+        to two numbers < 2**64.
 
         RuntimeError after `stop`.
         """
@@ -70,9 +67,9 @@ class Room:
         for place, word in enumerate(words):
             own[place] = word
         begin = self._bytes[self._round % _PLACES][self.rank]
-        for row in np.atleast_2d(part):
-            copy_past_caches(self._octets[begin : begin + row.nbytes], row.view(np.uint8), _PAST_CACHES)
-            begin += row.nbytes
+        for part in parts:
+            np.ndarray(part.shape, part.dtype, self._memory, begin)[...] = part
+            begin += part.nbytes
         self._fence.sync()
         self._filled[self.rank][0] = self._round
 
@@ -89,13 +86,10 @@ class Room:
         """Of all ranks in this round."""
         return [words.tolist() for words in self._words[self._round % _PLACES]]
 
-    def part(self, rank: int, count: int, dtype: DTypeLike, first: int = 0, before: int = 0) -> NDArray[Any]:
-        """So many elements, from the given one on, of what a rank has laid down: a view, good until the next round.
-
-        before: 0 for this round, 1 for the one before it.
-        """
+    def part(self, rank: int, count: int, dtype: DTypeLike, first: int = 0) -> NDArray[Any]:
+        """So many elements, from the given one on, of what a rank has laid down: a view, good until the next round."""
         dtype = np.dtype(dtype)
-        begin = self._bytes[(self._round - before) % _PLACES][rank] + first * dtype.itemsize
+        begin = self._bytes[self._round % _PLACES][rank] + first * dtype.itemsize
         return np.ndarray((count,), dtype, self._memory, begin)
 
     def parts(self, count: int, dtype: DTypeLike, first: int = 0) -> list[NDArray[Any]]:

@@ -172,16 +172,19 @@ _UFUNCS = {
 }
 
 
-def combine(operation: str, addends: Sequence[NDArray[Any]], out: NDArray[Any]) -> None:
-    """`out` = two or more flat arrays combined from left to right, in their dtype. It is none of them.
+def combine(
+    operation: str, addends: Sequence[NDArray[Any]], out: NDArray[Any], work: NDArray[Any] | None = None
+) -> None:
+    """`out` = two or more flat arrays combined from left to right, in their dtype.
 
-    operation: as MPI names it.
+    operation: as MPI names it. work: takes what is combined before the last one, and may be the first or second of
+    them; then `out` may be any. Without, it is `out`, which is none of them.
     """
-    ufunc = _UFUNCS[operation]
+    ufunc, total = _UFUNCS[operation], addends[0]
     with np.errstate(all="ignore"):
-        ufunc(addends[0], addends[1], out=out)
-        for addend in addends[2:]:
-            ufunc(out, addend, out=out)
+        for addend in addends[1:-1]:
+            total = ufunc(total, addend, out=out if work is None else work)
+        ufunc(total, addends[-1], out=out)
 
 
 def as_reals(array: NDArray[Any]) -> NDArray[Any]:

@@ -22,9 +22,9 @@ def test_everybody_reads_what_all_have_laid_down(comm) -> None:
     delays = np.random.default_rng(comm.rank)
     for round_ in range(300):
         count = 1 + round_ % 40
-        room.lay_down(np.full(count, comm.rank * 1000 + round_, np.int32), (round_, comm.rank))
+        room.lay_down([np.full(count, comm.rank * 1000 + round_, np.int32)], (round_, comm.rank))
         go_on(room)
-        assert room.words() == [[round_, rank, room.words()[rank][2]] for rank in range(comm.size)]
+        assert room.words() == [[round_, rank] for rank in range(comm.size)]
         for rank, part in enumerate(room.parts(count, np.int32)):
             assert (part == rank * 1000 + round_).all()
         if delays.integers(10) == 0:
@@ -36,7 +36,7 @@ def test_everybody_reads_what_all_have_laid_down(comm) -> None:
 def test_a_place_is_as_large_as_it_says_and_is_read_from_anywhere(comm) -> None:
     room = Room(comm)
     values = np.arange(PLACE_BYTES // 8, dtype=np.float64) + comm.rank
-    room.lay_down(values)
+    room.lay_down([values])
     go_on(room)
     assert np.array_equal(room.part(1, values.size, np.float64), np.arange(values.size) + 1)
     assert np.array_equal(room.part(0, 5, np.float64, 100), np.arange(100, 105))
@@ -48,5 +48,5 @@ def test_after_an_exception_in_the_midst_of_a_round_nothing_goes_on(comm) -> Non
     room = Room(comm)
     room.stop(KeyboardInterrupt())
     with pytest.raises(RuntimeError, match="KeyboardInterrupt ended it in the midst of a sum"):
-        room.lay_down(np.ones(3))
+        room.lay_down([np.ones(3)])
     room.close()
