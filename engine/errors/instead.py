@@ -30,7 +30,7 @@ _INSTEAD = {
     "torch.distributed.autograd": _NO_REMOTE_CALLS,
     "torch.distributed.nn.RemoteModule": _NO_REMOTE_CALLS,
     "torch.distributed.optim.DistributedOptimizer": _NO_REMOTE_CALLS,
-    "torch.cuda.nccl": "NCCL is not used here; ddp has its own transports between GPUs",
+    "torch.cuda.nccl": "DistributedDataParallel sums gradients by NCCL where it is installed",
     "torch.func": _NO_TRANSFORMS,
     "torch.vmap": _NO_TRANSFORMS,
     "torch.fx": _NO_GRAPHS_OF_MODULES,
