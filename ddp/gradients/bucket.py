@@ -145,7 +145,7 @@ class Bucket:
         headers.write(self.header.header, said, used=self._fresh)
         if self._own is not None:
             self._own = bytes(self.fresh)
-        self._fresh[:] = 0
+        self._fresh.fill(0)
         self.astray = False
         if self.buffer.shards is not None:
             if self._host is not None:

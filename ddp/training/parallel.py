@@ -66,9 +66,9 @@ class DistributedDataParallel(TorchNames):
         skip_all_reduce_unused_params, batched_grad_copy: no effect: a bucket nobody used must tell so in its header,
             and gradients are not copied.
         on_drift: every backward compares between the ranks how many forwards they have trained, the learning rates of
-            their optimizers, and every fourth time a part of the parameters, all in turn (`ddp.gradients.drift`). What
-            differs is an "error" on every rank, or a "warn"ing on rank 0, with rank, tensor and step; "ignore" does not
-            compare.
+            their optimizers, and every fourth time a part of the parameters, all in turn: two tensors or 256 KiB
+            (`ddp.gradients.drift`). What differs is an "error" on every rank, or a "warn"ing on rank 0, with rank,
+            tensor and step; "ignore" does not compare.
             An optimizer that steps under `no_sync` ends it.
         job: the gradients of each step are those of its shards, summed to the same bits by any number of ranks; see
             `ddp.Job`.

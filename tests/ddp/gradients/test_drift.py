@@ -92,10 +92,10 @@ def test_a_learning_rate_that_is_no_number_is_like_another_one(group, other: flo
 
 
 @pytest.mark.mpi(ranks=[3])
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_flipped_bit_is_named_within_one_round(group, rank: int) -> None:
+@pytest.mark.parametrize(("rank", "steps"), [(0, 1), (2, 1), (1, 13)])  # after 13 its turn has just been
+def test_a_flipped_bit_is_named_within_one_round(group, rank: int, steps: int) -> None:
     training = Training()
-    training.step()
+    training.steps(steps)
     if group.rank == rank:
         bits = training.model[3].weight.detach().numpy().view(np.uint32)
         bits[7, 9] ^= 1 << 20
@@ -181,6 +181,11 @@ def test_every_byte_is_looked_at_once_a_round() -> None:
         said += [name for name, _ in drift.said.sums]
     assert {*said} == {name for name, _ in parameters}
     assert len(said) == sum(map(len, drift.parts))
+
+
+def test_a_round_of_small_tensors_takes_two_steps_for_each() -> None:
+    parameters = [(str(place), nn.Parameter(engine.zeros(16))) for place in range(18)]
+    assert Drift(parameters, 2, None, True).round == 36
 
 
 def test_many_differences_are_counted() -> None:
