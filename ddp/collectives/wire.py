@@ -16,7 +16,6 @@ from ddp.execution.layouts import TensorLayout
 from engine.autograd import graph
 from engine.memory.backend import require_cupy, spec_of_array
 from engine.rules import layout
-from engine.rules.spec import Spec
 from engine.tensor import array_of
 from engine.tensor.flat import flat_view
 
@@ -42,13 +41,12 @@ def check_like(name: str, tensor: engine.Tensor, shape: tuple[int, ...], like: e
 
 def layout_of(tensor: engine.Tensor, name: str = "a tensor") -> TensorLayout:
     """What has to agree between sender and receiver."""
-    return _layout_of(tensor._spec, name)
+    return _layout_of(tensor.shape, tensor.stride(), tensor.dtype.name, name)
 
 
 @lru_cache(4096)
-def _layout_of(spec: Spec, name: str) -> TensorLayout:
-    shape = tuple(spec.shape)
-    return TensorLayout(name, shape, wire_strides(shape, tuple(spec.stride)), spec.dtype.name)
+def _layout_of(shape: tuple[int, ...], stride: tuple[int, ...], dtype: str, name: str) -> TensorLayout:
+    return TensorLayout(name, tuple(shape), wire_strides(tuple(shape), tuple(stride)), dtype)
 
 
 @lru_cache(4096)

@@ -29,7 +29,7 @@ def _or_absent(name: str, vector: Any) -> str:
 
 
 def _few_rows(input: Any, shape: tuple[int, ...]) -> bool:
-    return isinstance(input, Layout) and input.compiled and len(shape) == 1 and not rows.is_shared(input.size)
+    return isinstance(input, Layout) and input.compiled and len(shape) == 1 and not rows._is_shared(input.size)
 
 
 @straight(layer_norm._layer_norm)
@@ -43,7 +43,7 @@ def _layer_norm(
         *_ALL,
         f"{{kernel}}({', '.join(given)}, {{5}}, {input.as_rows('{out0}')}, {{out1}}, {{out2}})",
         kernel=rows._layer_norm_forward[input.dtype.char],
-        absent=rows.absent(input.dtype),
+        absent=rows._absent(input.dtype),
     )
 
 
@@ -62,7 +62,7 @@ def _layer_norm_backward(
 ) -> Lines | None:
     if not (_few_rows(input, shape) and _alike(input.dtype, g, weight)):
         return None
-    weight_sums, bias_sums = rows.scratch(input.size // max(shape[0], 1), shape[0], input.dtype)
+    weight_sums, bias_sums = rows._scratch(input.size // max(shape[0], 1), shape[0], input.dtype)
     given = [g.as_rows("{0}"), input.as_rows("{3}"), "{5}", "{6}", _or_absent("{4}", weight)]
     return Lines(
         *_ALL,
@@ -70,7 +70,7 @@ def _layer_norm_backward(
         "{join}({weight_sums}, {bias_sums}, {out1}, {out2})",
         kernel=rows._layer_norm_backward[input.dtype.char],
         join=rows._join[input.dtype.char],
-        absent=rows.absent(input.dtype),
+        absent=rows._absent(input.dtype),
         weight_sums=weight_sums,
         bias_sums=bias_sums,
     )
@@ -113,7 +113,7 @@ def _batch_norm(
     factors = f"{'{out2}' if weight is None else '{scale}'}, {'{zeros}' if bias is None else '{3}'}"
     names = {"variance": np.empty(width, kind), "scale": np.empty(width, kind), "zeros": np.zeros(width, kind)}
     if len(input.shape) == 2:
-        step = channels.rows_at_once(width)
+        step = channels._rows_at_once(width)
         moments = [
             f"{{moments}}({image}, {step}, {{first}}, {{second}})",
             f"{{join}}({batch}, {step}, {{first}}, {{second}}, {{out1}}, {{variance}})",
@@ -133,13 +133,13 @@ def _batch_norm(
         settle=channels._settle[kind.char],
         multiply=np.multiply,
         normalise=kernels[1][kind.char],
-        absent=channels.absent(kind),
+        absent=channels._absent(kind),
         **names,
     )
 
 
 def _of_blocks(batch: int, width: int, kind: np.dtype) -> dict[str, Any]:
-    first, second = channels.scratch(batch, width, kind)
+    first, second = channels._scratch(batch, width, kind)
     return {"first": first, "second": second}
 
 
@@ -155,7 +155,7 @@ def _batch_norm_backward(
     names = {name: np.empty(width, kind) for name in ("total", "projected", "scale", "average", "slope")}
     if len(input.shape) == 2:
         sums = [
-            f"{{sums}}({images}, {channels.rows_at_once(width)}, {{5}}, {{first}}, {{second}})",
+            f"{{sums}}({images}, {channels._rows_at_once(width)}, {{5}}, {{first}}, {{second}})",
             f"{{join}}({{first}}, {{second}}, {total}, {{projected}})",
         ]
         kernels = channels._gradient_sums_rows, channels._input_gradient_rows
@@ -174,6 +174,6 @@ def _batch_norm_backward(
         coefficients=channels._coefficients[kind.char],
         kernel=kernels[1][kind.char],
         multiply=np.multiply,
-        absent=channels.absent(kind),
+        absent=channels._absent(kind),
         **names,
     )

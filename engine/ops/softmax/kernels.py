@@ -48,13 +48,13 @@ def log_softmax_backward(gradient: Array, output: Array, out: Array | None = Non
 def _by_rows(run: Any, *arrays: Array) -> None:
     """Runs a kernel on all rows, or on some of them on each of several threads."""
     size = arrays[0].size
-    if not is_shared(size):
+    if not _is_shared(size):
         run(*arrays)
     else:
         in_pieces(lambda part: run(*(array[part] for array in arrays)), len(arrays[0]), size * _PASSES)
 
 
-def is_shared(size: int) -> bool:
+def _is_shared(size: int) -> bool:
     """Whether so many elements are shared among threads."""
     return size * _PASSES >= WORTH
 

@@ -99,7 +99,7 @@ def _lines(name: str, made: Any, *arguments: Any) -> Lines | None:
     """What a replay calls in place of a kernel's function: of (xp, input, dim), or of (g, nd, out, dim)."""
     places = [place for place, each in enumerate(arguments) if isinstance(each, Layout)]
     arrays, dim = [arguments[place] for place in places], arguments[-1]
-    if dim != len(made.shape) - 1 or kernels.is_shared(made.size) or not made.size:
+    if dim != len(made.shape) - 1 or kernels._is_shared(made.size) or not made.size:
         return None
     if not all(each.compiled and each.dtype == made.dtype for each in arrays):
         return None

@@ -93,3 +93,27 @@ def test_in_place_and_alignment(layout):
             batch_norm.input_gradient(moved_g, moved, mean, rstd, None, *sums, 33, out=moved_g), dx
         )
         np.testing.assert_array_equal(batch_norm.normalise(moved, mean, rstd, None, None, out=moved), output)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("running", ["mean", "var", "mean var", ""])
+def test_statistics_are_settled_as_by_numpy(dtype: str, running: str) -> None:
+    """To the bit: whoever has other running statistics gets them by NumPy."""
+    generator = np.random.default_rng(0)
+    mean, variance, running_mean, running_var = generator.random((4, 5)).astype(dtype)
+    kept, of_mean, of_variance = batch_norm.shares(0.1, 12)
+    assert (kept, of_mean, of_variance) == (0.9, 0.1, 0.1 * 12 / 11)
+    expected_mean = running_mean * kept + of_mean * mean
+    expected_var = running_var * kept + of_variance * variance
+    rstd = batch_norm.settle(
+        mean,
+        variance,
+        running_mean if "mean" in running else None,
+        running_var if "var" in running else None,
+        0.1,
+        12,
+        1e-5,
+    )
+    np.testing.assert_array_equal(rstd, 1 / np.sqrt(variance + variance.dtype.type(1e-5)))
+    assert np.array_equal(running_mean, expected_mean) is ("mean" in running)
+    assert np.array_equal(running_var, expected_var) is ("var" in running)

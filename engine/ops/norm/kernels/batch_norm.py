@@ -24,8 +24,8 @@ def moments(x: Array) -> tuple[Array, Array]:
         run = _moments_planes[x.dtype.char]
         threads.in_pieces(lambda part: run(x, part.start, mean[part], variance[part]), x.shape[1], x.size)
         return mean, variance
-    step = rows_at_once(channels)
-    centres, spreads = scratch(len(x), channels, x.dtype)
+    step = _rows_at_once(channels)
+    centres, spreads = _scratch(len(x), channels, x.dtype)
     blocks = len(centres)
     run = _moments_rows[x.dtype.char]
     threads.in_pieces(
@@ -56,8 +56,8 @@ def gradient_sums(gradient: Array, x: Array, mean: Array) -> tuple[Array, Array]
             lambda part: run(gradient, x, part.start, mean[part], total[part], projected[part]), x.shape[1], x.size
         )
         return total, projected
-    step = rows_at_once(x.shape[1])
-    sums, products = scratch(len(x), x.shape[1], x.dtype)
+    step = _rows_at_once(x.shape[1])
+    sums, products = _scratch(len(x), x.shape[1], x.dtype)
     run = _gradient_sums_rows[x.dtype.char]
 
     def compute(part: slice) -> None:
@@ -86,7 +86,7 @@ def input_gradient(
     """
     out = np.empty_like(x) if out is None else out
     scale, average, slope = np.empty_like(rstd), np.empty_like(rstd), np.empty_like(rstd)
-    weight = absent(x.dtype) if weight is None else weight
+    weight = _absent(x.dtype) if weight is None else weight
     _coefficients[x.dtype.char](rstd, weight, total, projected, count, scale, average, slope)
     chosen = _input_gradient_rows if x.ndim == 2 else _input_gradient_planes
     run = chosen[x.dtype.char]
@@ -106,7 +106,7 @@ def settle(
     """Reciprocal standard deviations (C,) of the `count` elements of a channel; the running statistics move by
     `momentum` towards the batch's, in place.
     """
-    rstd, none = np.empty_like(mean), absent(mean.dtype)
+    rstd, none = np.empty_like(mean), _absent(mean.dtype)
     moving = none if running_mean is None else running_mean, none if running_var is None else running_var
     _settle[mean.dtype.char](mean, variance, *moving, *shares(momentum, count), eps, rstd)
     return rstd
@@ -117,18 +117,18 @@ def shares(momentum: float, count: int) -> tuple[float, float, float]:
     return 1 - momentum, momentum, momentum * count / max(count - 1, 1)
 
 
-def absent(kind: np.dtype) -> Array:
+def _absent(kind: np.dtype) -> Array:
     """What the kernels take for a vector that is not there."""
     return np.empty(0, kind)
 
 
-def scratch(rows: int, channels: int, kind: np.dtype) -> tuple[Array, Array]:
+def _scratch(rows: int, channels: int, kind: np.dtype) -> tuple[Array, Array]:
     """Where the kernels on rows put two sums a channel of each block."""
-    shape = (-(-rows // rows_at_once(channels)), channels)
+    shape = (-(-rows // _rows_at_once(channels)), channels)
     return np.empty(shape, kind), np.empty(shape, kind)
 
 
-def rows_at_once(channels: int) -> int:
+def _rows_at_once(channels: int) -> int:
     """Rows of a block that stays in the level-1 cache between its two visits."""
     return min(max(4096 // max(channels, 1), 8), 256)
 

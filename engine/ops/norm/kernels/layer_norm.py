@@ -23,10 +23,10 @@ def layer_norm_forward(
     """Output (M, N), mean (M,) and reciprocal standard deviation (M,) of every row. ``out`` may be x itself."""
     out = np.empty_like(x) if out is None else out
     mean, rstd = np.empty(x.shape[0], x.dtype), np.empty(x.shape[0], x.dtype)
-    weight = absent(x.dtype) if weight is None else weight
-    bias = absent(x.dtype) if bias is None else bias
+    weight = _absent(x.dtype) if weight is None else weight
+    bias = _absent(x.dtype) if bias is None else bias
     run = _layer_norm_forward[x.dtype.char]
-    if not is_shared(x.size):
+    if not _is_shared(x.size):
         run(x, weight, bias, eps, out, mean, rstd)
     else:
         threads.in_pieces(
@@ -43,10 +43,10 @@ def layer_norm_backward(
     """Gradients of x (M, N), weight (N,) and bias (N,). ``out`` receives the first and may be ``gradient`` itself."""
     out = np.empty_like(x) if out is None else out
     rows, columns = x.shape
-    weight = absent(x.dtype) if weight is None else weight
-    weight_sums, bias_sums = scratch(rows, columns, x.dtype)
+    weight = _absent(x.dtype) if weight is None else weight
+    weight_sums, bias_sums = _scratch(rows, columns, x.dtype)
     run = _layer_norm_backward[x.dtype.char]
-    if not is_shared(x.size):
+    if not _is_shared(x.size):
         run(gradient, x, mean, rstd, weight, out, weight_sums, bias_sums)
     else:
 
@@ -61,18 +61,18 @@ def layer_norm_backward(
     return out, weight_gradient, bias_gradient
 
 
-def absent(kind: np.dtype) -> Array:
+def _absent(kind: np.dtype) -> Array:
     """What the kernels take for a weight or bias that is not there."""
     return np.empty(0, kind)
 
 
-def scratch(rows: int, columns: int, kind: np.dtype) -> tuple[Array, Array]:
+def _scratch(rows: int, columns: int, kind: np.dtype) -> tuple[Array, Array]:
     """Where the backward kernel puts sums of blocks of rows, of the weight's gradient and of the bias's."""
     shape = (-(-rows // _BLOCK), columns)
     return np.empty(shape, kind), np.empty(shape, kind)
 
 
-def is_shared(size: int) -> bool:
+def _is_shared(size: int) -> bool:
     """Whether so many elements are shared among threads."""
     return size * _PASSES >= threads.WORTH
 
