@@ -10,7 +10,7 @@ import os, sys
 from mpi4py import MPI
 rank = MPI.COMM_WORLD.rank
 print(f'out {rank}')
-print(f'err {rank}', file=sys.stderr)
+sys.stderr.write(f'err {rank}\\n')  # in one piece: print writes the end of the line by itself, and the child is quick
 os.system(f'echo child {rank}')
 """
 
