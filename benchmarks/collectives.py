@@ -42,9 +42,7 @@ def slowest(comm: MPI.Intracomm, call: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--bytes", type=int, nargs="+", default=[64, 1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26]
-    )
+    parser.add_argument("--bytes", type=int, nargs="+", default=SIZES)
     sizes = parser.parse_args().bytes
     ddp.init_process_group()
     comm = MPI.COMM_WORLD.Dup()
