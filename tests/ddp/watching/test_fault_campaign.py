@@ -7,11 +7,15 @@ from tests.campaigns import faults
 
 @pytest.mark.full
 @pytest.mark.parametrize("transport", faults.TRANSPORTS)
-def test_a_job_that_is_struck_ends_as_it_should(transport: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_is_struck_ends_as_it_should(
+    transport: str, tmp_path: faults.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A fault after the other, at every 40th place of the first rank and of the last."""
-    wrong = faults.main(["--every", "40", "--begin", "5", "--ranks", "2", "--transports", transport])
+    kept = tmp_path / "kept"
+    chosen = ["--every", "40", "--begin", "5", "--ranks", "2", "--transports", transport]
+    wrong = faults.main([*chosen, "--keep", str(kept)])
     table = capfd.readouterr().out
-    assert not wrong, table
+    assert not wrong, "\n".join([table, *(path.read_text() for path in kept.iterdir())])
     assert sum(line.count("| struck |") for line in table.splitlines()) == 1
     assert len(table.splitlines()) > 4, "several faults were tried"
 
