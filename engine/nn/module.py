@@ -7,6 +7,7 @@ from typing import Any, Self
 import engine
 from engine.autograd import modes
 from engine.autograd.gradients import drop_gradients
+from engine.autograd.modes import open_blocks
 from engine.autograd.node import RemovableHandle
 from engine.calls.listening import FUNCTION, call, heard
 from engine.nn import conversion, state
@@ -64,7 +65,7 @@ class Module:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if modes.open_blocks.open and modes.state.listeners:
+        if open_blocks.open and modes.state.listeners:
             return call(FUNCTION, Module.__call__, _with_hooks, self, *args, **kwargs)
         if self._hooked:
             return hooking.call_with_hooks(self, args, kwargs)
