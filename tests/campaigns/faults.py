@@ -6,9 +6,9 @@
 tests/campaigns/fault_job.py is the job. An undisturbed run counts its places; then, for each transport, number of
 ranks, and victim (the first and the last rank), every k-th of them is struck: by one fault after the other in turn, and
 by all of them at each place with --all-faults. Of each case it is asked: did the job end in time, with a right exit
-code, naming the victim before any other rank, naming the cause; is nothing left of it (no process, no file); and is the
-newest checkpoint whole, with the content of the undisturbed run. Prints a table; exit code 1 where anything was
-otherwise.
+code, naming the victim before any other rank, naming the cause; is nothing left of it in that time (no process, no
+file); and is the newest checkpoint whole, with the content of the undisturbed run. Prints a table; exit code 1 where
+anything was otherwise.
 """
 
 import argparse
@@ -138,8 +138,9 @@ def strike(case: Case, reference: dict[int, str]) -> Ending:
             ending.problems.append("culprit")
         if not re.search(fault.cause, text):
             ending.problems.append("cause")
-        left = {f"process {pid}" for pid in _processes(folder.name)} | _files(folder / "tmp")
-        left |= {name for name in _files(Path("/dev/shm")) if job in name}
+        given_up = time.monotonic() + limit - seconds
+        while (left := _left(folder, job)) and time.monotonic() < given_up:
+            time.sleep(0.05)  # what was killed takes a moment to be gone
         if left:
             ending.problems.append("leftovers")
             ending.output += "".join(f"\nleft: {each}" for each in sorted(left))
@@ -196,6 +197,12 @@ def _lines(path: Path) -> list[str]:
 def _files(folder: Path) -> set[str]:
     """The files below a folder; folders alone are none. Others may be removing theirs meanwhile."""
     return {os.path.join(where, name) for where, _, names in os.walk(folder) for name in names}
+
+
+def _left(folder: Path, job: str) -> set[str]:
+    """What there still is of a job: processes, files in its own folder and in shared memory."""
+    left = {f"process {pid}" for pid in _processes(folder.name)} | _files(folder / "tmp")
+    return left | {name for name in _files(Path("/dev/shm")) if job in name}
 
 
 def _processes(case: str) -> Iterator[int]:
