@@ -107,10 +107,6 @@ def work_dtype(xp: ModuleType, array: Array) -> Array:
     return array.astype(xp.float32) if array.dtype.itemsize < 4 else array
 
 
-def _vector(xp: ModuleType, vector: Array, like: Array) -> Array:
-    return vector if vector is None or _is_like(vector, like) else xp.ascontiguousarray(vector, dtype=like.dtype)
-
-
 def _moments(xp: ModuleType, rows: Array) -> tuple[Array, Array]:
     """Mean and biased variance (C,) of every channel."""
     if compiled(xp, rows):
@@ -147,7 +143,7 @@ def _batch_norm(
     mean, variance = _moments(xp, rows)
     count = rows.size // rows.shape[1]
     rstd = _settled(xp, mean, variance, running_mean, running_var, momentum, count, eps)
-    out = _normalise(xp, rows, mean, rstd, _vector(xp, weight, rows), _vector(xp, bias, rows))
+    out = _normalise(xp, rows, mean, rstd, flattened(xp, weight, rows.dtype), flattened(xp, bias, rows.dtype))
     return _back(out, input.shape).astype(input.dtype, copy=False), mean, rstd
 
 
@@ -188,10 +184,10 @@ def _inference(
     eps: float,
 ) -> Array:
     rows = _as_rows(xp, work_dtype(xp, input))
-    variance = _vector(xp, running_var, rows)
+    variance = flattened(xp, running_var, rows.dtype)
     rstd = 1 / xp.sqrt(variance + rows.dtype.type(eps))
-    mean = _vector(xp, running_mean, rows)
-    out = _normalise(xp, rows, mean, rstd, _vector(xp, weight, rows), _vector(xp, bias, rows))
+    mean = flattened(xp, running_mean, rows.dtype)
+    out = _normalise(xp, rows, mean, rstd, flattened(xp, weight, rows.dtype), flattened(xp, bias, rows.dtype))
     return _back(out, input.shape).astype(input.dtype, copy=False)
 
 
@@ -232,7 +228,7 @@ def _batch_norm_backward(
     total, projected = _gradient_sums(xp, gradient, rows, mean)
     to_input = None
     if needs[0]:
-        to_input = _input_gradient(xp, gradient, rows, mean, rstd, _vector(xp, weight, rows), total, projected)
+        to_input = _input_gradient(xp, gradient, rows, mean, rstd, flattened(xp, weight, rows.dtype), total, projected)
         to_input = _back(to_input, input.shape)
     return to_input, projected * rstd if needs[1] else None, total if needs[2] else None, None, None, None
 

@@ -57,16 +57,18 @@ def _layer_norm(
 ) -> tuple[Array, Array, Array]:
     rows = _matrix(xp, input, shape)
     if compiled(xp, rows):
-        out, mean, rstd = kernels.layer_norm_forward(rows, _flat(xp, weight, rows), _flat(xp, bias, rows), eps)
+        out, mean, rstd = kernels.layer_norm_forward(
+            rows, flattened(xp, weight, rows.dtype), flattened(xp, bias, rows.dtype), eps
+        )
     else:
         mean = rows.mean(axis=1)
         centred = rows - mean[:, None]
         rstd = 1 / xp.sqrt((centred * centred).mean(axis=1) + rows.dtype.type(eps))
         out = centred * rstd[:, None]
         if weight is not None:
-            out *= _flat(xp, weight, rows)
+            out *= flattened(xp, weight, rows.dtype)
         if bias is not None:
-            out += _flat(xp, bias, rows)
+            out += flattened(xp, bias, rows.dtype)
     return _shaped(out, input.shape).astype(input.dtype, copy=False), mean, rstd
 
 
@@ -81,12 +83,6 @@ def _matrix(xp: ModuleType, array: Array, shape: tuple[int, ...]) -> Array:
 
 def _leading(array: Array, shape: tuple[int, ...]) -> int:
     return prod(array.shape[: array.ndim - len(shape)])
-
-
-def _flat(xp: ModuleType, array: Array, like: Array) -> Array:
-    if array is None or (array.ndim == 1 and array.dtype == like.dtype and array.flags.c_contiguous):
-        return array
-    return xp.ascontiguousarray(array, dtype=like.dtype).reshape(-1)
 
 
 def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
@@ -126,10 +122,12 @@ def _layer_norm_backward(
     rows = _matrix(xp, input, shape)
     gradient = _matrix(xp, g, shape)
     if compiled(xp, rows):
-        to_input, to_weight, to_bias = kernels.layer_norm_backward(gradient, rows, mean, rstd, _flat(xp, weight, rows))
+        to_input, to_weight, to_bias = kernels.layer_norm_backward(
+            gradient, rows, mean, rstd, flattened(xp, weight, rows.dtype)
+        )
     else:
         normalised = (rows - mean[:, None]) * rstd[:, None]
-        scaled = gradient if weight is None else gradient * _flat(xp, weight, rows)
+        scaled = gradient if weight is None else gradient * flattened(xp, weight, rows.dtype)
         to_input = rstd[:, None] * (
             scaled - scaled.mean(axis=1)[:, None] - normalised * (scaled * normalised).mean(axis=1)[:, None]
         )
@@ -176,7 +174,7 @@ def _rms_norm(xp: ModuleType, input: Array, weight: Array, shape: tuple[int, ...
     rstd = 1 / xp.sqrt(xp.einsum("ij,ij->i", rows, rows) / rows.dtype.type(rows.shape[1]) + rows.dtype.type(eps))
     out = rows * rstd[:, None]
     if weight is not None:
-        out *= _flat(xp, weight, rows)
+        out *= flattened(xp, weight, rows.dtype)
     return out.reshape(input.shape).astype(input.dtype, copy=False), rstd
 
 
@@ -198,7 +196,7 @@ def _rms_norm_backward(
     xp = nd.xp
     rows, gradient = _matrix(xp, input, shape), _matrix(xp, g, shape)
     normalised = rows * rstd[:, None]
-    scaled = gradient if weight is None else gradient * _flat(xp, weight, rows)
+    scaled = gradient if weight is None else gradient * flattened(xp, weight, rows.dtype)
     share = xp.einsum("ij,ij->i", scaled, normalised) / rows.dtype.type(rows.shape[1])
     to_input = (scaled - normalised * share[:, None]) * rstd[:, None]
     to_weight = xp.einsum("ij,ij->j", gradient, normalised) if needs[1] else None
