@@ -96,9 +96,10 @@ def describe_wait(waiting: Waiting, now: float) -> str:
 
 
 def describe_awaited(waiting: Waiting, records: Records, now: float) -> str:
-    """Who is, in words."""
+    """Who is, in words: of those that are late the ones that do not wait for others themselves, if there are any."""
     if late := late_ranks(waiting, records):
-        return name_ranks(late)
+        held_up = [rank for rank in late if records[rank].waiting and now - records[rank].beat <= _STALE]
+        return name_ranks([rank for rank in late if rank not in held_up] or late)
     if silent := silent_ranks(waiting, records, now):
         return f"{name_ranks(silent)}, which {'does' if len(silent) == 1 else 'do'} not answer"
     return "bytes to arrive, or ranks that cannot be seen from here"

@@ -81,6 +81,17 @@ def test_who_is_stopped_is_named_and_leaves_speaking_to_others() -> None:
     assert describe_awaited(own, late, 27.0) == "rank 2"
 
 
+def test_who_is_late_because_it_waits_itself_is_not_named_beside_who_holds_it_up() -> None:
+    """Rank 0 is still in what comes before, and waits there for the stopped rank 2."""
+    before = waits("a", 1)
+    records = {0: before._replace(beat=27.0), 1: waits("b", 1, a=1)._replace(beat=27.0), 2: before}
+    own = records[1].waiting
+    assert late_ranks(own, records) == [0, 2]
+    assert describe_awaited(own, records, 27.0) == "rank 2"
+    assert describe_awaited(own, records, 22.0) == "ranks 0, 2"  # nobody has been silent for long yet
+    assert describe_awaited(own, {**records, 2: works()}, 22.0) == "rank 2"  # it computes
+
+
 def test_ranks_in_words() -> None:
     records = {0: waits("a", 3), 1: waits("a", 3), 2: works(a=2), 4: works("has ended")}
     text = describe_ranks([0, 1, 2, 3, 4], records, 21.0, OWN)
