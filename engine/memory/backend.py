@@ -277,9 +277,8 @@ def strided_view(array: Array, spec: Spec, offset: int) -> Array:
             return np.ndarray(spec.shape, spec.dtype.numpy, owner, start, spec.byte_strides)
         view = np.asarray(_Interface(owner, address(owner) + start, spec))
         return view if view.dtype == spec.dtype.numpy else view.view(spec.dtype.numpy)  # bfloat16 has no type string
-    return require_cupy().ndarray(
-        tuple(spec.shape), spec.dtype.numpy, array.data + offset * spec.dtype.itemsize, spec.byte_strides
-    )
+    distance = offset * spec.dtype.itemsize if array.size else 0  # CuPy's memory of no elements cannot be stepped in
+    return require_cupy().ndarray(tuple(spec.shape), spec.dtype.numpy, array.data + distance, spec.byte_strides)
 
 
 _by_layout: dict[tuple[object, ...], Spec] = {}

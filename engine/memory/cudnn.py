@@ -8,6 +8,7 @@ Sources: cuDNN's "Graph API" and the frontend's "Attention" and "Convolutions".
 """
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -123,8 +124,9 @@ def build(describe: Callable[[Any, Any], Sequence[Any]], dtype: np.dtype, exact:
         graph.build_operation_graph()
     except module.cudnnGraphNotSupportedError:
         return None
-    except RuntimeError as error:
-        raise RuntimeError(f"cuDNN: {error} (engine.backends.cudnn.enabled = False does without it)") from error
+    except RuntimeError as error:  # the frontend was made for a later cuDNN than the one it found
+        _warn_of_versions(str(error))
+        return None
     try:
         graph.create_execution_plans([module.heur_mode.A, module.heur_mode.FALLBACK])
         graph.deselect_numeric_notes(unwanted)
@@ -133,6 +135,18 @@ def build(describe: Callable[[Any, Any], Sequence[Any]], dtype: np.dtype, exact:
     except (module.cudnnGraphNotSupportedError, RuntimeError):  # the latter where its heuristics know of no plan
         return None
     return Operation(graph, len(tensors))
+
+
+@cache
+def _warn_of_versions(error: str) -> None:
+    """Once for each error: the library does not know what its frontend asks it for."""
+    warnings.warn(
+        f"cuDNN {version()} does not take what its frontend {frontend().__version__} asks for, and the kernels of "
+        f"allstride run instead; install a later cuDNN (pip install -U 'allstride[cudnn13]', or cudnn12), or set "
+        f"engine.backends.cudnn.enabled = False. cuDNN's error: {error}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def described(graph: Any, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Any:

@@ -18,7 +18,7 @@ from engine.calls.namespaces import OPERATORS
 from engine.calls.operator import define
 from engine.memory.backend import special_functions
 from engine.ops.pointwise.row import FUNCTIONS, computed_in_single_precision, floating
-from engine.ops.shared.operands import floating_dtype
+from engine.ops.shared.operands import floating_dtype, require_floating
 from engine.rules import iterator
 from engine.rules.spec import Spec
 from engine.tensor import Tensor
@@ -256,6 +256,7 @@ def _polygamma(xp: ModuleType, x: Any, n: int) -> Any:
 
 
 def _polygamma_rule(input: Spec, n: int) -> Spec:
+    require_floating("polygamma", input)
     return input.like(stride=iterator.plan((input.operand,)).stride)
 
 

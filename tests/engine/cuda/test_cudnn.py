@@ -204,8 +204,8 @@ class _Graph:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **given: Any) -> Any:
             self.called.append(name)
-            if name == "check_support" and refuses:
-                raise _Unsupported
+            if name in refuses:
+                raise refuses[name]
             self.given[name] = given or args
             results = {"sdpa": 2, "sdpa_backward": 3}.get(name, 1 if name.startswith("conv") else 0)
             made = [_Tensor(name) for _ in range(results)]
@@ -219,7 +219,7 @@ class _Unsupported(Exception):
 
 
 graphs: list[_Graph] = []
-refuses: list[bool] = []
+refuses: dict[str, Exception] = {}  # by step
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def imitation(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Graph]]:
     names = ("FLOAT", "HALF", "BFLOAT16")
     notes = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")
     module = SimpleNamespace(
-        pygraph=_Graph, create_handle=object, set_stream=lambda **_: None, backend_version=lambda: 91000,
+        pygraph=_Graph, create_handle=object, set_stream=lambda **_: None, backend_version=lambda: 91000, __version__="1.26.0",
         data_type=SimpleNamespace(**{name: name for name in names}), heur_mode=SimpleNamespace(A="A", FALLBACK="F"),
         numerical_note=SimpleNamespace(**{name: name for name in notes}), cudnnGraphNotSupportedError=_Unsupported,
     )  # fmt: skip
@@ -295,7 +295,7 @@ def test_which_attention_was_asked_for() -> None:
 
 
 def test_what_it_has_no_plan_for_is_left_to_our_kernels(imitation: list[_Graph], cuda: engine.device) -> None:
-    refuses.append(True)
+    refuses["check_support"] = _Unsupported()
     expected = None
     for enabled in (False, True):
         switches.enabled = enabled
@@ -307,6 +307,17 @@ def test_what_it_has_no_plan_for_is_left_to_our_kernels(imitation: list[_Graph],
         assert len(imitation) == enabled
         assert expected in (None, found)
         expected = found
+
+
+def test_a_cudnn_that_is_older_than_its_frontend_is_told_of_once(imitation: list[_Graph], cuda: engine.device) -> None:
+    refuses["build_operation_graph"] = RuntimeError("set_attribute(RESHAPE_MODE): BAD_PARAM")
+    heads = layout((4, 16, 32), 2)
+    try:
+        with pytest.warns(RuntimeWarning, match=r"cuDNN 91000 .* frontend 1.26.0 .*RESHAPE_MODE"):
+            assert attention._backward((heads,) * 8, np.dtype("e"), False, 0.5, 0) is None
+        assert attention._backward((heads,) * 8, np.dtype("e"), True, 0.5, 0) is None
+    finally:
+        cudnn._warn_of_versions.cache_clear()
 
 
 def test_it_is_told_apart_whether_it_is_there(cuda: engine.device, monkeypatch: pytest.MonkeyPatch) -> None:
