@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.autograd.modes import open_blocks
 from engine.autograd.node import Node
 from engine.calls.listening import heard
 from engine.memory import backend
@@ -31,6 +32,11 @@ def as_tensor(value: Any, like: Spec) -> Any:
 
 def drop_gradients(leaves: Iterable[Tensor], set_to_none: bool) -> None:
     """Forgets the gradients of tensors, or detaches and zeroes them in place."""
+    if set_to_none and not open_blocks.open:  # nobody listens to `grad` (8 µs of a step of 18 parameters by it, 2 so)
+        for leaf in leaves:
+            if leaf._meta is not None:
+                leaf._meta.grad = None
+        return
     for leaf in leaves:
         gradient = leaf.grad
         if gradient is None:

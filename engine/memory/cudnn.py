@@ -22,6 +22,7 @@ Array = Any
 
 _NAMES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 _VERSIONS = (1, 18), (1, 27)  # of the frontend: from, and before; as in pyproject.toml
+_OLDEST = 91900  # of the library: replayed graphs with 9.14's attention accessed memory that was not theirs (H200)
 ALIGNMENT = 16  # bytes, of the arrays that an operation is given
 
 attends = True  # whether attention may be cuDNN's: `engine.nn.attention.sdpa_kernel` changes it
@@ -46,15 +47,30 @@ class Operation:
 
 @cache
 def frontend() -> Any:
-    """The module; None where it, or the library that it loads, is not installed, and for versions nobody has tried."""
+    """The module; None where it, or the library that it loads, is not installed, and where they are not `tried`."""
+    module, library = _installed()
+    return module if module is not None and _tried(module.__version__, library) else None
+
+
+def not_tried() -> str:
+    """The versions that are installed and not used, since nobody has tried them here; empty where there are none."""
+    module, library = _installed()
+    if module is None or _tried(module.__version__, library):
+        return ""
+    return f"cuDNN {library} with frontend {module.__version__}"
+
+
+def _installed() -> tuple[Any, int]:
     try:
         import cudnn
 
-        cudnn.backend_version()
+        return cudnn, int(cudnn.backend_version())
     except (ImportError, RuntimeError, AttributeError):  # the last: a folder of that name
-        return None
-    release = tuple(map(int, cudnn.__version__.split(".")[:2]))
-    return cudnn if _VERSIONS[0] <= release < _VERSIONS[1] else None
+        return None, 0
+
+
+def _tried(version: str, library: int) -> bool:
+    return _VERSIONS[0] <= tuple(map(int, version.split(".")[:2])) < _VERSIONS[1] and library >= _OLDEST
 
 
 def is_available() -> bool:

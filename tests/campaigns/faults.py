@@ -109,9 +109,10 @@ def run_job(folder: Path, case: Case | None, transport: str, ranks: int, limit: 
             if struck_at is None and (folder / "struck").exists():
                 struck_at = time.monotonic()
             if time.monotonic() > (struck_at or began + 60.0) + limit:
+                still = "".join(f"\nstill there: {_described(pid)}" for pid in _processes(folder.name))
                 process.kill()
                 process.wait()
-                return None, limit, (folder / "stderr").read_text(errors="replace")
+                return None, limit, (folder / "stderr").read_text(errors="replace") + still
     ended = time.monotonic()
     return process.returncode, ended - (struck_at or began), (folder / "stderr").read_text(errors="replace")
 
@@ -201,8 +202,19 @@ def _files(folder: Path) -> set[str]:
 
 def _left(folder: Path, job: str) -> set[str]:
     """What there still is of a job: processes, files in its own folder and in shared memory."""
-    left = {f"process {pid}" for pid in _processes(folder.name)} | _files(folder / "tmp")
+    left = {_described(pid) for pid in _processes(folder.name)} | _files(folder / "tmp")
     return left | {name for name in _files(Path("/dev/shm")) if job in name}
+
+
+def _described(pid: int) -> str:
+    """A process with its state, where it waits in the kernel, and its command."""
+    try:
+        entry = Path("/proc") / str(pid)
+        state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return f"process {pid}, state {state}, in {(entry / 'wchan').read_text() or 'user code'}: {command[:200]}"
+    except OSError as error:
+        return f"process {pid}: {error}"
 
 
 def _processes(case: str) -> Iterator[int]:

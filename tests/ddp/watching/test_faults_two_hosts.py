@@ -91,7 +91,8 @@ def test_a_cable_that_is_cut_is_told_with_the_names_of_the_hosts(tmp_path: Path,
         rf"{hosts.names[0]}: it is dead, or the network between them is cut; 10.213.7.2 acknowledges nothing; the job "
     )
     ends = {"end": "is ended", "report": "goes on, as asked"}[what]
-    assert len(re.findall(told + ends, result.stderr)) == 1, result.stderr
+    # Told again where it was heard of in between, as when one connection is back before the other.
+    assert len(re.findall(told + ends, result.stderr)) in ((1,) if what == "end" else (1, 2)), result.stderr
     assert (result.returncode == 0) == (what == "report")
     assert result.stdout.count("the end") == (4 if what == "report" else 0)
     assert left == []

@@ -228,7 +228,8 @@ def imitation(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Graph]]:
     names = ("FLOAT", "HALF", "BFLOAT16")
     notes = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")
     module = SimpleNamespace(
-        pygraph=_Graph, create_handle=object, set_stream=lambda **_: None, backend_version=lambda: 91000, __version__="1.26.0",
+        pygraph=_Graph, create_handle=object, set_stream=lambda **_: None, backend_version=lambda: 91900,
+        __version__="1.26.0",
         data_type=SimpleNamespace(**{name: name for name in names}), heur_mode=SimpleNamespace(A="A", FALLBACK="F"),
         numerical_note=SimpleNamespace(**{name: name for name in notes}), cudnnGraphNotSupportedError=_Unsupported,
     )  # fmt: skip
@@ -313,7 +314,7 @@ def test_a_cudnn_that_is_older_than_its_frontend_is_told_of_once(imitation: list
     refuses["build_operation_graph"] = RuntimeError("set_attribute(RESHAPE_MODE): BAD_PARAM")
     heads = layout((4, 16, 32), 2)
     try:
-        with pytest.warns(RuntimeWarning, match=r"cuDNN 91000 .* frontend 1.26.0 .*RESHAPE_MODE"):
+        with pytest.warns(RuntimeWarning, match=r"cuDNN 91900 .* frontend 1.26.0 .*RESHAPE_MODE"):
             assert attention._backward((heads,) * 8, np.dtype("e"), False, 0.5, 0) is None
         assert attention._backward((heads,) * 8, np.dtype("e"), True, 0.5, 0) is None
     finally:
@@ -330,11 +331,14 @@ def test_it_is_told_apart_whether_it_is_there(cuda: engine.device, monkeypatch: 
         monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace())  # some folder that has this name
         cudnn.frontend.cache_clear()
         assert switches.version() is None
-        for version, expected in (("1.17.0", None), ("1.18.2", 91000), ("1.26.0", 91000), ("1.27.0", None)):
+        assert cudnn.not_tried() == ""
+        versions = [("1.17.0", 91900), ("1.18.2", 91900), ("1.26.0", 92800), ("1.27.0", 92800), ("1.18.0", 91400)]
+        for (version, library), used in zip(versions, (False, True, True, False, False), strict=True):
             cudnn.frontend.cache_clear()
-            found = SimpleNamespace(__version__=version, backend_version=lambda: 91000)
+            found = SimpleNamespace(__version__=version, backend_version=lambda library=library: library)
             monkeypatch.setitem(sys.modules, "cudnn", found)
-            assert switches.version() == expected, version
+            assert switches.version() == (library if used else None), version
+            assert cudnn.not_tried() == ("" if used else f"cuDNN {library} with frontend {version}")
         assert F.conv1d(engine.ones(1, 1, 4, device=cuda), engine.ones(1, 1, 2, device=cuda)).tolist() == [[[2.0] * 3]]
     finally:
         cudnn.frontend.cache_clear()
