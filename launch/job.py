@@ -23,7 +23,8 @@ VARIABLES = (place.JOB_VARIABLE, WHERE, TOKEN)
 
 _TICK = 0.1  # seconds between looks at mpirun's children: 50 us each
 _LOOK = 0.02  # seconds between looks at its ports, until the first rank is there: 100 us each
-_CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the last of them, or when asked to
+_CLEAN_UP = 5.0  # seconds that mpirun takes at most to end itself after the last of them
+_ASKED = 3.0  # the same when asked to: with `_FAILED` and what comes before and after it the job ends within 10 s
 _ALL_WELL = 30.0  # the same on however busy a machine, where every rank has finished: there is a 0 to be lost
 _FAILED = 3.0  # seconds in which mpirun ends the others when a rank has failed: Open MPI takes one
 _LOST = 10.0  # seconds in which mpirun ends a job by itself that has lost a host
@@ -161,7 +162,7 @@ class _Job:
             self._feed.look()
             self._stop.look()
             now = time.monotonic()
-            if self._stop.at_once or (self._ended_at is not None and now > self._ended_at + _CLEAN_UP):
+            if self._stop.at_once or (self._ended_at is not None and now > self._ended_at + _ASKED):
                 return True
             if self._stop.by is not None or not self._roll.has_failed():
                 self._well_at = now
