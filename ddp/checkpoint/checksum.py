@@ -23,22 +23,14 @@ class Checksum:
 
     def add(self, piece: np.ndarray) -> None:
         """The next bytes, as uint8."""
-        self.add_digest(digest_of(piece))
-
-    def add_digest(self, digest: bytes) -> None:
-        """The same, of the next bytes' `digest_of`: these may be made in any order, on any thread."""
-        self._crc = zlib.crc32(digest, self._crc)
+        rows = piece.nbytes // (8 * _COLUMNS)
+        words = piece[: rows * 8 * _COLUMNS].view(np.uint64)
+        self._crc = zlib.crc32(np.add.reduce(words.reshape(rows, _COLUMNS), axis=0).data, self._crc)
+        self._crc = zlib.crc32(piece[rows * 8 * _COLUMNS :].data, self._crc)
 
     def text(self) -> str:
         """Eight hexadecimal digits."""
         return f"{self._crc:08x}"
-
-
-def digest_of(piece: np.ndarray) -> bytes:
-    """What a checksum takes of a piece: the sums of the columns, and what is left over of the last row."""
-    rows = piece.nbytes // (8 * _COLUMNS)
-    words = piece[: rows * 8 * _COLUMNS].view(np.uint64)
-    return np.add.reduce(words.reshape(rows, _COLUMNS), axis=0).tobytes() + piece[rows * 8 * _COLUMNS :].tobytes()
 
 
 def checksum_of(content: np.ndarray) -> str:

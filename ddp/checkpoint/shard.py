@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import engine
-from ddp.checkpoint.checksum import PIECE, Checksum, checksum_of, digest_of
+from ddp.checkpoint.checksum import PIECE, Checksum, checksum_of
 from ddp.checkpoint.manifest import File, Piece, damaged
 from ddp.checkpoint.states import stored_layout
 from engine.memory import threads
@@ -23,7 +24,6 @@ from engine.tensor.flat import flat_view
 _ALIGN = 4096  # bytes; where tensors begin
 _CUT = 4 << 20  # bytes; what a thread copies at a time
 _READ = 16 << 20  # bytes; what is read at a time where nothing is summed
-_AT_ONCE = 64  # such parts, or pieces that are summed, that are shared between threads at a time
 _BEGIN_SYNC = 8 << 20  # bytes; with what the disk begins while the next are summed: 0.25 to 0.22 s for 256 MB, synced
 
 Runner = Callable[[Callable[[Any], Any], Sequence[Any]], Any]
@@ -207,36 +207,53 @@ class Reader:
         Raises: OSError; RuntimeError where its bytes have changed, or are not all there. A file that is no regular one
         is not opened: reading a pipe would take for ever.
         """
-        size = PIECE if check else _READ
-        self._read([target[begin : begin + size] for begin in range(0, piece.size, size)], piece, check, threads.share)
+        checksum, ready = Checksum(), SimpleQueue[np.ndarray | None]()
+
+        def read(and_then: Callable[[np.ndarray], None], size: int) -> None:
+            for begin in range(0, piece.size, size):
+                part = target[begin : begin + size]
+                self._fill(part, piece, begin)
+                and_then(part)
+
+        def read_ahead() -> None:
+            try:
+                read(ready.put, PIECE)
+            finally:
+                ready.put(None)
+
+        def add_what_was_read() -> None:
+            while (part := ready.get()) is not None:
+                checksum.add(part)
+
+        if not check:
+            read(lambda part: None, _READ)
+            return
+        if threads.usable_threads() == 1 or piece.size <= PIECE:
+            read(checksum.add, PIECE)
+        else:  # two that read would wait for each other in the kernel: no faster
+            threads.share(lambda function: function(), (read_ahead, add_what_was_read))
+        self._compare(piece, checksum)
 
     def read_through(self, scratch: np.ndarray, piece: Piece) -> None:
         """Checks a piece, reading it into `scratch`, of `PIECE` bytes, again and again. Raises as `read_into`."""
-        parts = [scratch[: min(PIECE, piece.size - begin)] for begin in range(0, piece.size, PIECE)]
-        self._read(parts, piece, True, _one_by_one)
+        checksum = Checksum()
+        for begin in range(0, piece.size, PIECE):
+            part = scratch[: min(PIECE, piece.size - begin)]
+            self._fill(part, piece, begin)
+            checksum.add(part)
+        self._compare(piece, checksum)
 
-    def _read(self, parts: Sequence[np.ndarray], piece: Piece, check: bool, run: Runner) -> None:
-        """Reads the bytes of a piece part by part; all but the last are equally long."""
-        file, checksum, digests = self._file_of(piece), Checksum(), [b""] * len(parts)
+    def _fill(self, part: np.ndarray, piece: Piece, begin: int) -> None:
+        file, at, left = self._file_of(piece), piece.offset + begin, part.data
+        while left:
+            count = os.preadv(file, [left], at)
+            if not count:
+                raise damaged(self._folder / piece.file, f"it ends {len(left)} bytes early")
+            at, left = at + count, left[count:]
+        self._told(part.nbytes)
 
-        def take(number: int) -> None:
-            part = parts[number]
-            at, left = piece.offset + number * parts[0].nbytes, part.data
-            while left:
-                count = os.preadv(file, [left], at)
-                if not count:
-                    raise damaged(self._folder / piece.file, f"it ends {len(left)} bytes early")
-                at, left = at + count, left[count:]
-            if check:
-                digests[number] = digest_of(part)
-
-        for begin in range(0, len(parts), _AT_ONCE):
-            numbers = range(len(parts))[begin : begin + _AT_ONCE]
-            run(take, numbers)
-            for number in numbers:
-                checksum.add_digest(digests[number])
-                self._told(parts[number].nbytes)
-        if check and checksum.text() != piece.checksum:
+    def _compare(self, piece: Piece, checksum: Checksum) -> None:
+        if checksum.text() != piece.checksum:
             raise damaged(
                 self._folder / piece.file, f"the checksum of {piece.key!r} does not match: its bytes have changed"
             )
