@@ -56,6 +56,41 @@ def test_mathematics(cupy: ModuleType) -> None:
         np.testing.assert_allclose(getattr(cupy, name)(device).get(), getattr(np, name)(host), rtol=1e-14, atol=1e-14)
 
 
+SPECIAL = {  # of cupyx.scipy.special, with SciPy's values
+    "erfinv": ([-0.5, 0.0, 0.984375], [-0.4769362762044699, 0.0, 1.7094723742995113]),
+    "erfcinv": ([1e-100, 0.999, 2.0], [15.065574702592647, 0.000886227157466553, -np.inf]),
+    "ndtri": ([1e-10, 0.5, 0.975], [-6.361340902404056, 0.0, 1.9599639845400538]),
+    "erfcx": ([-1.0, 0.5, 30.0], [5.00898008076228, 0.6156903441929258, 0.018795888861416751]),
+    "i0": ([0.0, -1.0, 10.0], [1.0, 1.2660658777520084, 2815.716628466254]),
+    "i1": ([0.0, -1.0, 10.0], [0.0, -0.565159103992485, 2670.988303701255]),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_functions_that_a_host_does_not_have(cupy: ModuleType, name: str, dtype: str) -> None:
+    from cupyx.scipy import special
+
+    values, expected = SPECIAL[name]
+    values = np.array(values, dtype)
+    if dtype == "float32" and name == "erfcinv":
+        values[0], expected = 1e-30, [8.148616223169864, *expected[1:]]
+    found = getattr(special, name)(cupy.asarray(values)).get()
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-14 if dtype == "float64" else 1e-4)
+
+
+def test_sines_of_multiples_of_pi(cupy: ModuleType) -> None:
+    """What stands before a quarter turn is exact, and far from 0 nothing is lost."""
+    kernel = cupy.ElementwiseKernel("T x", "T s, T c", "s = sinpi(x); c = cospi(x)", "turns")
+    for dtype in ("float32", "float64"):
+        x = np.array([0, 0.5, 1, -1.5, 2e6 + 0.5, 0.25, -1.25], dtype)
+        sine, cosine = (each.get() for each in kernel(cupy.asarray(x)))
+        np.testing.assert_array_equal(sine[:5], [0, 1, 0, 1, 1])
+        np.testing.assert_array_equal(cosine[:5], [1, 0, -1, 0, 0])
+        np.testing.assert_allclose([*sine[5:], *cosine[5:]], np.sqrt([0.5] * 4) * [1, 1, 1, -1], rtol=1e-6)
+
+
 def test_bfloat16(cupy: ModuleType) -> None:
     host = np.arange(9, dtype=ml_dtypes.bfloat16)
     np.testing.assert_array_equal((cupy.asarray(host) * cupy.asarray(host)).get(), host * host)

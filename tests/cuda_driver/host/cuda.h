@@ -19,6 +19,8 @@
 #include <vector_functions.h>
 #include <vector_types.h>
 
+#include "special.h"
+
 #define __global__
 #define __constant__ static
 #define __launch_bounds__(...)
@@ -228,9 +230,6 @@ template <typename A, typename B> static inline typename std::common_type<A, B>:
     return (T)b > (T)a ? (T)b : (T)a;
 }
 
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
-static inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
 static inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }
 // (glibc declares functions of these names)
 #define __expf(x) expf(x)
@@ -299,20 +298,6 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     }
     return result;
 }
-
-
-// Further functions of the device
-
-static inline void sincospif(float x, float* sine, float* cosine) {
-    *sine = (float)sin(3.141592653589793 * x), *cosine = (float)cos(3.141592653589793 * x);
-}
-static inline void sincospi(double x, double* sine, double* cosine) {
-    *sine = sin(3.141592653589793 * x), *cosine = cos(3.141592653589793 * x);
-}
-static inline double exp10(int x) { return pow(10.0, x); }
-static inline double normcdf(double x) { return 0.5 * erfc(-x * 0.7071067811865476); }
-static inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
-static inline double erfcx(double x) { return x < 25 ? exp(x * x) * erfc(x) : 0.5641895835477563 / x; }
 
 // A kernel's parameters: P for a pointer, then kind and size, separated by blanks.
 
