@@ -3,7 +3,8 @@
 `load()` puts the driver's libraries where CuPy looks for NVIDIA's. CuPy's compiled code, its memory pools and its
 kernels are the real ones; what CuPy hands to NVRTC, kernels of this project among it, is compiled with g++ and run, one
 block after another. Ours are the functions of the CUDA runtime and driver that CuPy calls (source/), the language
-CUDA C++ and its assembler on a host (host/), products in place of cuBLAS, and sorting in place of Thrust (thrust.py).
+CUDA C++ and its assembler on a host (host/), products in place of cuBLAS, LAPACK in place of cuSOLVER, and sorting in
+place of Thrust (thrust.py).
 """
 
 import ctypes
@@ -12,6 +13,8 @@ import importlib.util
 import os
 import sys
 from typing import Any
+
+import numpy as np
 
 from tests.cuda_driver import build, nvrtc
 
@@ -32,12 +35,13 @@ def load(devices: int = 2, memory: int = 16 << 30) -> ctypes.CDLL:
         assert "cupy" not in sys.modules, "CuPy has found another driver already"
         place = build.libraries()
         _loaded = ctypes.CDLL(str(place / "libcpucuda.so"), mode=ctypes.RTLD_GLOBAL)
-        for name in (*build.NAMES, "libcublas.so.12"):
+        for name in (*build.NAMES, *(each.name for each in build.LIBRARIES)):
             ctypes.CDLL(str(place / name), mode=ctypes.RTLD_GLOBAL)  # found by name from now on
         os.environ["CUPY_ACCELERATORS"] = ""  # cub is machine code in the wheel
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # nvrtc.py keeps what it compiled
         sys.meta_path.insert(0, _Finder())
         _loaded.driver_configure(devices, ctypes.c_size_t(memory))
+        _loaded.driver_set_lapack(np.linalg._umath_linalg.__file__.encode())
         _connect(_loaded)
     return _loaded
 

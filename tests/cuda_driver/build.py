@@ -16,17 +16,38 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
-SOURCES = ("execution", "memory", "streams", "pinned", "runtime", "driver", "nvrtc")
+SOURCES = ("execution", "memory", "streams", "pinned", "runtime", "driver", "nvrtc", "library")
 FLAGS = ("-O2", "-fPIC", "-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 # What stands for what CuPy looks up by name: libraries without code of their own, over the one that has it all.
-NAMES = ("libcuda.so.1", "libcudart.so.12", "libnvrtc.so.12", "libcublasLt.so.12")
+# The last three only have to be there before CuPy loads cuBLAS and cuSOLVER.
+NAMES = ("libcuda.so.1", "libcudart.so.12", "libnvrtc.so.12")
+NAMES += ("libcublasLt.so.12", "libnvJitLink.so.12", "libcusparse.so.12")
+
+
+class Library(NamedTuple):
+    """One with functions of its own: its sources, and CuPy's modules that want it. What they want and the sources have
+    not is answered with `unsupported`, and is a problem."""
+
+    name: str
+    prefix: str
+    sources: Sequence[str]
+    modules: Sequence[str]
+    unsupported: int
+
+
+_MODULES = "cupy_backends/cuda/libs"
+LIBRARIES = (
+    Library("libcublas.so.12", "cublas", ("cublas", "cublas_lu"), (f"{_MODULES}/cublas",), 15),
+    Library("libcusolver.so.11", "cusolver", ("cusolver",), (f"{_MODULES}/cusolver", "cupyx/_cusolver"), 9),
+)
 WANTED = {"cupy": "cupy-cuda12x", "Cython": "cython", "nvidia.cuda_runtime": "nvidia-cuda-runtime-cu12"}
 
 
@@ -100,15 +121,23 @@ def _make(place: Path) -> None:
     beside = ("-Wl,-rpath,$ORIGIN", f"-L{place}", "-Wl,--no-as-needed", "-lcpucuda")
     for name in NAMES:
         _call("g++", "-shared", f"-Wl,-soname,{name}", "-o", str(place / name), *beside)
-    blas = _compile(HERE / "source/cublas.cpp", work, "-O3")
-    wheel = next((site_packages() / "cupy_backends/cuda/libs").glob("cublas.*.so"))
-    rest = _stubs("cublas", sorted(_wanted(wheel, "cublas") - _symbols([blas], defined=True)), 15, work)
-    versions = work / "versions"
-    versions.write_text("libcublas.so.12 { global: *; };")
-    named = ("-Wl,-soname,libcublas.so.12", f"-Wl,--version-script={versions}")
-    _call("g++", "-shared", *named, str(blas), str(rest), "-o", str(place / "libcublas.so.12"), *beside)
+    for library in LIBRARIES:
+        _make_library(library, place, work, beside)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     _call("g++", "-shared", str(runtime), "-o", str(place / f"runtime{suffix}"), *beside)
+
+
+def _make_library(library: Library, place: Path, work: Path, beside: Sequence[str]) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(lambda name: _compile(HERE / f"source/{name}.cpp", work, "-O3"), library.sources))
+    wheels = [next(site_packages().glob(f"{module}.*.so")) for module in library.modules]
+    wanted = set().union(*(_wanted(wheel, library.prefix) for wheel in wheels))
+    missing = sorted(wanted - _symbols(objects, defined=True))
+    rest = _stubs(library.prefix, missing, library.unsupported, work, loud=True)
+    versions = work / f"{library.prefix}.versions"
+    versions.write_text(f"{library.name} {{ global: *; }};")
+    named = (f"-Wl,-soname,{library.name}", f"-Wl,--version-script={versions}")
+    _call("g++", "-shared", *named, *map(str, objects), str(rest), "-o", str(place / library.name), *beside)
 
 
 def _compile(source: Path, work: Path, *more: str) -> Path:
@@ -151,11 +180,16 @@ def _cupy_sources() -> Path:
     return place
 
 
-def _stubs(name: str, functions: Iterable[str], status: int, work: Path) -> Path:
-    """Functions that answer that they are not supported."""
+def _stubs(name: str, functions: Sequence[str], status: int, work: Path, loud: bool = False) -> Path:
+    """Functions that answer that they are not supported; where that is to be `loud` it fails the test as well."""
     source = work / f"{name}_rest.cpp"
-    lines = [f'extern "C" int {each}() {{ return {status}; }}' for each in functions]
-    source.write_text("\n".join(lines))
+    said = (
+        '{ std::lock_guard<std::recursive_mutex> guard(driver::lock); driver::problem("%s is not there", __func__); }'
+        if loud
+        else ""
+    )
+    lines = [f'extern "C" int {each}() {{ {said} return {status}; }}' for each in functions]
+    source.write_text("\n".join(['#include "state.h"', *lines]))
     return _compile(source, work)
 
 

@@ -1,9 +1,8 @@
 // cuBLAS: handles and the family of gemm, in plain loops with cuBLAS's own checks of its arguments. What is not here
 // returns CUBLAS_STATUS_NOT_SUPPORTED (tests/cuda_driver/build.py adds it).
 
-#include "calls.h"
+#include "library.h"
 
-#include <complex>
 #include <cstring>
 
 using namespace driver;
@@ -12,15 +11,12 @@ enum Status { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORT
 const int FAST_TF32 = 77;  // CUBLAS_COMPUTE_32F_FAST_TF32
 enum Kind { FLOAT = 0, DOUBLE = 1, HALF = 2, COMPLEX = 4, DOUBLE_COMPLEX = 5, BFLOAT = 14 };  // cudaDataType
 
-struct Handle {
-    cudaStream_t stream;
+struct Handle : OnStream {
     int math_mode, pointer_mode, device;
     void* workspace;
     size_t workspace_size;
 };
 
-typedef std::complex<float> complex64;
-typedef std::complex<double> complex128;
 struct bfloat16 {
     uint16_t bits;
     bfloat16(float value) {
@@ -40,9 +36,6 @@ struct half {
     half(float from) : value((_Float16)from) {}
     operator float() const { return (float)value; }
 };
-
-template <typename T> T conjugate(T value) { return value; }
-template <typename T> std::complex<T> conjugate(std::complex<T> value) { return std::conj(value); }
 
 struct Matrix {
     char* start;
@@ -149,7 +142,7 @@ static int product_of_kind(Handle* handle, int kind, const Product& p, const voi
 
 extern "C" {
 
-int cublasCreate_v2(Handle** handle) { return *handle = new Handle{nullptr, 0, 0, device, nullptr, 0}, SUCCESS; }
+int cublasCreate_v2(Handle** handle) { return *handle = new Handle{{nullptr}, 0, 0, device, nullptr, 0}, SUCCESS; }
 int cublasDestroy_v2(Handle* handle) { return delete handle, SUCCESS; }
 int cublasGetVersion_v2(Handle*, int* version) { return *version = 120901, SUCCESS; }
 int cublasSetStream_v2(Handle* handle, cudaStream_t stream) {
