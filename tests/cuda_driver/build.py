@@ -47,6 +47,7 @@ _MODULES = "cupy_backends/cuda/libs"
 LIBRARIES = (
     Library("libcublas.so.12", "cublas", ("cublas", "cublas_lu"), (f"{_MODULES}/cublas",), 15),
     Library("libcusolver.so.11", "cusolver", ("cusolver",), (f"{_MODULES}/cusolver", "cupyx/_cusolver"), 9),
+    Library("libcufft.so.11", "cufft", ("cufft",), ("cupy/cuda/cufft",), 16),
 )
 WANTED = {"cupy": "cupy-cuda12x", "Cython": "cython", "nvidia.cuda_runtime": "nvidia-cuda-runtime-cu12"}
 
