@@ -203,7 +203,12 @@ def eventSynchronize(event: int) -> None:
 
 
 def eventQuery(event: int) -> int:
-    return 0 if streams.query_moment(streams.moment_of(event)) else 600
+    """A status, whatever it is: CuPy leaves it to its caller."""
+    try:
+        moment = streams.moment_of(event)
+    except CUDARuntimeError as error:
+        return error.status
+    return 0 if streams.query_moment(moment) else 600
 
 
 # Other processes.

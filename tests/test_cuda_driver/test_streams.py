@@ -69,6 +69,17 @@ def test_an_event_recorded_too_early_does_not(cupy: ModuleType) -> None:
         x + 1
 
 
+def test_an_event_that_was_destroyed_is_known(cupy: ModuleType) -> None:
+    runtime = cupy.cuda.runtime
+    event = runtime.eventCreate()
+    runtime.eventDestroy(event)
+    assert runtime.eventCreate() != event
+    assert runtime.eventQuery(event) == 400  # which CuPy leaves to its caller
+    for call in (runtime.eventSynchronize, runtime.eventDestroy):
+        with pytest.raises(runtime.CUDARuntimeError, match="invalid resource handle"):
+            call(event)
+
+
 def test_work_is_not_done_the_first_time_one_asks(cupy: ModuleType) -> None:
     one, _ = _streams(cupy)
     x = cupy.zeros(100)
@@ -113,6 +124,21 @@ def test_page_locked_memory_is_left_alone_until_it_is_sent(cupy: ModuleType) -> 
     source[:] = 2
     stream.synchronize()
     assert any("page-locked" in problem for problem in control.take_problems())
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_page_locked_memory_is_sent_and_received_into(cupy: ModuleType, blocking: bool) -> None:
+    stream = cupy.cuda.Stream(non_blocking=True)
+    memory = np.frombuffer(cupy.cuda.alloc_pinned_memory(40), np.float64, 5)
+    memory[:] = 1
+    x, y = cupy.empty(5), cupy.arange(5.0)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        x.set(memory)
+        y.get(out=memory, blocking=blocking)
+    stream.synchronize()
+    assert memory.tolist() == [0, 1, 2, 3, 4]
+    assert x.get().tolist() == [1] * 5
 
 
 def test_a_graph_runs_when_it_is_launched(cupy: ModuleType) -> None:

@@ -39,7 +39,9 @@ const char* cudaGetErrorName(cudaError_t error) {
 const char* cudaGetErrorString(cudaError_t error) {
     static thread_local std::string text;
     Locked locked;
-    text = error == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : cudaGetErrorName(error);
+    text = error == cudaErrorIllegalAddress          ? "an illegal memory access was encountered"
+           : error == cudaErrorInvalidResourceHandle ? "invalid resource handle"
+                                                     : cudaGetErrorName(error);
     if (error != cudaErrorMemoryAllocation && !last_problem.empty()) text += ": " + last_problem;
     return text.c_str();
 }
@@ -227,6 +229,7 @@ static cudaError_t copy(void* to, const void* from, size_t size, Stream& stream,
         if (late) {
             deliver_late(to, from, size);
         } else {
+            overwrite((const char*)to, size);
             memmove(to, from, size);
             if (watched) watch(from, size);
         }

@@ -124,6 +124,7 @@ void finish_device();  // the host waits for all that the current device has que
 // pinned.cpp: copies to and from page-locked memory, which the host sees late
 void deliver_late(void* target, const void* source, size_t size);
 void watch(const void* source, size_t size);
+void overwrite(const char* target, size_t size);  // a copy to page-locked memory is about to
 void settle(const Clock& clock);
 
 }  // namespace driver

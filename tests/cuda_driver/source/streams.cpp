@@ -290,9 +290,19 @@ cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t func
     }));
 }
 
+static std::map<cudaEvent_t, Event> events;
+
+// Looks `handle` up as `event`, or returns from the function.
+#define OF_EVENT(event, handle)                                                 \
+    auto found_##event = events.find(handle);                                   \
+    if (found_##event == events.end()) return cudaErrorInvalidResourceHandle; \
+    Event& event = found_##event->second
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     Locked locked;
-    *event = (cudaEvent_t) new Event{flags, device, false, Clock(), nullptr, {}, false};
+    static uintptr_t count = 0;
+    *event = (cudaEvent_t)(++count * 16);  // no number a second time: what is destroyed is known for ever
+    events[*event] = Event{flags, device, false, Clock(), nullptr, {}, false};
     return cudaSuccess;
 }
 // An event of another process: its work was done when it was recorded, as all work here. What is not followed is who
@@ -301,14 +311,15 @@ struct IpcEvent {
     int process;
     unsigned flags;
 };
-cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t what) {
     Locked locked;
-    if (!(((Event*)event)->flags & cudaEventInterprocess)) {
+    OF_EVENT(event, what);
+    if (!(event.flags & cudaEventInterprocess)) {
         problem("a handle of an event that was not made for other processes");
         return cudaErrorInvalidResourceHandle;
     }
     memset(handle, 0, sizeof *handle);
-    *(IpcEvent*)handle = IpcEvent{getpid(), ((Event*)event)->flags};
+    *(IpcEvent*)handle = IpcEvent{getpid(), event.flags};
     return cudaSuccess;
 }
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
@@ -318,12 +329,11 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     Locked locked;
-    delete (Event*)event;
-    return cudaSuccess;
+    return events.erase(event) ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
     ON_STREAM(on);
-    Event& event = *(Event*)handle;
+    OF_EVENT(event, handle);
     if (event.device != stream.device) {
         problem("an event of device %d is recorded on a stream of device %d", event.device, stream.device);
         return cudaErrorInvalidResourceHandle;
@@ -341,7 +351,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t what, unsigned) {
     ON_STREAM(handle);
-    Event& event = *(Event*)what;
+    OF_EVENT(event, what);
     if (event.capture && !event.capture->ended) {
         if (!stream.capture) {
             stream.capture = event.capture;
@@ -363,7 +373,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t what, unsigned)
 }
 static cudaError_t ask(cudaEvent_t handle, const char* call, bool waits) {
     Locked locked;
-    Event& event = *(Event*)handle;
+    OF_EVENT(event, handle);
     if (event.capture && !event.capture->ended) {
         problem("%s of an event that was recorded in a capture", call);
         event.capture->invalid = true;
@@ -381,9 +391,12 @@ cudaError_t cudaEventQuery(cudaEvent_t event) { return ask(event, "cudaEventQuer
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return ask(event, "cudaEventSynchronize", true);
 }
-cudaError_t cudaEventElapsedTime_v2(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-    if (!((Event*)from)->recorded || !((Event*)to)->recorded) return cudaErrorInvalidResourceHandle;
-    if ((((Event*)from)->flags | ((Event*)to)->flags) & cudaEventDisableTiming) return cudaErrorInvalidResourceHandle;
+cudaError_t cudaEventElapsedTime_v2(float* milliseconds, cudaEvent_t first, cudaEvent_t last) {
+    Locked locked;
+    OF_EVENT(from, first);
+    OF_EVENT(to, last);
+    if (!from.recorded || !to.recorded) return cudaErrorInvalidResourceHandle;
+    if ((from.flags | to.flags) & cudaEventDisableTiming) return cudaErrorInvalidResourceHandle;
     *milliseconds = 1;  // no time here says anything about a GPU
     return cudaSuccess;
 }
