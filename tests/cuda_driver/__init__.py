@@ -28,9 +28,12 @@ def why_not() -> str | None:
     return build.why_not()
 
 
-def load(devices: int = 2, memory: int = 16 << 30) -> ctypes.CDLL:
-    """Makes the driver where it is not made yet, and has CuPy find it: before CuPy is imported, once a process."""
+def load(devices: int | None = None, memory: int = 16 << 30) -> ctypes.CDLL:
+    """Makes the driver where it is not made yet, and has CuPy find it: before CuPy is imported, once a process. There
+    are two devices, and for ranks that are more as many as these."""
     global _loaded
+    if devices is None:
+        devices = max(2, int(os.environ.get("OMPI_COMM_WORLD_SIZE", 2)))
     if _loaded is None:
         assert "cupy" not in sys.modules, "CuPy has found another driver already"
         place = build.libraries()

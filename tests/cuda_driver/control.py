@@ -20,9 +20,15 @@ def watched() -> Iterator[None]:
 
     Raises: ProblemError.
     """
-    driver = cuda_driver.load()
+    cuda_driver.load()
     take_problems()
     yield
+    raise_problems()
+
+
+def raise_problems() -> None:
+    """Raises ProblemError with what was found and not taken, once all that is under way is done."""
+    driver = cuda_driver.load()
     gc.collect(1)
     driver.driver_finish()  # what a test leaves under way is not the next one's race
     found = take_problems()

@@ -1,13 +1,13 @@
-"""Runs a script, or a module after -m, with a simulated GPU: `python on_simulator.py SCRIPT [ARGUMENT ...]`."""
+"""Runs a script, or a module after -m, with a GPU of ours: `python on_simulator.py SCRIPT [ARGUMENT ...]`."""
 
 import os
 import runpy
 import sys
 
-from tests import cuda_simulator
+from tests import cuda_device
 
 if __name__ == "__main__":
-    cuda_simulator.install()
+    cuda_device.install()
     module = sys.argv[1] == "-m"
     sys.argv = sys.argv[2 if module else 1 :]
     if module:
@@ -15,4 +15,4 @@ if __name__ == "__main__":
     else:
         sys.path.insert(0, os.path.dirname(os.path.realpath(sys.argv[0])))
         runpy.run_path(sys.argv[0], run_name="__main__")
-    cuda_simulator.uninstall()  # races that were found are errors
+    cuda_device.uninstall()  # races that were found are errors

@@ -13,7 +13,7 @@ import engine
 from ddp.transport import check_transport
 from ddp.transport.cuda import CUDA_TRANSPORTS, choose_cuda_transport
 from ddp.transport.cuda import probe as probing
-from tests import cuda_simulator
+from tests import cuda_device, cuda_simulator
 from tests.mpi_job import ROOT, python_path
 
 
@@ -71,7 +71,7 @@ def test_on_several_nodes_without_nccl_it_is_staged_and_says_why(comm, cuda, two
 
 @pytest.mark.mpi(ranks=[2])
 def test_an_mpi_that_was_seen_to_send_device_memory_is_taken(comm, cuda, two_nodes, monkeypatch) -> None:
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("this MPI may not do it")
     monkeypatch.setattr(probing, "find_verdict", lambda: probing.Verdict(True, "seen"))
     transport, reasons = choose_cuda_transport(comm, cuda)
@@ -82,11 +82,9 @@ def test_an_mpi_that_was_seen_to_send_device_memory_is_taken(comm, cuda, two_nod
 
 @pytest.mark.mpi(ranks=[2])
 def test_nccl_where_each_rank_has_a_gpu(comm, cuda, two_nodes, monkeypatch) -> None:
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("NCCL wants a GPU for each rank")
-    from tests.cuda_simulator import nccl
-
-    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", nccl)
+    cuda_device.several(monkeypatch, comm.size)
     transport, _ = choose_cuda_transport(comm, engine.device("cuda", comm.rank))
     assert transport.name == "nccl"
     transport.close()
@@ -96,7 +94,7 @@ def test_nccl_where_each_rank_has_a_gpu(comm, cuda, two_nodes, monkeypatch) -> N
 
 @pytest.mark.mpi(ranks=[2])
 def test_without_nccl_it_cannot_be_asked_for(comm, cuda: engine.device) -> None:
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("there may be one")
     with pytest.raises(RuntimeError, match="transport nccl: rank 0 finds no NCCL library; pip install nvidia-nccl"):
         choose_cuda_transport(comm, cuda, "nccl")
@@ -170,8 +168,8 @@ def test_transports_between_ranks_need_mpi(cuda: engine.device) -> None:
 # --- the probe --------------------------------------------------------------------------------------------------------
 
 ON_SIMULATOR = """
-import tests.cuda_simulator as simulator
-simulator.install()
+from tests import cuda_device
+cuda_device.install()
 from ddp.transport.cuda import probe
 """
 

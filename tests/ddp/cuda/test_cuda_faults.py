@@ -2,10 +2,8 @@
 
 import pytest
 
-from engine.memory import backend
+from tests import cuda_device
 from tests.mpi_job import run_job
-
-RUNNER = "tests/ddp/cuda/on_simulator.py"
 
 PROGRAM = """
 import os, signal, sys
@@ -50,12 +48,7 @@ print("the end")
     ],
 )
 def test_one_rank_ends_all(site: str, transport: str, words: str) -> None:
-    try:
-        backend.require_cupy()
-    except RuntimeError:
-        runner = [RUNNER]
-    else:
-        runner = []
+    runner = cuda_device.runner()
     result = run_job(
         PROGRAM, 2, timeout=60, args=[site, transport], runner=runner, environment={"CUDA_VISIBLE_DEVICES": "0"}
     )

@@ -10,9 +10,8 @@ import pytest
 
 import engine
 from engine.memory import backend
+from tests import cuda_device
 from tests.examples.running import run, summary
-
-RUNNER = "tests/ddp/cuda/on_simulator.py"
 
 FEW_DIGITS = """
 import runpy, sys
@@ -32,11 +31,7 @@ digits.main()
 @pytest.fixture(scope="module")
 def runner() -> list[str]:
     """What stands before a script on a machine without a GPU."""
-    try:
-        backend.require_cupy()
-    except RuntimeError:
-        return [RUNNER]
-    return []
+    return cuda_device.runner()
 
 
 def launch(ranks: int, *words: object) -> list[str]:
@@ -116,6 +111,7 @@ def test_figures_of_both_libraries_are_set_beside_each_other() -> None:
     assert [pair for pair, line in found.items() if "at_most" in line] == [("captured", "eager")]
 
 
+@pytest.mark.skipif(cuda_device.on_driver(), reason="there is one")
 def test_without_a_gpu_it_says_what_is_missing() -> None:
     try:
         backend.require_cupy()

@@ -1,7 +1,6 @@
 """Training on GPUs over several ranks: the numbers are those of the CPU and of one process, and no host waits."""
 
 import copy
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import engine.nn as nn
 from ddp import DistributedDataParallel
 from ddp.gradients.reducer import Reducer
 from engine.optim import SGD
-from tests import cuda_simulator
+from tests import cuda_device
 
 NAMES = ["cuda_ipc", "staged", "mpi", "nccl"]  # "mpi": staged with that in the middle
 
@@ -31,12 +30,9 @@ def start(cuda: engine.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     def begin(name: str | None) -> Any:
         device = cuda
         if name == "nccl" and MPI.COMM_WORLD.size > 1:
-            if not cuda_simulator.installed():
+            if not cuda_device.ours():
                 pytest.skip("NCCL wants a GPU for each rank")
-            from tests.cuda_simulator import nccl, streams
-
-            monkeypatch.setattr(streams, "_count", 4)
-            monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", nccl)
+            cuda_device.several(monkeypatch, MPI.COMM_WORLD.size)
             device = engine.device("cuda", MPI.COMM_WORLD.rank)
             engine.cuda.set_device(device)
         ddp.init_process_group(transport=None if MPI.COMM_WORLD.size == 1 else name)
@@ -46,7 +42,7 @@ def start(cuda: engine.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     yield begin
     if begun:
         ddp.destroy_process_group()
-    if cuda_simulator.installed():
+    if cuda_device.ours():
         engine.cuda.set_device(0)
 
 
@@ -139,7 +135,7 @@ def test_training_has_the_bits_of_the_cpu(start, name: str) -> None:
 @pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_host_waits_in_a_step(start, name: str) -> None:
-    if not cuda_simulator.installed():
+    if not cuda_device.ours():
         pytest.skip("only the simulated device counts synchronisations")
     group, device = start(name)
     net = DistributedDataParallel(whole_model().to(device), bucket_cap_mb=0.0002)
@@ -153,7 +149,7 @@ def test_no_host_waits_in_a_step(start, name: str) -> None:
 
     for _ in range(3):
         step()
-    with cuda_simulator.counters() as count:
+    with cuda_device.counters() as count:
         step()
     assert (count.synchronizations, count.pageable, count.raw_allocations) == (0, 0, 0), count.waits
     buckets = len(net.reducer.buckets.sizes())
@@ -359,9 +355,9 @@ def test_buffers_become_those_of_the_first_rank(start, name: str) -> None:
         model[1].running_var.fill_(group.rank + 2)
     net(whole_batch(0).to(device)).sum().backward()
     assert len(set(group.exchange(model[1].running_var.cpu().numpy().tobytes()))) == 1
-    if cuda_simulator.installed():
+    if cuda_device.ours():
         x = whole_batch(0).to(device)
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             net(x)
         assert count.synchronizations == 0, count.waits
 
@@ -422,10 +418,10 @@ def test_a_captured_step_has_the_bits_of_an_eager_one(start, name: str) -> None:
     eager, captured = make_step(nets[0]), engine.compile(make_step(nets[1]))
     for step in range(6):
         x = whole_batch(step)[group.rank :: group.size()].to(device)
-        with cuda_simulator.counters() as count:
+        with cuda_device.counters() as count:
             found = captured(x)
         assert found.item() == eager(x).item()
-    if cuda_simulator.installed():
+    if cuda_device.ours():
         assert count.graph_launches > 0
         assert count.synchronizations == 0, count.waits
     for parameter, other in zip(*(net.parameters() for net in nets), strict=True):
