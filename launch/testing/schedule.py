@@ -11,21 +11,9 @@ _RANKS = re.compile(r"\[(?:.*-)?ranks=(\d+)(?:-.*)?\]$", re.DOTALL)
 class FilesAndRanks(LoadFileScheduling):
     """`--dist loadfile`, but for tests on ranks: their jobs hold all files."""
 
-    _turn = False  # of the files with few tests
-
     def _split_scope(self, nodeid: str) -> str:
         ranks = _RANKS.search(nodeid)
         return f"ranks={ranks[1]}" if ranks else str(super()._split_scope(nodeid))
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        """Hand out the file with most tests, as the base class does, and that with fewest in turn: tests that are many
-        compute, and those of which a file has few wait for processes. One after the other the cores were busy and then
-        idle.
-        """
-        if self._turn:
-            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
-        self._turn = not self._turn
-        super()._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Hand on what a worker that died has left. The base class hands on the test it died of as well, up to nine

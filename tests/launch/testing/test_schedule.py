@@ -42,21 +42,3 @@ def test_a_hang_is_ended_with_its_stack(run_file: RunFile) -> None:
     )
     result.assert_outcomes(failed=1, passed=1)
     assert "in test_hangs" in result.stderr.str()
-
-
-def test_files_of_many_tests_and_of_few_take_turns(run_file: RunFile, pytester: pytest.Pytester) -> None:
-    """One worker is handed a file ahead, so that the order is seen whole."""
-    counts = {"test_inner.py": 2, "one.py": 1, "five.py": 5, "four.py": 4, "three.py": 3}
-    body = """
-import pytest
-@pytest.mark.parametrize("i", range({count}))
-def test_it(i):
-    with open("order", "a") as file:
-        print({count}, file=file)
-"""
-    files = {name.removesuffix(".py"): body.format(count=count) for name, count in counts.items()}
-    inner = files.pop("test_inner")
-    result = run_file(inner, "-n1", "--dist=loadfile", **{f"test_{name}": text for name, text in files.items()})
-    result.assert_outcomes(passed=15)
-    order = (pytester.path / "order").read_text().split()
-    assert list(dict.fromkeys(order)) == ["5", "1", "4", "2", "3"]
