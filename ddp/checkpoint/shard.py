@@ -26,9 +26,6 @@ _CUT = 4 << 20  # bytes; what a thread copies at a time
 _READ = 16 << 20  # bytes; what is read at a time where nothing is summed
 _BEGIN_SYNC = 8 << 20  # bytes; with what the disk begins while the next are summed: 0.25 to 0.22 s for 256 MB, synced
 
-Runner = Callable[[Callable[[Any], Any], Sequence[Any]], Any]
-"""As `threads.share`."""
-
 Told = Callable[[int], None]
 """Is told of every so many bytes that went by; may raise to end the writing or reading."""
 
@@ -110,7 +107,7 @@ def lay_out(blobs: Iterable[Blob]) -> Layout:
     return Layout(len(text).to_bytes(8, "little") + text, order, offsets, at)
 
 
-def _one_by_one(function: Callable[[Any], Any], parts: Sequence[Any]) -> None:
+def _one_by_one(function: Callable[[slice], Any], parts: Sequence[slice]) -> None:
     for part in parts:
         function(part)
 
@@ -137,9 +134,9 @@ def copy(
     blob: Blob,
     source: np.ndarray,
     target: np.ndarray,
-    run: Runner = _one_by_one,
+    run: Callable[[Callable[[slice], Any], Sequence[slice]], Any] = _one_by_one,
 ) -> None:
-    """Copies the bytes of a blob, which is written from `target` from then on."""
+    """Copies the bytes of a blob, which is written from `target` from then on. run: as `threads.share`."""
     cuts = [slice(begin, begin + _CUT) for begin in range(0, blob.nbytes, _CUT)]
     run(partial(_copy, target, source), cuts)
     blob.memory, blob.source = target, None

@@ -183,7 +183,7 @@ def _gpu(problems: dict[str, str]) -> str:
         f"driver for CUDA {_release(runtime.driverGetVersion())}",
         f"CuPy {cupy.__version__} for CUDA {_release(runtime.runtimeGetVersion())}",
         "no NCCL" if nccl is None else f"NCCL {_three_numbers(nccl.get_version())}",
-        f"cuDNN {_three_numbers(found)}" if found is not None else "no cuDNN",
+        "no cuDNN" if found is None else f"cuDNN {_three_numbers(found)}",
     ]
     if unused := cudnn.not_tried():
         parts[-1] = f"{unused}, which is not used: pip install -U 'allstride[cudnn13]' (or cudnn12) brings one that is"

@@ -32,7 +32,7 @@ def as_tensor(value: Any, like: Spec) -> Any:
 
 def drop_gradients(leaves: Iterable[Tensor], set_to_none: bool) -> None:
     """Forgets the gradients of tensors, or detaches and zeroes them in place."""
-    if set_to_none and not open_blocks.open:  # nobody listens to `grad` (8 µs of a step of 18 parameters by it, 2 so)
+    if set_to_none and not open_blocks.open:  # nobody listens to `grad`: 0.6 µs for 18, 2.8 through it
         for leaf in leaves:
             if leaf._meta is not None:
                 leaf._meta.grad = None

@@ -47,7 +47,7 @@ class Operation:
 
 @cache
 def frontend() -> Any:
-    """The module; None where it, or the library that it loads, is not installed, and where they are not `tried`."""
+    """The module; None where it, or the library that it loads, is not installed, and for versions nobody has tried."""
     module, library = _installed()
     return module if module is not None and _tried(module.__version__, library) else None
 
