@@ -1,5 +1,5 @@
 """Every variant of every raw CUDA source compiles: by g++ with the header of the simulated device and, where it is
-installed, by NVRTC to machine code for GPUs of compute capability 8.0 and 9.0, without a GPU or a driver.
+installed, by NVRTC to machine code for GPUs of compute capability 8.0 or 9.0, without a GPU or a driver.
 """
 
 import os
@@ -19,6 +19,8 @@ from tests.cuda_simulator import kernels
 ENGINE = Path(engine.__file__).parent
 warm.sources()
 
+# In turns, one a variant: what two dtypes make of one text is then compiled for either, in half of the six minutes of a
+# processor that both for each take, and nothing in a source asks for which it is compiled.
 ARCHITECTURES = ("sm_80", "sm_90")
 AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # what CuPy adds to the options
 SPILLED_AT_MOST = 64  # bytes a thread; a register or two depends on the compiler's release
@@ -88,9 +90,8 @@ def findings(request: pytest.FixtureRequest) -> Iterator[dict[str, list[Future[s
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         found = {
             source.file: [
-                threads.submit(compiled, nvrtc, source, macros, each)
-                for macros in source.variants
-                for each in ARCHITECTURES
+                threads.submit(compiled, nvrtc, source, macros, ARCHITECTURES[number % len(ARCHITECTURES)])
+                for number, macros in enumerate(source.variants)
             ]
             for source in wanted
         }
