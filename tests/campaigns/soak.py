@@ -5,7 +5,8 @@
 
 tests/campaigns/soak_job.py is the job. Ranks are killed at random, but for one process, whose memory and open files are
 looked at from the first failure to the last. Asked at the end: did the job end well, with the digest of one rank that
-nobody disturbed, had every failure its replacement, is that process as large as it was. Exit code 1 where it was not.
+nobody disturbed, had every failure its replacement, is that process as large as it was but for what Open MPI keeps of
+every process that ever joined. Exit code 1 where it was not.
 """
 
 import argparse
@@ -24,7 +25,11 @@ from pathlib import Path
 
 from tests.campaigns.elastic import ROOT, digest_of
 
-_GROWTH = 1.05  # of memory, from the second quarter of the job to its last
+# KiB a failure of the process that is spared. Of what is allocated while a replacement joins and never freed, PMIx holds
+# 82 (the data of its namespace, three hash tables of 22 above all), Open MPI's TCP transport 40, and its communicators
+# 12; nothing is Python's or ours (a count of all that malloc gave, by who asked for it). What the heap cannot give back
+# between them comes to it.
+_GROWTH = 300
 
 
 def command(ranks: int, options: Sequence[str]) -> list[str]:
@@ -101,6 +106,7 @@ def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
     found = digest_of(out) if job.returncode == 0 else ""
     quarter = max(1, len(sizes) // 4)
     before, after = median_of(sizes[quarter : 2 * quarter] or sizes), median_of(sizes[-quarter:])
+    growth = (after[0] - before[0]) / max(1, len(sizes) // 2)  # from the middle of one quarter to that of the other
     print(
         json.dumps(
             {
@@ -109,11 +115,12 @@ def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
                 "exit code": job.returncode,
                 "same digest": found == expected,
                 "KiB of the process that was spared, before and after": [before[0], after[0]],
+                "KiB a failure": round(growth),
                 "open files": [before[1], after[1]],
             }
         )
     )
-    right = bool(found) and found == expected and struck >= failures // 2 and after[0] <= _GROWTH * before[0]
+    right = bool(found) and found == expected and struck >= failures // 2 and growth <= _GROWTH
     if not right:
         print(said[-4000:], file=sys.stderr)
     return right
