@@ -141,8 +141,9 @@ class Bucket:
                 with self.streams.on_device():
                     gather(self)
                 self.streams.note()
-        said = Header(weight, 0, 0, 0 in self.fresh, self.out_of_data, *self.state)
-        headers.write(self.header.header, said, used=self._fresh)
+        incomplete = 0 in self.fresh
+        said = Header(weight, 0, 0, incomplete, self.out_of_data, *self.state)
+        headers.write(self.header.header, said, used=self._fresh if incomplete else 1)
         if self._own is not None:
             self._own = bytes(self.fresh)
         self._fresh.fill(0)

@@ -137,7 +137,7 @@ def enter(reducer: "Reducer") -> None:
 
 def _finish() -> None:
     """The end: all start what is left before one of them waits, in a common order."""
-    taking_part = sorted(_running, key=lambda reducer: reducer.number)
+    taking_part = sorted(_running, key=lambda reducer: reducer.number) if len(_running) > 1 else [*_running]
     for reducer in taking_part:
         reducer.start_rest()
     failures = [failure for reducer in taking_part if (failure := reducer.collect()) is not None]

@@ -56,7 +56,10 @@ def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
     """Counts an in-place write that the engine did not see (through `tensor.numpy()`, say), so that the check of saved
     tensors notices it.
     """
-    for written in (tensor,) if isinstance(tensor, Tensor) else tensor:
+    if isinstance(tensor, Tensor):
+        tensor._bump_version("increment_version")
+        return
+    for written in tensor:
         written._bump_version("increment_version")
 
 

@@ -149,9 +149,10 @@ def queue_callback(
 
     Raises: RuntimeError outside a backward pass.
     """
-    if not state.tasks:
+    tasks = state.tasks
+    if not tasks:
         raise RuntimeError("Final callbacks can only be installed during backward pass.")
-    task = state.tasks[0 if outermost else -1]
+    task = tasks[0 if outermost else -1]
     task.callbacks.append(callback)
     if on_error is not None:
         task.on_error.append(on_error)

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from tests.campaigns.elastic import ROOT, digest_of
 
-# KiB a failure of the process that is spared. Of what is allocated while a replacement joins and never freed, PMIx holds
-# 82 (the data of its namespace, three hash tables of 22 above all), Open MPI's TCP transport 40, and its communicators
+# KiB a failure of the process that is spared. Of what is allocated while a replacement joins and is never freed, PMIx
+# holds 82 (the data of its namespace, three hash tables of 22 above all), the TCP transport 40, communicators
 # 12; nothing is Python's or ours (a count of all that malloc gave, by who asked for it). What the heap cannot give back
 # between them comes to it.
 _GROWTH = 300

@@ -145,12 +145,12 @@ def _of_input_composed(g: Any, nd: Any, beta: Any) -> Any:
 
 
 @implements(_of_input_composed)
-def _of_input(g: Any, nd: Any, input_spec: Spec, beta: Any) -> Any:
+def _of_input(g: Any, nd: Any, input_spec: Spec, beta: Any, into: Any) -> Any:
     if beta != 1 or input_spec.shape != g.shape[-1:]:
         return _scaled(nd, g, beta)
     rows = g if g.ndim == 2 else rows_of(g, g.shape[-1])
     if rows.__class__ is np.ndarray and rows.dtype.char in "fd" and rows.flags.c_contiguous:
-        return kernels.column_sums(rows)
+        return kernels.column_sums(rows, into if into is not None and into.dtype is rows.dtype else None)
     return rows.sum(0)
 
 
@@ -158,7 +158,7 @@ def _of_input(g: Any, nd: Any, input_spec: Spec, beta: Any) -> Any:
 def _of_input_on_gpu(g: Any, nd: Any, input_spec: Spec, beta: Any) -> Any:
     if beta == 1 and input_spec.shape == g.shape[-1:] and served(g):
         return bias_slope(g, nd, input_spec)
-    return _of_input(g, nd, input_spec, beta)
+    return _of_input(g, nd, input_spec, beta, None)
 
 
 def _of_mat1_composed(g: Any, nd: Any, mat1_spec: Spec, mat2: Any, alpha: Any, turned: bool) -> Any:
@@ -196,8 +196,8 @@ def _of_mat2_on_gpu(g: Any, nd: Any, mat1: Any, mat2_spec: Spec, alpha: Any, tur
 
 
 @straight(_of_input)
-def _input_lines(made: Layout, g: Any, nd: Any, input_spec: Spec, beta: Any) -> Lines | None:
-    if beta != 1 or not isinstance(g, Layout) or input_spec.shape != g.shape[-1:]:
+def _input_lines(made: Layout, g: Any, nd: Any, input_spec: Spec, beta: Any, into: Any) -> Lines | None:
+    if into is not None or beta != 1 or not isinstance(g, Layout) or input_spec.shape != g.shape[-1:]:
         return None
     if len(g.shape) < 2 or not g.compiled or g.size >= WORTH or not made.contiguous:
         return None

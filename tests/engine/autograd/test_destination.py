@@ -56,6 +56,19 @@ def test_the_only_gradient_is_written_there(column_major: bool, copies: list[Any
     assert copies == [destination._array]
 
 
+@pytest.mark.parametrize("dtype", [engine.float32, engine.float64, engine.float16])
+@pytest.mark.parametrize("shape", [(3, 2), (5, 3, 2), (0, 2), (2,)])
+def test_a_bias_is_written_there_too(dtype: engine.dtype, shape: tuple[int, ...]) -> None:
+    """By the kernel that sums its rows; of a dtype that has none, and of one row, it is copied."""
+    weight = engine.ones(4, 2, dtype=dtype)
+    bias = engine.zeros(4, dtype=dtype, requires_grad=True)
+    destination = engine.empty(4, dtype=dtype).fill_(np.nan)
+    listen_to_gradients(bias, None, destination)
+    F.linear(engine.ones(shape, dtype=dtype), weight, bias).sum().backward()
+    assert bias.grad is destination
+    assert (destination.numpy() == np.prod(shape[:-1])).all()
+
+
 def test_one_of_several_is_not(copies: list[Any]) -> None:
     weight, destination = weight_with_destination()
     product(weight, 3).backward()

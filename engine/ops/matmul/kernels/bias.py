@@ -21,9 +21,9 @@ def add_bias(matrix: np.ndarray, bias: np.ndarray) -> None:
         _share_add_bias(matrix, bias)
 
 
-def column_sums(matrix: np.ndarray) -> np.ndarray:
-    """The sum over the rows, one value a column; zeros where there is no row."""
-    sums = np.empty(matrix.shape[1], matrix.dtype)
+def column_sums(matrix: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+    """The sum over the rows, one value a column, in `into` where that is given; zeros where there is no row."""
+    sums = np.empty(matrix.shape[1], matrix.dtype) if into is None else into
     if matrix.size < WORTH:
         _column_sums[matrix.dtype.char](matrix, sums)
     else:
