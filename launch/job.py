@@ -123,6 +123,8 @@ class _Job:
         self._end_leftovers(hangs)
         code = self._mpirun.wait()
         self.events.wait(0.0)  # last words of ranks that had time for some
+        for host in {*self._guards} - self._answered:
+            self._roll.cut_off(host)
         for peer in self._guards.values():
             peer.line.close()
         self._door.close()

@@ -65,6 +65,13 @@ class Roll:
             return True
         return False
 
+    def cut_off(self, host: str) -> None:
+        """Notes that a host is gone, since nobody there has answered when the job was ended: a cable is cut, and what
+        closes connections on the other side is not heard of.
+        """
+        if any(rank.host == host and rank.ended != FINISHED for rank in self.ranks.values()):
+            self.lost.append(host)
+
     def processes(self, host: str | None = None) -> list[int]:
         """The processes of ranks that are still there; on one host only if it is given."""
         return [rank.pid for rank in self.ranks.values() if rank.there and host in (None, rank.host)]

@@ -23,6 +23,7 @@ from launch.hosts import Host
 from launch.testing.process import ask_to_end_with_parent, mpirun_command
 from tests.mpi_job import ROOT, python_path
 
+_ADDRESS = "10.213.7.{}"
 _CABLE = "rate 1gbit delay 1ms limit 100000"
 _RATE_ONLY = "rate 1gbit burst 128kb latency 100ms"
 
@@ -64,6 +65,12 @@ class Hosts:
     def set_cable(self, state: str) -> None:
         """Plugs it in, "up", or out, "down"."""
         _must("ip", "-netns", self.names[1], "link", "set", "e0", state)
+
+    def lose_packets(self) -> None:
+        """As where a switch between them fails: nothing that is sent arrives, and both devices stay up."""
+        for number, name in enumerate(self.names, 1):
+            nobody = f"{_ADDRESS.format(3 - number)} lladdr 02:00:00:00:00:00 dev e0 nud permanent"
+            _must("ip", "-netns", name, "neigh", "replace", *nobody.split())
 
     def processes(self) -> list[str]:
         """What still runs on them."""
@@ -147,7 +154,7 @@ def two_hosts() -> Iterator[Hosts]:
         _must(*f"ip link add e0 netns {names[0]} type veth peer name e0 netns {names[1]}".split())
         for number, name in enumerate(names, 1):
             inside = ["ip", "-netns", name]
-            _must(*inside, "address", "add", f"10.213.7.{number}/24", "dev", "e0")
+            _must(*inside, "address", "add", f"{_ADDRESS.format(number)}/24", "dev", "e0")
             for device in ("lo", "e0"):
                 _must(*inside, "link", "set", device, "up")
             cable = _shape(name)

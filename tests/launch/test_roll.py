@@ -83,6 +83,21 @@ def test_a_host_is_not_lost_when_its_ranks_have_finished(peer: Peer) -> None:
     assert not roll.lose("b")
 
 
+@pytest.mark.parametrize("others", ["", GONE])
+def test_a_host_is_lost_that_answers_nobody_at_the_end(peer: Peer, others: str) -> None:
+    """A cut cable: its ranks are still there, as far as is known."""
+    roll = roll_of(peer, GONE, GONE, others, others)
+    roll.cut_off("b")
+    _, words = verdict(roll, 137, None)
+    assert words == "host b no longer answered; ranks 0, 1 on a and ranks 2, 3 on b were not seen to finish"
+
+
+def test_a_host_is_not_lost_that_has_finished_and_answers_nobody(peer: Peer) -> None:
+    roll = roll_of(peer, "3", GONE, FINISHED, FINISHED)
+    roll.cut_off("b")
+    assert roll.lost == []
+
+
 def test_when_no_rank_is_there_and_none_will_come(peer: Peer) -> None:
     def gone(*ends: str, least: int = 0, there: int | None = None) -> bool:
         roll = roll_of(peer, *ends)

@@ -326,14 +326,21 @@ if ddp.get_rank() == 0:
 """
 
 
-def test_a_training_that_loses_a_host_ends_with_the_same_digest(start: Start, hosts: Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_training_that_loses_a_host_ends_with_the_same_digest(
+    start: Start, hosts: Hosts, tmp_path: Path, cut: bool
+) -> None:
+    """Since all its processes end, or the cable to it is cut."""
     alone = start(TRAINING, ["-H", "localhost:1", "-n", "1"])
     expected, err = alone.communicate(timeout=10 * LIMIT)  # kernels of a new cache
     assert alone.returncode == 0, err
     shutil.rmtree(tmp_path / "states")
     process = start(TRAINING, ["--hostfile", str(tmp_path / "hosts"), "--max-restarts", "1"])
     wait_until(lambda: ready(tmp_path), 10 * LIMIT)
-    end_host(hosts.names[1], process, busy=False)
+    if cut:
+        hosts.lose_packets()
+    else:
+        end_host(hosts.names[1], process, busy=False)
     out, err = process.communicate(timeout=10 * LIMIT)
     assert process.returncode == 0, err
     last = [line for line in out.splitlines() if line.startswith("{")][-1]
