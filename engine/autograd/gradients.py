@@ -5,7 +5,8 @@ They travel as raw arrays; under create_graph as Tensors, and what is done to th
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,19 @@ def as_tensor(value: Any, like: Spec) -> Any:
     if value.strides and min(value.strides) < 0:  # a rule may return a flipped view; no Tensor has negative strides
         value = value.copy()
     return Tensor(value, backend.spec_of_array(value, like.device))
+
+
+_gradient = attrgetter("_meta.grad")
+
+
+def gradients_of(leaves: Sequence[Tensor]) -> list[Any]:
+    """`.grad` of each of these tensors, which an optimizer steps."""
+    if not open_blocks.open:  # nobody listens to `grad`: 2.3 µs for 48, 3.4 through it
+        try:
+            return list(map(_gradient, leaves))
+        except AttributeError:  # of one that never had a gradient
+            pass
+    return [leaf.grad for leaf in leaves]
 
 
 def drop_gradients(leaves: Iterable[Tensor], set_to_none: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import engine
-from engine.autograd.gradients import drop_gradients
+from engine.autograd.gradients import drop_gradients, gradients_of
 from engine.autograd.modes import enable_grad, no_grad
 from engine.autograd.node import RemovableHandle
 from engine.calls.listening import heard
@@ -214,7 +214,7 @@ class Optimizer:
         to be off.
         """
         self._opt_called = True
-        gradients = [parameter.grad for parameter in group["params"]]
+        gradients = gradients_of(group["params"])
         if SparseTensor in map(type, gradients):  # within the interpreter: 0.3 µs for 18 parameters
             for place, gradient in enumerate(gradients):
                 if isinstance(gradient, SparseTensor):
