@@ -109,6 +109,12 @@ def test_tensor_cores(cupy: ModuleType) -> None:
     np.testing.assert_array_equal(c.get(), a.get() @ b.get())
 
 
+def test_a_misaligned_array_in_a_kernel_of_cupys(cupy: ModuleType) -> None:
+    memory = cupy.cuda.Memory(64)
+    x = cupy.ndarray(4, "f4", cupy.cuda.MemoryPointer(memory, 2))
+    assert "misaligned address" in _problem_of(cupy, lambda: x + 1)
+
+
 def test_launches_that_no_device_accepts(cupy: ModuleType) -> None:
     x = cupy.zeros(2048, "f4")
     for grid, block, shared in (((1,), (512,), 0), ((1, 70000), (32,), 0), ((1,), (32,), 64 << 10)):

@@ -3,6 +3,9 @@
 // access to memory, is in source/execution.cpp.
 
 #pragma once
+// The standard library's Bessel functions and the like would be half of what each kernel is compiled with.
+#include <bits/c++config.h>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
 #include <cfloat>
 #include <climits>
 #include <math.h>
@@ -14,6 +17,7 @@
 #include <initializer_list>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include <crt/host_defines.h>
 #include <vector_functions.h>
@@ -32,6 +36,8 @@
 #define __CUDACC_VER_MINOR__ 9
 
 #define RUNTIME __attribute__((no_sanitize("thread"), noinline, unused)) static
+// What the driver looks up: everything else that nobody calls is left away (-fwhole-program).
+#define LOOKED_UP extern "C" __attribute__((externally_visible))
 
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
@@ -341,11 +347,11 @@ template <typename... P> struct Entry<void (*)(P...)> {
 
 // `name`: of the symbols; the kernel comes last, as templates have commas.
 #define ENTRY(name, most, ...)                                                                                         \
-    extern "C" __attribute__((no_sanitize("thread"))) void thread_of_##name(void** parameters) {                       \
+    LOOKED_UP __attribute__((no_sanitize("thread"))) void thread_of_##name(void** parameters) {                        \
         typedef simulated::Entry<decltype(&__VA_ARGS__)> Entry;                                                        \
         Entry::call(&__VA_ARGS__, parameters, Entry::Numbers());                                                       \
     }                                                                                                                  \
-    extern "C" const char* signature_of_##name() { return simulated::Entry<decltype(&__VA_ARGS__)>::signature(); }     \
-    extern "C" const int most_threads_of_##name = most;
+    LOOKED_UP const char* signature_of_##name() { return simulated::Entry<decltype(&__VA_ARGS__)>::signature(); }      \
+    LOOKED_UP const int most_threads_of_##name = most;
 
 #include "ptx.h"

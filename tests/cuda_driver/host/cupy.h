@@ -5,7 +5,5 @@
 #include <cupy/carray.cuh>
 #include <cupy/atomics.cuh>
 #include <cupy/math_constants.h>
-#include <cupy/float16.cuh>
-#include <cupy/bfloat16.cuh>
 
-extern "C" const int ended_threads_arrive = 1;  // at barriers: kernels of CuPy's need that
+LOOKED_UP const int ended_threads_arrive = 1;  // at barriers: kernels of CuPy's need that

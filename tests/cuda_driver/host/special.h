@@ -76,8 +76,9 @@ IN_FLOAT(normcdf)
 IN_FLOAT(normcdfinv)
 IN_FLOAT(erfcx)
 
-static inline double cyl_bessel_i0(double x) { return std::cyl_bessel_i(0.0, fabs(x)); }
-static inline double cyl_bessel_i1(double x) { return copysign(std::cyl_bessel_i(1.0, fabs(x)), x); }
+extern "C" double driver_bessel_i(double order, double x);  // source/execution.cpp
+static inline double cyl_bessel_i0(double x) { return driver_bessel_i(0, fabs(x)); }
+static inline double cyl_bessel_i1(double x) { return copysign(driver_bessel_i(1, fabs(x)), x); }
 IN_FLOAT(cyl_bessel_i0)
 IN_FLOAT(cyl_bessel_i1)
 

@@ -12,6 +12,7 @@
 #include "execution.h"
 #include "state.h"
 
+#include <cmath>
 #include <csetjmp>
 #include <cstdarg>
 #include <cstdio>
@@ -435,6 +436,12 @@ void access(const void* address, size_t size, Kind kind) {
     }
 }
 
+// One that the compiler takes to be a multiple of its size.
+static void aligned(const void* address, size_t size, Kind kind) {
+    if ((uintptr_t)address % size) fail("misaligned address %p", address);
+    access(address, size, kind);
+}
+
 void fence() {
     if (checks) fences[block_number] = ++now;
 }
@@ -524,14 +531,15 @@ const char* driver::run_grid(const Kernel& kernel, void** parameters, const Shap
 extern "C" {
 void driver_order(unsigned long long seed) { simulated::seed = seed; }
 void driver_check(int on) { simulated::checks = on; }
+double driver_bessel_i(double order, double x) { return std::cyl_bessel_i(order, x); }
 
 #define OF_SIZE(size)                                                                          \
-    void __tsan_read##size(void* at) { simulated::access(at, size, simulated::READ); }         \
-    void __tsan_write##size(void* at) { simulated::access(at, size, simulated::WRITE); }       \
+    void __tsan_read##size(void* at) { simulated::aligned(at, size, simulated::READ); }        \
+    void __tsan_write##size(void* at) { simulated::aligned(at, size, simulated::WRITE); }      \
     void __tsan_unaligned_read##size(void* at) { simulated::access(at, size, simulated::READ); } \
     void __tsan_unaligned_write##size(void* at) { simulated::access(at, size, simulated::WRITE); } \
-    void __tsan_volatile_read##size(void* at) { simulated::access(at, size, simulated::READ); } \
-    void __tsan_volatile_write##size(void* at) { simulated::access(at, size, simulated::WRITE); }
+    void __tsan_volatile_read##size(void* at) { simulated::aligned(at, size, simulated::READ); } \
+    void __tsan_volatile_write##size(void* at) { simulated::aligned(at, size, simulated::WRITE); }
 OF_SIZE(1)
 OF_SIZE(2)
 OF_SIZE(4)
