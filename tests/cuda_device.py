@@ -5,7 +5,7 @@ the imitation of CuPy (tests/cuda_simulator). With ALLSTRIDE_CUDA_DRIVER set it 
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
 
@@ -86,6 +86,31 @@ def race() -> Iterator[None]:
         with pytest.raises(cuda_simulator.RaceError):
             yield
         cuda_simulator.races.found.clear()
+
+
+def full(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[None]:
+    """The device of ours that is current has no more memory than is in use now."""
+    if cuda_driver.loaded():
+        return control.full()
+    from tests.cuda_simulator import memory
+
+    arena = memory.arena_of(0)
+    monkeypatch.setattr(memory, "_capacity", arena.used - arena.left)
+    return nullcontext()
+
+
+def without_mapping(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[None]:
+    """Other processes' memory cannot be mapped."""
+    if cuda_driver.loaded():
+        return control.without_mapping()
+    from tests.cuda_simulator import ipc
+    from tests.cuda_simulator.errors import CUDARuntimeError
+
+    def fail(handle: bytes) -> int:
+        raise CUDARuntimeError("cudaErrorMapBufferObjectFailed")
+
+    monkeypatch.setattr(ipc, "open_memory", fail)
+    return nullcontext()
 
 
 def last_product(count: Counts) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-SOURCES = ("execution", "memory", "streams", "pinned", "runtime", "driver", "nvrtc", "library")
+SOURCES = ("execution", "memory", "streams", "pinned", "processes", "runtime", "driver", "nvrtc", "library")
 FLAGS = ("-O2", "-fPIC", "-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 # What stands for what CuPy looks up by name: libraries without code of their own, over the one that has it all.
 # The last three only have to be there before CuPy loads cuBLAS and cuSOLVER.

@@ -1,4 +1,4 @@
-"""What tests ask of the driver: orders of threads, checks of every access, what it found, what it counted."""
+"""What tests ask of the driver: orders of threads, checks of every access, faults, what it found, what it counted."""
 
 import ctypes
 import gc
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests import cuda_driver
+from tests.cuda_driver import mpi
 from tests.cuda_driver.counts import Counts
 
 
@@ -22,7 +23,8 @@ def watched() -> Iterator[None]:
     """
     cuda_driver.load()
     take_problems()
-    yield
+    with mpi.watched():
+        yield
     raise_problems()
 
 
@@ -113,6 +115,28 @@ def order(seed: int) -> Iterator[None]:
         yield
     finally:
         driver.driver_order(ctypes.c_ulonglong(0))
+
+
+@contextmanager
+def full() -> Iterator[None]:
+    """Devices have no more memory than the current one has in use as this opens."""
+    driver = cuda_driver.load()
+    driver.driver_fill(1)
+    try:
+        yield
+    finally:
+        driver.driver_fill(0)
+
+
+@contextmanager
+def without_mapping() -> Iterator[None]:
+    """Other processes' memory cannot be opened inside."""
+    driver = cuda_driver.load()
+    driver.driver_map(0)
+    try:
+        yield
+    finally:
+        driver.driver_map(1)
 
 
 def _lines(function: str) -> list[str]:

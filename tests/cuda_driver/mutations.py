@@ -25,6 +25,7 @@ ATTENTION_HALF = f"{KERNELS}test_attention.py -k float16"
 STREAMS = "tests/engine/cuda/test_streams.py -k freed"
 PEERS = "tests/engine/cuda/test_data_movement.py tests/engine/cuda/test_tensors.py"
 PREFETCH = "tests/engine/cuda/test_data_movement.py -k another_stream"
+TRANSPORTS = "tests/ddp/cuda/test_cuda_transport.py -k other_streams or stragglers"
 BARRIER = "__syncthreads();"
 
 
@@ -98,6 +99,22 @@ MUTATIONS = (
     ),
     Mutation("prefetcher, wait", "engine/data/pinning.py", "current.wait_event(arrived)", "pass", PREFETCH),
     Mutation("memory given away early", "engine/memory/blocks.py", "event.record(raw)", "event.record()", STREAMS),
+    *(
+        Mutation(name, f"ddp/transport/cuda/{file}.py", old, new, TRANSPORTS)
+        for name, file, old, new in (
+            ("cuda_ipc, wait for the arrays", "ipc", "self._wait_for(self._stream, work.block, _FILLED)", "pass"),
+            ("cuda_ipc, wait for the sums", "ipc", "self._wait_for(self._results, work.block, _SUMMED)", "pass"),
+            ("cuda_ipc, arrays of a wrong stream", "ipc", "[_FILLED].record(self._stream)", "[_FILLED].record()"),
+            ("cuda_ipc, sums of a wrong stream", "ipc", "[_SUMMED].record(self._stream)", "[_SUMMED].record()"),
+            ("mapped memory, wait for zeros", "mapped", "cuda.get_current_stream().synchronize()", "pass"),
+            ("a transport, wait for who wrote", "common", "self._stream.wait_event(buffer.ready)", "pass"),
+            ("a transport, wait for the result", "common", "self._current().wait_event(buffer.done)", "pass"),
+            ("MPI gets an array early", "gpu_mpi", "has_passed(self._queue[0][0].work.filled)", "True"),
+            ("MPI gets a sum early", "gpu_mpi", "has_passed(self._adding[0][1].total)", "True"),
+            ("staged, summed before it is there", "staged", "not has_passed(chunk.copied)", "False"),
+            ("staged, overwritten under way", "staged", "self._stream.wait_event(buffer.done)", "pass"),
+        )
+    ),
 )
 
 

@@ -26,6 +26,14 @@ Allocation* find(const void* address) {
 
 size_t used(int device) { return in_use[device]; }
 
+static Allocation* keep(char* start, size_t size, size_t mapped, Place place, int device, int file, bool registered) {
+    auto* accesses = (Accesses*)mmap(nullptr, mapped / GRAIN * sizeof(Accesses), PROT_READ | PROT_WRITE,
+                                     file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED, file,
+                                     file < 0 ? 0 : (off_t)mapped);
+    auto* made = new Allocation{start, size, mapped, place, device, file, registered, accesses, 1};
+    return allocations[start + (size ? size : 1)] = made;
+}
+
 Allocation* allocate(size_t size, Place place, int device) {
     if (place == DEVICE && in_use[device] + size > memory_size) return nullptr;
     const size_t PAGE = 4096;
@@ -36,18 +44,13 @@ Allocation* allocate(size_t size, Place place, int device) {
     int file = -1;
     if (place == DEVICE) {
         file = memfd_create("cuda-memory", MFD_CLOEXEC);
-        if (file < 0 || ftruncate(file, (off_t)mapped)) return nullptr;
+        if (file < 0 || ftruncate(file, (off_t)(mapped + mapped / GRAIN * sizeof(Accesses)))) return nullptr;
         mmap(start, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+        in_use[device] += size;
     } else {
         mprotect(start, mapped, PROT_READ | PROT_WRITE);
     }
-    size_t cells = (mapped / GRAIN) * sizeof(Accesses);
-    auto* accesses = (Accesses*)mmap(nullptr, cells, PROT_READ | PROT_WRITE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    auto* made = new Allocation{start, size, mapped, place, device, file, false, accesses};
-    allocations[start + (size ? size : 1)] = made;
-    if (place == DEVICE) in_use[device] += size;
-    return made;
+    return keep(start, size, mapped, place, device, file, false);
 }
 
 void release(Allocation* gone) {
@@ -59,14 +62,15 @@ void release(Allocation* gone) {
     delete gone;
 }
 
-// What others made: another process's memory by its file, the user's own pages.
-Allocation* adopt(char* start, size_t size, Place place, int device, bool registered) {
+Allocation* adopt(char* start, size_t size) {
+    return keep(start, size, (size + 4095) / 4096 * 4096, PINNED, -1, -1, true);
+}
+
+Allocation* open_memory(int file, size_t size, int device) {
     size_t mapped = (size + 4095) / 4096 * 4096;
-    auto* accesses = (Accesses*)mmap(nullptr, mapped / GRAIN * sizeof(Accesses), PROT_READ | PROT_WRITE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    auto* made = new Allocation{start, size, mapped, place, device, -1, registered, accesses};
-    allocations[start + (size ? size : 1)] = made;
-    return made;
+    void* start = mmap(nullptr, mapped + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mmap(start, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+    return keep((char*)start, size, mapped, FOREIGN, device, file, false);
 }
 
 static bool race(const Allocation& allocation, size_t offset, bool write, Epoch before, const char* did) {
@@ -90,7 +94,7 @@ bool touch(Allocation& allocation, size_t offset, size_t size, bool write) {
                 return race(allocation, cell * GRAIN, write, before.other_read, "read");
             before = Accesses{own, 0, 0};
         } else if (before.read != own) {
-            if (before.read && timeline_of(before.read) != timeline_of(own)) before.other_read = before.read;
+            if (before.read && before.read >> TICKS != own >> TICKS) before.other_read = before.read;
             before.read = own;
         }
     }

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 namespace driver {
-Allocation* adopt(char* start, size_t size, Place place, int device, bool registered);
 const size_t SHARED_AT_MOST = 227 << 10;
 }
 using namespace driver;
@@ -27,7 +26,7 @@ extern "C" {
     name(ErrorHostMemoryNotRegistered) name(ErrorStreamCaptureUnsupported) name(ErrorStreamCaptureInvalidated)    \
     name(ErrorStreamCaptureMerge) name(ErrorStreamCaptureUnjoined) name(ErrorStreamCaptureIsolation)              \
     name(ErrorStreamCaptureImplicit) name(ErrorCapturedEvent) name(ErrorDeviceUninitialized)                      \
-    name(ErrorPeerAccessNotEnabled) name(ErrorOperatingSystem)
+    name(ErrorPeerAccessNotEnabled) name(ErrorOperatingSystem) name(ErrorMapBufferObjectFailed)
 const char* cudaGetErrorName(cudaError_t error) {
     switch (error) {
 #define CASE(name) case cuda##name: return "cuda" #name;
@@ -41,6 +40,9 @@ const char* cudaGetErrorString(cudaError_t error) {
     Locked locked;
     text = error == cudaErrorIllegalAddress          ? "an illegal memory access was encountered"
            : error == cudaErrorInvalidResourceHandle ? "invalid resource handle"
+           : error == cudaErrorMemoryAllocation      ? "out of memory"
+           : error == cudaErrorDeviceUninitialized   ? "invalid device context"
+           : error == cudaErrorMapBufferObjectFailed ? "mapping of buffer object failed"
                                                      : cudaGetErrorName(error);
     if (error != cudaErrorMemoryAllocation && !last_problem.empty()) text += ": " + last_problem;
     return text.c_str();
@@ -184,7 +186,7 @@ cudaError_t cudaFreeHost(void* address) {
 cudaError_t cudaHostRegister(void* address, size_t size, unsigned) {
     Locked locked;
     if (find(address)) return failed(cudaErrorHostMemoryAlreadyRegistered);
-    adopt((char*)address, size, PINNED, -1, true);
+    adopt((char*)address, size);
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* address) {
@@ -289,7 +291,8 @@ cudaError_t cudaMemset(void* address, int value, size_t size) { return cudaMemse
 // Memory of other processes, by the file that holds it.
 
 struct IpcMemory {
-    int process, file, device;
+    SharedFile file;
+    int device;
     size_t size;
 };
 static_assert(sizeof(IpcMemory) <= sizeof(cudaIpcMemHandle_t), "");
@@ -298,36 +301,51 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
     Locked locked;
     Allocation* found = find(address);
     if (!found || found->place != DEVICE) return failed(cudaErrorInvalidValue);
+    share_clocks();
     memset(handle, 0, sizeof *handle);
-    *(IpcMemory*)handle = IpcMemory{getpid(), found->file, found->device, found->size};
+    *(IpcMemory*)handle = IpcMemory{shared_file(found->file), found->device, found->size};
     return cudaSuccess;
 }
+static std::map<uint64_t, Allocation*> opened;  // by the number of the file: its memory is at one place
+static bool maps = true;
 cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned) {
     Locked locked;
     auto& theirs = *(IpcMemory*)&handle;
-    if (theirs.process == getpid()) return failed(cudaErrorDeviceUninitialized);
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs.process, theirs.file);
-    int file = open(path, O_RDWR | O_CLOEXEC);
-    if (file < 0) return failed(cudaErrorInvalidValue);
-    size_t mapped = (theirs.size + 4095) / 4096 * 4096;
-    void* start = mmap(nullptr, mapped + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    mmap(start, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
-    close(file);
-    adopt((char*)start, theirs.size, FOREIGN, theirs.device, false);
-    *address = start;
+    if (theirs.file.process == process) return failed(cudaErrorDeviceUninitialized);
+    int file = maps ? open_shared(theirs.file) : -1;
+    if (file < 0) return failed(cudaErrorMapBufferObjectFailed);
+    share_clocks();
+    Allocation*& found = opened[theirs.file.number];
+    if (found) {
+        found->opened++;
+        close(file);
+    } else {
+        found = open_memory(file, theirs.size, theirs.device);
+    }
+    *address = found->start;
     return cudaSuccess;
 }
 cudaError_t cudaIpcCloseMemHandle(void* address) {
     Locked locked;
-    Allocation* found = find(address);
-    if (!found || found->start != address || found->place != FOREIGN) return failed(cudaErrorInvalidValue);
-    release(found);
-    return cudaSuccess;
+    for (auto& each : opened) {
+        if (each.second->start != address) continue;
+        if (--each.second->opened) return cudaSuccess;
+        release(each.second);
+        opened.erase(each.first);
+        return cudaSuccess;
+    }
+    return failed(cudaErrorInvalidValue);
 }
 
 void driver_configure(int devices, size_t memory) {
     device_count = devices;
     memory_size = memory;
 }
+// Until `full` is 0 again the devices have no more memory than is in use.
+void driver_fill(int full) {
+    Locked locked;
+    static size_t before = memory_size;
+    memory_size = full ? used(device) : before;
+}
+void driver_map(int on) { maps = on; }  // whether other processes' memory can be opened
 }

@@ -24,14 +24,22 @@ typedef std::vector<uint64_t> Clock;  // of each timeline, the tick that is know
 void join(Clock& clock, const Clock& other);
 inline uint64_t at(const Clock& clock, uint32_t timeline) { return timeline < clock.size() ? clock[timeline] : 0; }
 
-// One tick of one timeline; 0: none.
+// One tick of one timeline of one process; 0: none. Processes have 22 bits, what Linux gives them.
 typedef uint64_t Epoch;
-const int TICKS = 44;
-inline Epoch epoch(uint32_t timeline, uint64_t tick) { return (Epoch)timeline << TICKS | tick; }
-inline uint32_t timeline_of(Epoch epoch) { return (uint32_t)(epoch >> TICKS); }
+const int TICKS = 25, TIMELINES = 17;
+extern const uint32_t process;
+inline Epoch epoch(uint32_t timeline, uint64_t tick) {
+    return (Epoch)process << (TICKS + TIMELINES) | (Epoch)timeline << TICKS | tick;
+}
+inline uint32_t process_of(Epoch epoch) { return (uint32_t)(epoch >> (TICKS + TIMELINES)); }
 inline uint64_t tick_of(Epoch epoch) { return epoch & (((Epoch)1 << TICKS) - 1); }
+uint32_t timeline_of(Epoch epoch);  // its number in this process
 bool after(const Clock& clock, const Clock& other);  // all of `other` lies before
-inline bool reached(const Clock& clock, Epoch epoch) { return at(clock, timeline_of(epoch)) >= tick_of(epoch); }
+bool reached_elsewhere(const Clock& clock, Epoch epoch);
+inline bool reached(const Clock& clock, Epoch epoch) {
+    if (process_of(epoch) != process) return reached_elsewhere(clock, epoch);
+    return at(clock, timeline_of(epoch)) >= tick_of(epoch);
+}
 
 // Who last wrote and read four bytes. Of the readers since the last write two are kept, the last of two timelines.
 struct Accesses {
@@ -46,9 +54,10 @@ struct Allocation {
     size_t size, mapped;
     Place place;
     int device;
-    int file;            // of device memory, for other processes; -1: none
+    int file;            // of device memory, and its accesses after it, for other processes; -1: none
     bool registered;     // PINNED: the user's own pages
     Accesses* accesses;  // one each GRAIN bytes
+    int opened;          // FOREIGN: how often
 };
 
 struct Capture;
@@ -103,6 +112,8 @@ void note(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // memory.cpp
 Allocation* find(const void* address);
 Allocation* allocate(size_t size, Place place, int device);
+Allocation* adopt(char* start, size_t size);                     // the user's own pages
+Allocation* open_memory(int file, size_t size, int device);  // another process's
 void release(Allocation* allocation);
 size_t used(int device);
 // An access by the work under way. False: a race, and problem() has it.
@@ -120,6 +131,27 @@ const char* submit(Stream& stream, std::string what, std::function<const char*()
 // Whether no capture under way forbids a call; else problem() has it. A relaxed one forbids only what waits.
 bool allowed_in_capture(const char* call, bool waits);
 void finish_device();  // the host waits for all that the current device has queued
+
+// processes.cpp
+struct SharedFile {  // of another process, in a handle
+    uint32_t process;
+    int file;
+    uint64_t number;  // of what the file was when the handle was made
+};
+SharedFile shared_file(int file);
+int open_shared(const SharedFile& theirs);  // -1: it is no more
+void share_clocks();                        // from now on other processes see what this one's host has waited for
+void publish();                             // it has waited
+struct Record {  // of an event that several processes know
+    Record();
+    explicit Record(int file);
+    ~Record();
+    Record(const Record&) = delete;
+    void write(const Clock& clock);
+    bool read(Clock& clock) const;  // joined to `clock`; returns whether it was recorded
+    const int file;
+    uint64_t* const words;
+};
 
 // pinned.cpp: copies to and from page-locked memory, which the host sees late
 void deliver_late(void* target, const void* source, size_t size);

@@ -68,10 +68,13 @@ static Epoch tick(Clock& clock, uint32_t timeline, const std::string& what) {
     ticks[timeline].push_back(found.first->second);
     if (clock.size() <= timeline) clock.resize(timeline + 1);
     clock[timeline] = ticks[timeline].size() - 1;
+    if (clock[timeline] >> TICKS || timeline >> TIMELINES) fprintf(stderr, "the driver's clocks are full\n"), abort();
     return epoch(timeline, clock[timeline]);
 }
 
-std::string describe(Epoch epoch) { return names[ticks[timeline_of(epoch)][tick_of(epoch)]]; }
+std::string describe(Epoch epoch) {
+    if (process_of(epoch) != process) return "work of process " + std::to_string(process_of(epoch));
+    return names[ticks[timeline_of(epoch)][tick_of(epoch)]]; }
 
 static std::map<const void*, Stream*> streams;
 static std::map<int, Stream*> null_streams;
@@ -135,6 +138,7 @@ const char* submit(Stream& stream, std::string what, std::function<const char*()
 void wait_for(Clock& clock) {
     join(host, clock);
     settle(host);
+    publish();
 }
 
 bool allowed_in_capture(const char* call, bool waits) {
@@ -151,11 +155,11 @@ bool allowed_in_capture(const char* call, bool waits) {
 }
 
 void finish_device() {
+    Clock all = stream_of(nullptr)->clock;
     for (auto& each : streams)
-        if (each.second->device == device) join(host, each.second->clock);
-    join(host, destroyed[device]);
-    join(host, stream_of(nullptr)->clock);
-    settle(host);
+        if (each.second->device == device) join(all, each.second->clock);
+    join(all, destroyed[device]);
+    wait_for(all);
 }
 
 // Events
@@ -168,6 +172,12 @@ struct Event {
     Capture* capture;
     std::vector<int> nodes;
     bool asked;  // whether it is done, since it was recorded
+    std::shared_ptr<Record> shared;  // with other processes
+
+    void look() {  // they may have recorded it
+        Clock now;
+        if (shared && shared->read(now)) recorded = true, clock = now;
+    }
 };
 
 struct Graph {
@@ -302,13 +312,11 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     Locked locked;
     static uintptr_t count = 0;
     *event = (cudaEvent_t)(++count * 16);  // no number a second time: what is destroyed is known for ever
-    events[*event] = Event{flags, device, false, Clock(), nullptr, {}, false};
+    events[*event] = Event{flags, device, false, Clock(), nullptr, {}, false, nullptr};
     return cudaSuccess;
 }
-// An event of another process: its work was done when it was recorded, as all work here. What is not followed is who
-// accesses memory before it: races between processes are not found.
 struct IpcEvent {
-    int process;
+    SharedFile record;
     unsigned flags;
 };
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t what) {
@@ -318,13 +326,25 @@ cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t what
         problem("a handle of an event that was not made for other processes");
         return cudaErrorInvalidResourceHandle;
     }
+    if (!event.shared) {
+        share_clocks();
+        event.shared = std::make_shared<Record>();
+        if (event.recorded) event.shared->write(event.clock);
+    }
     memset(handle, 0, sizeof *handle);
-    *(IpcEvent*)handle = IpcEvent{getpid(), event.flags};
+    *(IpcEvent*)handle = IpcEvent{shared_file(event.shared->file), event.flags};
     return cudaSuccess;
 }
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
-    if (((IpcEvent*)&handle)->process == getpid()) return cudaErrorDeviceUninitialized;
-    return cudaEventCreateWithFlags(event, ((IpcEvent*)&handle)->flags);
+    Locked locked;
+    auto& theirs = *(IpcEvent*)&handle;
+    if (theirs.record.process == process) return cudaErrorDeviceUninitialized;
+    int file = open_shared(theirs.record);
+    if (file < 0) return cudaErrorInvalidResourceHandle;
+    share_clocks();
+    cudaEventCreateWithFlags(event, theirs.flags);
+    events[*event].shared = std::make_shared<Record>(file);
+    return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -346,6 +366,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
         join(stream.clock, host);
         order_with_null(stream);
         event.clock = stream.clock;
+        if (event.shared) event.shared->write(event.clock);
     }
     return cudaSuccess;
 }
@@ -367,6 +388,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t what, unsigned)
         stream.capture->invalid = true;
         return cudaErrorStreamCaptureIsolation;
     } else {
+        event.look();
         join(stream.clock, event.clock);
     }
     return cudaSuccess;
@@ -379,6 +401,7 @@ static cudaError_t ask(cudaEvent_t handle, const char* call, bool waits) {
         event.capture->invalid = true;
         return cudaErrorCapturedEvent;
     }
+    event.look();
     if (!waits && !event.asked && !after(host, event.clock)) {
         event.asked = true;  // the first answer: not yet, so that both are met
         return cudaErrorNotReady;
@@ -495,7 +518,7 @@ void driver_finish() {  // all devices, captures given up
     }
     for (auto& each : null_streams) join(host, each.second->clock);
     for (auto& each : destroyed) join(host, each.second);
-    settle(host);
+    wait_for(host);
 }
 void driver_keep_journal(int on) {
     Locked locked;
@@ -504,6 +527,21 @@ void driver_keep_journal(int on) {
 }
 // For work that Python does, in a host function: reads or writes device memory. Returns whether it may.
 int driver_touch(const void* address, size_t size, int write) { return touch(address, size, write, "host function"); }
+// The host, or a library that knows no streams, is about to look at device memory, or to write there. Returns whether
+// it may.
+int driver_host_access(const void* address, size_t size) {
+    Locked locked;
+    Allocation* found = size ? find(address) : nullptr;
+    if (!found || found->place == PINNED) return 1;
+    size_t offset = (size_t)((const char*)address - found->start);
+    for (size_t cell = offset / GRAIN; cell <= (offset + size - 1) / GRAIN && cell < found->mapped / GRAIN; cell++) {
+        Epoch written = found->accesses[cell].write;
+        if (!written || reached(host, written)) continue;
+        problem("race: device memory is handed to the host that %s may still be writing", describe(written).c_str());
+        return 0;
+    }
+    return 1;
+}
 static int take(std::vector<std::string>& lines, char* text, size_t size) {
     Locked locked;
     std::string all;

@@ -4,6 +4,7 @@ import os
 import sys
 import textwrap
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import engine
 from ddp.transport import check_transport
 from ddp.transport.cuda import CUDA_TRANSPORTS, choose_cuda_transport
 from ddp.transport.cuda import probe as probing
-from tests import cuda_device, cuda_simulator
+from tests import cuda_device
 from tests.mpi_job import ROOT, python_path
 
 
@@ -137,17 +138,11 @@ def test_one_that_only_one_rank_cannot_make_is_replaced_on_all(comm, cuda, no_pr
 
 @pytest.mark.mpi(ranks=[2])
 def test_memory_that_cannot_be_mapped_is_told_on_every_rank(comm, cuda, no_probe, monkeypatch) -> None:
-    if not cuda_simulator.installed():
-        pytest.skip("a fault is injected into the simulated device")
-    from tests.cuda_simulator import ipc
-    from tests.cuda_simulator.errors import CUDARuntimeError
-
-    def fail(handle: bytes) -> int:
-        raise CUDARuntimeError("cudaErrorMapBufferObjectFailed")
-
-    if comm.rank == 1:
-        monkeypatch.setattr(ipc, "open_memory", fail)
-    with pytest.raises(RuntimeError, match="transport cuda_ipc: rank 1 cannot map the device memory of rank 0"):
+    if not cuda_device.ours():
+        pytest.skip("a real GPU is not to fail")
+    fault = cuda_device.without_mapping(monkeypatch) if comm.rank == 1 else nullcontext()
+    told = "transport cuda_ipc: rank 1 cannot map the device memory of rank 0"
+    with fault, pytest.raises(RuntimeError, match=told):
         choose_cuda_transport(comm, cuda, "cuda_ipc")
 
 

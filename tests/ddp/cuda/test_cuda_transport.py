@@ -12,7 +12,7 @@ import pytest
 import engine
 from ddp.transport import Transport, check_transport, choose_transport
 from ddp.transport.cuda import CUDA_TRANSPORTS
-from tests import cuda_device, cuda_simulator
+from tests import cuda_device
 from tests.ddp.sums import DTYPES, check_misuse, integers
 
 
@@ -427,19 +427,16 @@ def test_events_live_as_long_as_others_may_wait_for_them(comm, cuda: engine.devi
 def test_mapped_memory_may_come_from_what_the_pool_does_not_use(
     comm, cuda: engine.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not cuda_simulator.installed():
-        pytest.skip("fills the simulated device's memory")
-    from tests.cuda_simulator import memory
-
+    if not cuda_device.ours():
+        pytest.skip("a real GPU is not to be full")
     transport: Any = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
     unused = engine.empty(1 << 20, device=cuda)
-    with transport._on_device:
-        arena = memory.arena_of(0)
-    monkeypatch.setattr(memory, "_capacity", arena.used - arena.left)
-    with pytest.raises(RuntimeError, match=r"rank 0 cannot share device memory: .*out of memory"):
-        transport.allocate(1000, np.float32)
-    del unused
-    buffer = transport.allocate(1000, np.float32)
+    engine.cuda.empty_cache()  # of other tests
+    with cuda_device.full(monkeypatch):
+        with pytest.raises(RuntimeError, match=r"rank 0 cannot share device memory: .*out of memory"):
+            transport.allocate(1000, np.float32)
+        del unused
+        buffer = transport.allocate(1000, np.float32)
     assert set(reduce_once(transport, buffer, np.ones(1000, np.float32)).tolist()) == {2}
     transport.close()
 
