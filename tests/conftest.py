@@ -3,7 +3,6 @@
 import math
 import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import engine
-from engine.memory import backend
 from launch.machine import cpu_quota
-from tests import cuda_simulator, tiers
-from tests.cuda_driver import control
+from tests import cuda_device, tiers
 
 pytest_plugins = ["pytester", "launch.testing"]
 
@@ -51,20 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(rest)]
     for item in set(items) - set(rest):
         item.add_marker("quick")
-    if (reason := _why_no_gpu()) is not None:
-        for item in filter(tiers.needs_a_gpu, items):
+    on_gpu = [item for item in items if tiers.needs_a_gpu(item)]
+    if (reason := cuda_device.why_not()) is not None:
+        for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _why_no_gpu() -> str | None:
-    """What is missing for a GPU and for a simulated one."""
-    if shutil.which("g++") is not None:
-        return None
-    try:
-        backend.require_cupy()
-    except RuntimeError:
-        return "without a GPU its kernels run on the CPU, compiled by g++, and there is no g++"
-    return None
+    elif on_gpu:
+        cuda_device.prepare()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -97,20 +86,7 @@ def _torchrun_variables() -> Iterator[None]:
 
 @pytest.fixture
 def cuda() -> Iterator[engine.device]:
-    """`engine.device("cuda")`: a real GPU where there is one, else two simulated ones (tests/cuda_simulator), whose
-    races fail the test at its end. With ALLSTRIDE_CUDA_DRIVER set it is CuPy itself on a CPU (tests/cuda_driver). Tests
-    with it are marked `gpu`."""
-    if os.environ.get("ALLSTRIDE_CUDA_DRIVER"):
-        with control.watched():
-            yield engine.device("cuda")
-        return
-    try:
-        backend.require_cupy()
-    except RuntimeError:
-        cuda_simulator.install()
-        try:
-            yield engine.device("cuda")
-        finally:
-            cuda_simulator.uninstall()
-    else:
+    """`engine.device("cuda")`: a real GPU where there is one, else CuPy on two devices of the CPU driver
+    (tests/cuda_driver), whose races fail the test at its end. Tests with it are marked `gpu`."""
+    with cuda_device.watched():
         yield engine.device("cuda")

@@ -7,7 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from tests.tiers import LEFT_OUT
+from tests.tiers import GPU, LEFT_OUT
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -50,7 +50,9 @@ def test_the_tiers_are_documented_and_name_what_exists() -> None:
 
 
 def test_ci_runs_the_full_tier() -> None:
-    assert "pytest --full" in (ROOT / ".ci/run").read_text()
+    script = (ROOT / ".ci/run").read_text()
+    assert "pytest --full" in script
+    assert " ".join(f"tests/{name}" for name in LEFT_OUT[GPU]) in script  # which skip where there is no CuPy
 
 
 def test_the_hosted_ci_runs_the_same_on_what_is_promised() -> None:

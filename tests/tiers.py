@@ -11,17 +11,9 @@ import pytest
 
 _TESTS = Path(__file__).parent
 
-_GPU = "the simulated GPU (needs g++)"
+GPU = "what runs on a GPU, or on the CPU driver (needs g++ and the extra cuda-driver)"
 LEFT_OUT = {
-    _GPU: (
-        "cuda_simulator",
-        "cuda_driver",
-        "test_cuda_driver",
-        "test_cuda_simulator",
-        "ddp/cuda",
-        "engine/cuda",
-        "engine/kernels/cuda",
-    ),
+    GPU: ("test_cuda_driver", "engine/cuda", "engine/kernels/cuda", "ddp/cuda"),
     "two hosts (needs root and network namespaces)": (
         *("ddp/watching/test_faults_two_hosts.py", "ddp/test_two_hosts.py", "launch/test_two_hosts.py"),
     ),
@@ -40,7 +32,7 @@ LEFT_OUT = {
 
 _IN_FILES = "most faults, long trainings"
 _PATHS = frozenset(_TESTS / name for names in LEFT_OUT.values() for name in names)
-_GPU_PATHS = frozenset(_TESTS / name for name in LEFT_OUT[_GPU])
+_GPU_PATHS = frozenset(_TESTS / name for name in LEFT_OUT[GPU])
 
 
 def runs_everything(config: pytest.Config) -> bool:
@@ -60,7 +52,7 @@ def needs_everything(item: pytest.Item) -> bool:
 
 
 def needs_a_gpu(item: pytest.Item) -> bool:
-    """Whether a test wants a GPU, or a simulated one."""
+    """Whether a test wants a GPU, or the CPU driver."""
     return _is_inside(item.path, _GPU_PATHS) or "cuda" in getattr(item, "fixturenames", ())
 
 

@@ -16,9 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from engine.autograd import places
+from engine.memory import backend
 from tests.cuda_driver import build, nvrtc
 
 _loaded: ctypes.CDLL | None = None
+_MEMORY = 16 << 30  # bytes of a device
 _kept: list[Any] = []  # functions that C calls
 _RUNTIME = "cupy_backends.cuda.api.runtime"
 
@@ -28,12 +31,10 @@ def why_not() -> str | None:
     return build.why_not()
 
 
-def load(devices: int | None = None, memory: int = 16 << 30) -> ctypes.CDLL:
-    """Makes the driver where it is not made yet, and has CuPy find it: before CuPy is imported, once a process. There
-    are two devices, and for ranks that are more as many as these."""
+def load() -> None:
+    """Makes the driver where it is not made yet, and has CuPy find it: before CuPy is imported. There are two devices
+    from now on, and for ranks that are more as many as these."""
     global _loaded
-    if devices is None:
-        devices = max(2, int(os.environ.get("OMPI_COMM_WORLD_SIZE", 2)))
     if _loaded is None:
         assert "cupy" not in sys.modules, "CuPy has found another driver already"
         place = build.libraries()
@@ -43,14 +44,22 @@ def load(devices: int | None = None, memory: int = 16 << 30) -> ctypes.CDLL:
         os.environ["CUPY_ACCELERATORS"] = ""  # cub is machine code in the wheel
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # nvrtc.py keeps what it compiled
         sys.meta_path.insert(0, _Finder())
-        _loaded.driver_configure(devices, ctypes.c_size_t(memory))
         _loaded.driver_set_lapack(np.linalg._umath_linalg.__file__.encode())
         _connect(_loaded)
-    return _loaded
+    ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 2))
+    _loaded.driver_configure(max(2, ranks), ctypes.c_size_t(_MEMORY))
 
 
-def loaded() -> ctypes.CDLL | None:
-    """The driver, where `load` was called."""
+def hide() -> None:
+    """There are no devices until `load` is called again: a machine with CuPy and without a GPU."""
+    driver().driver_configure(0, ctypes.c_size_t(_MEMORY))
+    backend._cupy = None
+    places.in_use, places._last = False, None
+
+
+def driver() -> ctypes.CDLL:
+    """Its functions for tests, once it was loaded."""
+    assert _loaded is not None
     return _loaded
 
 

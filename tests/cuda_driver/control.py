@@ -17,20 +17,24 @@ class ProblemError(AssertionError):
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Problems inside that no call reported, or whose report somebody swallowed, are raised at its end.
+    """There are devices inside. Problems that no call reported, or whose report somebody swallowed, are raised at its
+    end.
 
     Raises: ProblemError.
     """
     cuda_driver.load()
     take_problems()
-    with mpi.watched():
-        yield
-    raise_problems()
+    try:
+        with mpi.watched():
+            yield
+        raise_problems()
+    finally:
+        cuda_driver.hide()
 
 
 def raise_problems() -> None:
     """Raises ProblemError with what was found and not taken, once all that is under way is done."""
-    driver = cuda_driver.load()
+    driver = cuda_driver.driver()
     gc.collect(1)
     driver.driver_finish()  # what a test leaves under way is not the next one's race
     found = take_problems()
@@ -59,7 +63,7 @@ _counting: list[Counts] = []
 def counters() -> Iterator[Counts]:
     """Counts while it is open; may be nested. Launches and copies of a graph's replay are not counted one by one,
     allocations from CuPy's pool not at all."""
-    driver = cuda_driver.load()
+    driver = cuda_driver.driver()
     _read_journal()
     if not _counting:
         driver.driver_keep_journal(1)
@@ -97,7 +101,7 @@ def _read_journal() -> None:
 @contextmanager
 def checked(seed: int = 0) -> Iterator[None]:
     """Accesses of threads of one grid to the same byte, one of them a write, have to be ordered inside."""
-    driver = cuda_driver.load()
+    driver = cuda_driver.driver()
     driver.driver_check(1)
     try:
         with order(seed):
@@ -109,7 +113,7 @@ def checked(seed: int = 0) -> Iterator[None]:
 @contextmanager
 def order(seed: int) -> Iterator[None]:
     """Threads and blocks of kernels launched inside take turns in a permuted order; 0: in theirs."""
-    driver = cuda_driver.load()
+    driver = cuda_driver.driver()
     driver.driver_order(ctypes.c_ulonglong(seed))
     try:
         yield
@@ -120,7 +124,7 @@ def order(seed: int) -> Iterator[None]:
 @contextmanager
 def full() -> Iterator[None]:
     """Devices have no more memory than the current one has in use as this opens."""
-    driver = cuda_driver.load()
+    driver = cuda_driver.driver()
     driver.driver_fill(1)
     try:
         yield
@@ -131,7 +135,7 @@ def full() -> Iterator[None]:
 @contextmanager
 def without_mapping() -> Iterator[None]:
     """Other processes' memory cannot be opened inside."""
-    driver = cuda_driver.load()
+    driver = cuda_driver.driver()
     driver.driver_map(0)
     try:
         yield
@@ -140,7 +144,7 @@ def without_mapping() -> Iterator[None]:
 
 
 def _lines(function: str) -> list[str]:
-    driver, size = cuda_driver.load(), 1 << 16
+    driver, size = cuda_driver.driver(), 1 << 16
     while True:
         text = ctypes.create_string_buffer(size)
         needed = getattr(driver, function)(text, ctypes.c_size_t(size))

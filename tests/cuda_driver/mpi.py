@@ -23,7 +23,7 @@ class _Buffer:
 
     def fromaddress(self, address: int, nbytes: int, readonly: bool = False) -> Any:
         """Raises: RuntimeError where a stream may still be writing these bytes; the driver's problems say which."""
-        if not cuda_driver.load().driver_host_access(ctypes.c_void_p(address), ctypes.c_size_t(nbytes)):
+        if not cuda_driver.driver().driver_host_access(ctypes.c_void_p(address), ctypes.c_size_t(nbytes)):
             raise RuntimeError("device memory is handed to MPI before the host has waited for what is written there")
         return self._before.fromaddress(address, nbytes, readonly)
 

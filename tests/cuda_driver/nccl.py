@@ -98,9 +98,7 @@ class NcclCommunicator:
 
 def _memory(address: int, size: int, write: bool) -> Any:
     """Device memory for MPI; the access is the stream's."""
-    driver = cuda_driver.loaded()
-    assert driver is not None
-    driver.driver_touch(ctypes.c_void_p(address), ctypes.c_size_t(size), int(write))
+    cuda_driver.driver().driver_touch(ctypes.c_void_p(address), ctypes.c_size_t(size), int(write))
     return (ctypes.c_char * size).from_address(address)
 
 

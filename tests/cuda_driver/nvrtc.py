@@ -57,6 +57,15 @@ def compiled(source: str, options: Sequence[str], instances: Sequence[str] = ())
     return path
 
 
+def syntax_error(code: str, options: Sequence[str]) -> str | None:
+    """What g++ has to say against a source of this project, templates instantiated; None where it compiles."""
+    included = tuple(build.headers())
+    command = ("g++", *_flags("cuda.h"), "-include", str(_precompiled("cuda.h", included)), *_folders(included))
+    text = _text(code, options, (), UNDECLARED)
+    done = subprocess.run([*command, "-fsyntax-only", "-x", "c++", "-"], input=text, capture_output=True, text=True)
+    return done.stderr if done.returncode else None
+
+
 @cache
 def _made_of() -> bytes:
     texts = [path.read_bytes() for path in sorted(HOST.rglob("*")) if path.is_file()]
@@ -105,23 +114,32 @@ def kernel_heads(code: str) -> list[tuple[str, str]]:
     return [(name, before or after) for template, before, after, name in found if not template]
 
 
-def _text(source: str, options: Sequence[str], instances: Sequence[str], undeclared: int) -> str:
-    """The program in C++, its kernels' entries after it."""
-    code = _without_comments(source)
+def largest_blocks(code: str, options: Sequence[str], undeclared: int = UNDECLARED) -> dict[str, int]:
+    """How many threads a block of each kernel may have: `__launch_bounds__`, a product of numbers, macros and
+    constants, or `undeclared`."""
+    code = _without_comments(code)
     values = dict(re.findall(r"#define\s+(\w+)\s+(\d+)\s*$", code, flags=re.MULTILINE))
     values.update(re.findall(r"\bconst int (\w+) = ([^;,]+);", code))
-    macros = [each[2:].split("=", 1) for each in options if each.startswith("-D")]
-    values.update((name, text[0]) for name, *text in macros if text)
+    values.update((name, text[0]) for name, *text in _macros(options) if text)
 
     def product(text: str) -> int:
         factors = [each.strip() for each in text.split("*")]
         return prod(int(each) if each.isdecimal() else product(values[each]) for each in factors)
 
-    defined = "".join(f"#define {name} {text[0] if text else 1}\n" for name, *text in macros)
-    heads = kernel_heads(code)
-    entries = [f"ENTRY({name}, {product(bounds) if bounds else undeclared}, {name})" for name, bounds in heads]
+    return {name: product(bounds) if bounds else undeclared for name, bounds in kernel_heads(code)}
+
+
+def _macros(options: Sequence[str]) -> list[list[str]]:
+    return [each[2:].split("=", 1) for each in options if each.startswith("-D")]
+
+
+def _text(source: str, options: Sequence[str], instances: Sequence[str], undeclared: int) -> str:
+    """The program in C++, its kernels' entries after it."""
+    defined = "".join(f"#define {name} {text[0] if text else 1}\n" for name, *text in _macros(options))
+    blocks = largest_blocks(source, options, undeclared)
+    entries = [f"ENTRY({name}, {most}, {name})" for name, most in blocks.items()]
     entries += [f"ENTRY(instance_{i}, {undeclared}, {each})" for i, each in enumerate(instances)]
-    return "\n".join([f'{defined}#line 1 "kernel.cu"', _for_host(code), *entries, ""])
+    return "\n".join([f'{defined}#line 1 "kernel.cu"', _for_host(_without_comments(source)), *entries, ""])
 
 
 def _without_comments(code: str) -> str:

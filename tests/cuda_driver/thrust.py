@@ -76,9 +76,7 @@ def _rows(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 def _array(address: int, shape: Sequence[int], dtype: np.dtype, write: bool) -> np.ndarray:
     size = prod(shape) * dtype.itemsize
-    driver = cuda_driver.loaded()
-    assert driver is not None
-    driver.driver_touch(ctypes.c_void_p(address), ctypes.c_size_t(size), int(write))
+    cuda_driver.driver().driver_touch(ctypes.c_void_p(address), ctypes.c_size_t(size), int(write))
     return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(tuple(shape))
 
 

@@ -8,6 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import engine
+from tests import cuda_driver
+
 DTYPES = ["float32", "float64", "float16", "complex64", "int32", "int64", "bool"]
 
 
@@ -94,6 +97,14 @@ def test_sines_of_multiples_of_pi(cupy: ModuleType) -> None:
 def test_bfloat16(cupy: ModuleType) -> None:
     host = np.arange(9, dtype=ml_dtypes.bfloat16)
     np.testing.assert_array_equal((cupy.asarray(host) * cupy.asarray(host)).get(), host * host)
+
+
+def test_only_tests_that_want_a_gpu_find_one(cupy: ModuleType) -> None:
+    cuda_driver.hide()
+    with pytest.raises(RuntimeError, match="CuPy is installed but finds no usable NVIDIA GPU"):
+        engine.zeros(3, device="cuda")
+    cuda_driver.load()
+    assert engine.zeros(3, device="cuda").tolist() == [0.0] * 3
 
 
 def test_memory_that_was_not_written_is_nan(cupy: ModuleType) -> None:

@@ -15,6 +15,7 @@ from ddp.transport import check_transport
 from ddp.transport.cuda import CUDA_TRANSPORTS, choose_cuda_transport
 from ddp.transport.cuda import probe as probing
 from tests import cuda_device
+from tests.cuda_driver import control
 from tests.mpi_job import ROOT, python_path
 
 
@@ -137,10 +138,10 @@ def test_one_that_only_one_rank_cannot_make_is_replaced_on_all(comm, cuda, no_pr
 
 
 @pytest.mark.mpi(ranks=[2])
-def test_memory_that_cannot_be_mapped_is_told_on_every_rank(comm, cuda, no_probe, monkeypatch) -> None:
+def test_memory_that_cannot_be_mapped_is_told_on_every_rank(comm, cuda, no_probe) -> None:
     if not cuda_device.ours():
         pytest.skip("a real GPU is not to fail")
-    fault = cuda_device.without_mapping(monkeypatch) if comm.rank == 1 else nullcontext()
+    fault = control.without_mapping() if comm.rank == 1 else nullcontext()
     told = "transport cuda_ipc: rank 1 cannot map the device memory of rank 0"
     with fault, pytest.raises(RuntimeError, match=told):
         choose_cuda_transport(comm, cuda, "cuda_ipc")
@@ -162,9 +163,10 @@ def test_transports_between_ranks_need_mpi(cuda: engine.device) -> None:
 
 # --- the probe --------------------------------------------------------------------------------------------------------
 
-ON_SIMULATOR = """
-from tests import cuda_device
-cuda_device.install()
+ON_DRIVER = """
+from tests import cuda_device, cuda_driver
+if not cuda_device.real():
+    cuda_driver.load()
 from ddp.transport.cuda import probe
 """
 
@@ -172,7 +174,7 @@ from ddp.transport.cuda import probe
 def run_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, timeout: float = 60) -> probing.Verdict:
     """The probe with another program in its two processes."""
     script = tmp_path / "child.py"
-    script.write_text(ON_SIMULATOR + textwrap.dedent(program))
+    script.write_text(ON_DRIVER + textwrap.dedent(program))
     monkeypatch.setenv("PYTHONPATH", python_path())
     command = [sys.executable, "-m", "launch", "-n", "2", str(script)]
     monkeypatch.chdir(ROOT)

@@ -137,7 +137,7 @@ def test_sync_batch_norm(start, name: str | None) -> None:
 @pytest.mark.mpi(ranks=[2])
 def test_no_host_waits_in_sync_batch_norm(start) -> None:
     if not cuda_device.ours():
-        pytest.skip("only the simulated device counts synchronisations")
+        pytest.skip("only the CPU driver counts synchronisations")
     _, device = start()
     norm = SyncBatchNorm(4).to(device)
     x = numbers(1, 6, 4).to(device).requires_grad_()

@@ -80,7 +80,7 @@ def test_options_that_change(cuda, start):
 @pytest.mark.mpi(ranks=[2])
 def test_backward_is_replayed_and_not_walked(cuda, start):
     if not cuda_device.ours():
-        pytest.skip("counts what only the simulated device counts")
+        pytest.skip("counts what only the CPU driver counts")
     start("cuda_ipc")
     network = nn.Linear(6, 2).to(cuda)
     model = DistributedDataParallel(network)

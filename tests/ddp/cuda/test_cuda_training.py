@@ -136,7 +136,7 @@ def test_training_has_the_bits_of_the_cpu(start, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_host_waits_in_a_step(start, name: str) -> None:
     if not cuda_device.ours():
-        pytest.skip("only the simulated device counts synchronisations")
+        pytest.skip("only the CPU driver counts synchronisations")
     group, device = start(name)
     net = DistributedDataParallel(whole_model().to(device), bucket_cap_mb=0.0002)
     optimizer = SGD(net.parameters(), lr=0.25)

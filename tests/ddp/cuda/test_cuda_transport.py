@@ -13,12 +13,13 @@ import engine
 from ddp.transport import Transport, check_transport, choose_transport
 from ddp.transport.cuda import CUDA_TRANSPORTS
 from tests import cuda_device
+from tests.cuda_driver import control
 from tests.ddp.sums import DTYPES, check_misuse, integers
 
 
 @pytest.fixture
 def transports(comm, ranks: int, cuda: engine.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Transport]]:
-    """One of each kind that can serve these ranks here; on a simulated device all of them."""
+    """One of each kind that can serve these ranks here; on the CPU driver all of them."""
     for module in ("staged", "gpu_mpi"):
         monkeypatch.setattr(f"ddp.transport.cuda.{module}.CHUNK_BYTES", 1 << 15)  # several a buffer
     if ranks == 1:
@@ -37,7 +38,7 @@ def transports(comm, ranks: int, cuda: engine.device, monkeypatch: pytest.Monkey
 
 
 def make_nccl(comm: Any, monkeypatch: pytest.MonkeyPatch) -> Transport:
-    """NCCL's stand-in, with a simulated device for each rank."""
+    """NCCL's stand-in, with a device for each rank."""
     cuda_device.several(monkeypatch, comm.size)
     return CUDA_TRANSPORTS["nccl"](comm, engine.device("cuda", comm.rank), None)
 
@@ -275,7 +276,7 @@ def test_what_other_streams_wrote_is_waited_for(transports, comm) -> None:
 @pytest.mark.mpi(ranks=[1, 2])
 def test_no_host_waits_for_its_device(transports, comm, cuda: engine.device) -> None:
     if not cuda_device.ours():
-        pytest.skip("only the simulated device counts synchronisations")
+        pytest.skip("only the CPU driver counts synchronisations")
     for transport in transports:
         with transport._on_device:
             buffer = transport.allocate(7_000, np.float32, header=1)
@@ -350,7 +351,7 @@ def test_devices_wait_for_one_anothers_events(comm, cuda: engine.device, monkeyp
     """What no test of numbers shows where work runs at once: each rank's stream waits for the events of all ranks, all
     arrays full before its sum, all sums made before its result; and it waits only for events recorded before."""
     if not cuda_device.ours():
-        pytest.skip("calls are counted on the simulated device")
+        pytest.skip("calls are counted on the CPU driver")
     from engine.memory.backend import require_cupy
 
     transport: Any = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
@@ -424,15 +425,13 @@ def test_events_live_as_long_as_others_may_wait_for_them(comm, cuda: engine.devi
 
 
 @pytest.mark.mpi(ranks=[2])
-def test_mapped_memory_may_come_from_what_the_pool_does_not_use(
-    comm, cuda: engine.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mapped_memory_may_come_from_what_the_pool_does_not_use(comm, cuda: engine.device) -> None:
     if not cuda_device.ours():
         pytest.skip("a real GPU is not to be full")
     transport: Any = CUDA_TRANSPORTS["cuda_ipc"](comm, cuda, None)
     unused = engine.empty(1 << 20, device=cuda)
     engine.cuda.empty_cache()  # of other tests
-    with cuda_device.full(monkeypatch):
+    with control.full():
         with pytest.raises(RuntimeError, match=r"rank 0 cannot share device memory: .*out of memory"):
             transport.allocate(1000, np.float32)
         del unused

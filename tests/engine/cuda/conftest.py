@@ -8,10 +8,10 @@ from tests import cuda_device
 
 
 @pytest.fixture
-def simulated(cuda: engine.device) -> engine.device:
-    """`cuda`, where it is the simulated one."""
+def on_driver(cuda: engine.device) -> engine.device:
+    """`cuda`, where it is the CPU driver's."""
     if not cuda_device.ours():
-        pytest.skip("counts what only the simulated device counts")
+        pytest.skip("counts what only the CPU driver counts")
     return cuda
 
 

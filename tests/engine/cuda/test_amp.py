@@ -7,10 +7,7 @@ import engine
 import engine.nn as nn
 import engine.nn.functional as F
 from tests import cuda_device
-from tests.cuda_simulator import kernels as on_host
 from tests.data import amp_cases
-
-pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
 
 LOW, HIGH = "float16", "float32"
 

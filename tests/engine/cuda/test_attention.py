@@ -9,10 +9,7 @@ import engine
 from engine import ops
 from engine.nn.functional import scaled_dot_product_attention
 from tests import cuda_device
-from tests.cuda_simulator import kernels as on_host
 from tests.engine.cuda.comparison import layout_of
-
-pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
 
 TOLERANCES = {engine.float32: 5e-6, engine.float64: 1e-13, engine.bfloat16: 2e-2}
 

@@ -1,4 +1,4 @@
-"""Backward on a GPU: on the streams of forward, ordered by events, joined at the end. On the simulated device a missing
+"""Backward on a GPU: on the streams of forward, ordered by events, joined at the end. On the CPU driver a missing
 event is an error."""
 
 import pytest
@@ -88,10 +88,10 @@ def test_what_makes_a_gradient_fit_comes_before_its_event(cuda):
     assert scale.grad.tolist() == [36.0]
 
 
-def test_a_stream_that_does_not_wait_in_forward_is_a_race_in_forward_only(simulated):
+def test_a_stream_that_does_not_wait_in_forward_is_a_race_in_forward_only(on_driver):
     """Backward orders itself, whatever the caller's stream is when it is called."""
     side, third, main = engine.cuda.Stream(), engine.cuda.Stream(), engine.cuda.current_stream()
-    x = leaf(simulated)
+    x = leaf(on_driver)
     with on(side, main):
         loss = (x * x).sum()
     with on(third, side):
@@ -205,9 +205,9 @@ def _model(where):
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(where)
 
 
-def test_a_step_on_one_stream_makes_no_synchronisation(simulated):
-    model = _model(simulated)
-    x, y = engine.randn(3, 4, device=simulated), engine.randn(3, 2, device=simulated)
+def test_a_step_on_one_stream_makes_no_synchronisation(on_driver):
+    model = _model(on_driver)
+    x, y = engine.randn(3, 4, device=on_driver), engine.randn(3, 2, device=on_driver)
 
     def step():
         loss = ((model(x) - y) ** 2).mean()
@@ -226,10 +226,10 @@ def test_a_step_on_one_stream_makes_no_synchronisation(simulated):
     assert after.item() < before.item()
 
 
-def test_no_events_where_there_is_one_stream(simulated, monkeypatch):
+def test_no_events_where_there_is_one_stream(on_driver, monkeypatch):
     for module in (workers, delivery):
         monkeypatch.setattr(module, "event_after", lambda place: pytest.fail("an event on one stream"))
-    x = leaf(simulated)
+    x = leaf(on_driver)
     (x * x + x).sum().backward()
     assert x.grad.tolist() == [3.0, 5.0, 7.0]
 
@@ -262,8 +262,8 @@ def test_gradients_keep_the_layout_of_their_parameters(cuda):
     assert x.grad.stride() == x.stride() == (1, 4)
 
 
-def test_memory_is_freed_as_backward_goes(simulated):
-    x = engine.ones(1000, device=simulated, requires_grad=True)
+def test_memory_is_freed_as_backward_goes(on_driver):
+    x = engine.ones(1000, device=on_driver, requires_grad=True)
     y = x
     for _ in range(50):
         y = (y * 1.0).tanh()

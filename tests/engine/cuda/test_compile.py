@@ -143,8 +143,8 @@ def test_a_learning_rate_on_the_gpu_needs_no_new_capture(cuda):
     assert train(cuda, True, make, around=around) == train(cuda, False, make, around=around)
 
 
-def test_a_step_is_one_graph(simulated):
-    model = Net().to(simulated)
+def test_a_step_is_one_graph(on_driver):
+    model = Net().to(on_driver)
     optimizer = AdamW(model.parameters(), lr=0.1)
 
     @engine.compile
@@ -155,7 +155,7 @@ def test_a_step_is_one_graph(simulated):
         optimizer.step()
         return loss
 
-    data = batches(simulated)
+    data = batches(on_driver)
     for x, y in data[:4]:
         step(x, y)
     for x, y in data[4:]:

@@ -10,10 +10,7 @@ import pytest
 import engine
 from engine.nn import functional as F
 from tests import cuda_device
-from tests.cuda_simulator import kernels as on_host
 from tests.engine.cuda.comparison import layout_of
-
-pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
 
 TOLERANCES = {engine.float32: 5e-6, engine.float64: 1e-13, engine.bfloat16: 2e-2}
 
@@ -109,7 +106,7 @@ def test_columns_a_few_images_at_a_time(cuda: engine.device, monkeypatch: pytest
 @pytest.mark.parametrize("last", [False, True], ids=["row-major", "channels-last"])
 def test_pointwise_is_a_product_without_copies_and_nothing_waits(cuda: engine.device, last: bool):
     if not cuda_device.ours():
-        pytest.skip("looks at the launches that the simulated device got")
+        pytest.skip("looks at the launches that the CPU driver got")
     image = engine.ones(2, 16, 6, 6, device=cuda)
     if last:
         image = image.contiguous(memory_format=engine.channels_last)

@@ -34,9 +34,9 @@ def no_gpu(monkeypatch):
 
 
 @pytest.fixture
-def simulated(cuda):
+def on_driver(cuda):
     if not cuda_device.ours():
-        pytest.skip("reads what only the simulated device counts")
+        pytest.skip("reads what only the CPU driver counts")
     return cuda
 
 
@@ -206,8 +206,8 @@ def test_each_device_counts_for_itself(cuda):
     del x
 
 
-def test_asking_for_statistics_waits_for_nothing(simulated):
-    x = engine.ones(8, device=simulated)
+def test_asking_for_statistics_waits_for_nothing(on_driver):
+    x = engine.ones(8, device=on_driver)
     with cuda_device.counters() as count:
         engine.cuda.memory_stats()
         engine.cuda.max_memory_allocated()

@@ -1,5 +1,5 @@
 """Batches, parameters and checkpoints between host memory and a GPU: page-locked memory, copies that nobody waits for,
-and the loader that is one batch ahead. On the simulated GPU, writes to host memory are seen after the host has waited
+and the loader that is one batch ahead. On the CPU driver, writes to host memory are seen after the host has waited
 only, and what is read or given away too early fails the test.
 """
 
@@ -16,9 +16,6 @@ from engine.autograd.graph import save_on_cpu
 from engine.data.pinning import pin_memory, to_device
 from engine.memory import transfer
 from tests import cuda_device
-from tests.cuda_simulator import kernels as on_host
-
-pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
 
 LAYOUTS = {
     "row-major": lambda x: x,

@@ -17,7 +17,7 @@ from tests.engine.cuda.comparison import all_of, assert_same, assert_values, wei
 
 pytestmark = pytest.mark.usefixtures("full_precision")
 
-# Signs, phases and orders that LAPACK, which the simulated device calls, and cuSOLVER choose each in its own way.
+# Signs, phases and orders that LAPACK, which the CPU driver calls, and cuSOLVER choose each in its own way.
 UNDECIDED = re.compile("svd|qr|eig")
 FUSED = ["activation", "attention", "conv", "loss", "normalization", "pooling"]
 FAMILIES = sorted(file.stem for file in Path(cases.__file__).parent.glob("*.npz"))

@@ -144,9 +144,9 @@ def test_backward_in_a_graph(cuda):
         assert w.grad.tolist() == [2 * scale * scale] * 3
 
 
-def test_replaying_waits_for_nothing(simulated):
-    x = engine.ones(4, device=simulated)
-    recorded, _ = record(lambda: engine.rand(4, device=simulated) + x)
+def test_replaying_waits_for_nothing(on_driver):
+    x = engine.ones(4, device=on_driver)
+    recorded, _ = record(lambda: engine.rand(4, device=on_driver) + x)
     with cuda_device.counters() as count:
         recorded.replay()
     assert (count.synchronizations, count.graph_launches) == (0, 1)
@@ -261,9 +261,9 @@ def test_graphed_functions_in_a_row(cuda):
     assert x.grad.tolist() == [8.0, 16.0, 24.0]
 
 
-def test_a_graphed_callable_replays_instead_of_launching(simulated):
-    module = nn.Linear(4, 4).to(simulated)
-    x = engine.randn(2, 4, device=simulated)
+def test_a_graphed_callable_replays_instead_of_launching(on_driver):
+    module = nn.Linear(4, 4).to(on_driver)
+    x = engine.randn(2, 4, device=on_driver)
     engine.cuda.make_graphed_callables(module, (x.clone(),))
     module(x).sum().backward()
     with cuda_device.counters() as count:

@@ -100,16 +100,16 @@ def test_products(cuda: engine.device, kind: str) -> None:
             np.testing.assert_array_equal(found, expected, f"{left} {first} @ {right} {second}")
 
 
-simulated = pytest.mark.usefixtures("simulated_only")
+of_driver = pytest.mark.usefixtures("driver_only")
 
 
 @pytest.fixture
-def simulated_only(cuda: engine.device) -> None:
+def driver_only(cuda: engine.device) -> None:
     if not cuda_device.ours():
         pytest.skip("looks at the calls that cuBLAS got")
 
 
-@simulated
+@of_driver
 @pytest.mark.parametrize("shapes", [((4, 3), (3, 5)), ((2, 4, 3), (2, 3, 5)), ((2, 3, 4, 3), (2, 3, 3, 5))])
 def test_operands_are_read_as_they_lie(shapes: tuple[Any, Any], cuda: engine.device) -> None:
     for name in ("rows", "columns", "padded", "padded columns"):
@@ -120,7 +120,7 @@ def test_operands_are_read_as_they_lie(shapes: tuple[Any, Any], cuda: engine.dev
         assert count.names[0].startswith("gemm")
 
 
-@simulated
+@of_driver
 def test_a_batch_with_two_strides_is_a_loop_or_a_copy(cuda: engine.device) -> None:
     for batch, calls in ((4, 4), (20, 1)):
         x = engine.rand(batch, 3, 2, 4, device=cuda).transpose(1, 2)  # as heads lie in an attention layer
@@ -131,7 +131,7 @@ def test_a_batch_with_two_strides_is_a_loop_or_a_copy(cuda: engine.device) -> No
         np.testing.assert_allclose(out.cpu().numpy(), np.matmul(x.cpu().numpy(), y.cpu().numpy()), rtol=1e-5)
 
 
-@simulated
+@of_driver
 def test_tf32_only_where_it_is_allowed(cuda: engine.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings.matmul, "_precision", "highest")
     x = engine.full((2, 2), 1 + 2.0**-12, device=cuda)
@@ -154,7 +154,7 @@ def test_tf32_only_where_it_is_allowed(cuda: engine.device, monkeypatch: pytest.
         assert (double @ eye.double())[0, 0].item() == double[0, 0].item()
 
 
-@simulated
+@of_driver
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_half_precision_adds_up_in_single(kind: str, cuda: engine.device, monkeypatch: pytest.MonkeyPatch) -> None:
     ones = engine.ones(1, 4097, dtype=getattr(engine, kind), device=cuda)

@@ -34,7 +34,7 @@ def derivatives(
 
 
 # LAPACK and cuSOLVER choose signs, phases and the order of eigenvalues each in its own way: equal values are asked of
-# the simulated device only, which calls LAPACK.
+# the CPU driver only, which calls LAPACK.
 CHOSEN = {"linalg_eig", "linalg_eigh", "linalg_qr", "linalg_svd"}
 
 
@@ -48,7 +48,7 @@ def test_every_operator_is_compared() -> None:
 
 
 NAMES = [name for name in names() if name in SAMPLES]
-GROUPS = 12  # tests: one an operator would install the simulated device as often
+GROUPS = 12  # tests: one an operator would look for what the CPU driver has found as often
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")

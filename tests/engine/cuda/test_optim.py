@@ -10,10 +10,7 @@ from engine import optim
 from engine.nn import Parameter
 from engine.nn.utils import clip_grad_norm_, clip_grad_value_
 from tests import cuda_device
-from tests.cuda_simulator import kernels
 from tests.data import optim_cases
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 # big, odd and aligned, a matrix, a scalar, nothing, channels-last
 SHAPES = ((9001,), (64, 3), (), (0, 4), (2, 3, 4, 5))
@@ -273,7 +270,7 @@ def test_on_a_gpu_that_is_not_the_one_in_use(cuda: engine.device) -> None:
 
 def test_a_step_waits_for_nothing(cuda: engine.device) -> None:
     if not cuda_device.ours():
-        pytest.skip("counts synchronisations of the simulated device")
+        pytest.skip("counts synchronisations of the CPU driver")
     params = parameters(cuda)
     optimizer = optim.AdamW(params, amsgrad=True, capturable=True)
     for step in range(2):  # the first makes the tables

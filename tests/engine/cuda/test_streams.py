@@ -1,4 +1,4 @@
-"""Streams and events, and memory that is used on several streams. On the simulated device a race is an error."""
+"""Streams and events, and memory that is used on several streams. On the CPU driver a race is an error."""
 
 import threading
 
@@ -11,9 +11,9 @@ from tests import cuda_device
 
 
 @pytest.fixture
-def simulated(cuda):
+def on_driver(cuda):
     if not cuda_device.ours():
-        pytest.skip("provokes races, which only the simulated device reports")
+        pytest.skip("provokes races, which only the CPU driver reports")
     return cuda
 
 
@@ -89,9 +89,9 @@ def test_work_ordered_by_wait_stream(cuda):
     assert (y + 1).tolist() == [3.0] * 4
 
 
-def test_work_that_nothing_orders_is_a_race(simulated):
+def test_work_that_nothing_orders_is_a_race(on_driver):
     side = engine.cuda.Stream()
-    x = engine.ones(4, device=simulated)
+    x = engine.ones(4, device=on_driver)
     with cuda_device.race(), engine.cuda.stream(side):
         x.add_(1)
 
@@ -207,7 +207,7 @@ def test_two_threads_give_back_what_is_done(name, cuda):
         waiting.clear()
 
 
-def test_a_gpu_that_has_failed_is_told(simulated, monkeypatch):
+def test_a_gpu_that_has_failed_is_told(on_driver, monkeypatch):
     event = engine.cuda.current_stream().record_event()
     runtime = backend.require_cupy().cuda.runtime
     monkeypatch.setattr(runtime, "eventQuery", lambda event: 700)
@@ -215,15 +215,15 @@ def test_a_gpu_that_has_failed_is_told(simulated, monkeypatch):
         event.query()
 
 
-def test_without_record_stream_the_memory_is_a_race(simulated):
+def test_without_record_stream_the_memory_is_a_race(on_driver):
     side, main = engine.cuda.Stream(), engine.cuda.current_stream()
-    x = engine.ones(4, device=simulated)
+    x = engine.ones(4, device=on_driver)
     side.wait_stream(main)
     with engine.cuda.stream(side):
         y = x * 2
     del x
     with cuda_device.race():
-        engine.zeros(4, device=simulated)
+        engine.zeros(4, device=on_driver)
     del y
 
 

@@ -1,5 +1,5 @@
 """Activation kernels, and the pass of dropout, beside the CPU's operators in float64. Without a GPU they run on the CPU
-(tests/cuda_simulator).
+(tests/cuda_driver).
 """
 
 import numpy as np
@@ -9,10 +9,8 @@ import engine
 import engine.nn.functional as F
 from engine.ops.activation import cuda as activation
 from engine.ops.random.cuda import dropout
-from tests.cuda_simulator import kernels
+from tests import cuda_device
 from tests.engine.kernels.cuda.arrays import KINDS, close, drawn, here, there
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 CALLS = {
     "gelu": ((), F.gelu),
@@ -89,7 +87,7 @@ def test_masked_scale(cuda: engine.device, kind: str):
 
 
 def test_accesses(cuda: engine.device):
-    with kernels.checked(3):
+    with cuda_device.checked(3):
         for begin in (0, 1):
             check("gelu", "float16", drawn(1, (53,), "float16"), begin)
             check("softplus", "float16", drawn(1, (53,), "float16"), begin)

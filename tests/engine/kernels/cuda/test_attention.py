@@ -1,5 +1,5 @@
 """The fused attention kernels on NumPy's formulas: tails of tiles, masks, dropout, shared keys, permuted operands, for
-every way of multiplying. Without a GPU the kernels run on the CPU (tests/cuda_simulator).
+every way of multiplying. Without a GPU the kernels run on the CPU (tests/cuda_driver).
 """
 
 import ml_dtypes
@@ -9,9 +9,7 @@ import pytest
 import engine
 from engine.memory import backend
 from engine.ops.attention import cuda as kernels
-from tests.cuda_simulator import kernels as on_host
-
-pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
+from tests import cuda_device
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 # What is compared is divided by the largest expected element.
@@ -177,7 +175,7 @@ def test_dropout_keeps_its_share_and_depends_on_seed_and_offset(cuda: engine.dev
 
 
 def test_accesses_are_in_bounds_and_in_order(cuda: engine.device):
-    with on_host.checked(seed=3):
+    with cuda_device.checked(seed=3):
         check("float32", (1, 1, 18, 20), (1, 1, 66, 20), (1, 1, 66, 20), mask=some_true, dropout=0.2)
         check("bfloat16", (1, 70, 16), (1, 70, 16), (1, 70, 16), causal=True)
 

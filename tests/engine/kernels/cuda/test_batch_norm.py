@@ -1,5 +1,5 @@
 """Batch norm and group norm kernels on their formulas in float64, for planes and for channels-last rows. Without a GPU
-they run on the CPU (tests/cuda_simulator).
+they run on the CPU (tests/cuda_driver).
 """
 
 import numpy as np
@@ -7,10 +7,8 @@ import pytest
 
 import engine
 from engine.ops.norm.cuda import batch_norm
-from tests.cuda_simulator import kernels
+from tests import cuda_device
 from tests.engine.kernels.cuda.arrays import KINDS, Array, close, drawn, there
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 EPS = 1e-5
 SHAPES = [(4, 3, 1), (3, 8, 33), (5, 4, 32), (2, 6, 1000), (1, 6, 1025), (70, 24, 4), (30, 20, 1), (3, 72, 8)]
@@ -99,7 +97,7 @@ def test_equal_calls_give_equal_bits(cuda: engine.device, rows: bool):
     x, g = (laid(drawn(seed, (6, 40, 50), "float32"), rows) for seed in (1, 2))
     found = []
     for seed in (0, 5):
-        with kernels.order(seed):
+        with cuda_device.order(seed):
             out, mean, rstd = batch_norm.batch_norm_forward(x, None, None, None, None, 0.1, EPS)
             slopes = batch_norm.batch_norm_backward(g, x, mean, rstd, None, True)
             found.append([each.get().tobytes() for each in (out, mean, rstd, *slopes)])
@@ -108,7 +106,7 @@ def test_equal_calls_give_equal_bits(cuda: engine.device, rows: bool):
 
 @both_layouts
 def test_accesses(cuda: engine.device, rows: bool):
-    with kernels.checked(3):
+    with cuda_device.checked(3):
         check("float16", (5, 16, 24), rows, True)
         check("float16", (3, 16, 8), rows, True, 4)
         check("float32", (2, 6, 5), rows, True, 2)

@@ -9,9 +9,6 @@ from ddp.transport.summing import Summation
 from engine.memory import backend
 from engine.ops.buckets import cuda as buckets
 from tests import cuda_device
-from tests.cuda_simulator import kernels
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 TYPES = [np.dtype(name) for name in ("float32", "float64", "float16", ml_dtypes.bfloat16, "int32", "int8", "uint8")]
 FLOATS = TYPES[:4]
@@ -125,9 +122,9 @@ def test_eight_bits(cuda: engine.device, dtype: np.dtype, count: int, length: in
 def test_no_access_is_wrong(cuda: engine.device, seed: int):
     """Bounds, alignment and races, threads and blocks in order and permuted."""
     if not cuda_device.ours():
-        pytest.skip("the simulated device checks accesses")
+        pytest.skip("the CPU driver checks accesses")
     cupy = backend.require_cupy()
-    with kernels.checked(seed):
+    with cuda_device.checked(seed):
         arrays = [on_device(sample(count, np.dtype("f"), count)) for count in (300, 37, 1025)]
         found = cupy.zeros(1, np.float32)
         buckets.scale([*arrays, arrays[0][:0]], 2.0, found_inf=found)

@@ -1,5 +1,5 @@
 """The convolution kernels on the formulas of `engine.ops.conv.arrays` in float64: windows, layouts, groups, for every
-way of multiplying. Without a GPU the kernels run on the CPU (tests/cuda_simulator).
+way of multiplying. Without a GPU the kernels run on the CPU (tests/cuda_driver).
 """
 
 import ml_dtypes
@@ -12,9 +12,7 @@ from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import cuda as kernels
 from engine.ops.shared.windows import ConvWindow, channels_first, channels_last
 from engine.rules.layout import contiguous_format
-from tests.cuda_simulator import kernels as on_host
-
-pytestmark = pytest.mark.skipif(on_host.why_not() is not None, reason=on_host.why_not() or "")
+from tests import cuda_device
 
 # dtype, TF32, tolerance relative to the largest element, elements of 16 bytes
 KINDS = {
@@ -167,7 +165,7 @@ def test_equal_calls_give_equal_bits(cuda: engine.device):
     results = []
     for seed in range(2):
         out = cupy.empty((8, 8, 3, 3), "f")
-        with on_host.order(seed):
+        with cuda_device.order(seed):
             kernels.weight_gradient(slope, image, out, moves, False)
         results.append(out.get())
     np.testing.assert_array_equal(*results)
@@ -176,7 +174,7 @@ def test_equal_calls_give_equal_bits(cuda: engine.device):
 @pytest.mark.parametrize(("kind", "last"), [("float32", False), ("bfloat16", True)])
 def test_accesses_are_in_bounds_and_in_order(cuda: engine.device, kind: str, last: bool):
     channels = KINDS[kind][3]
-    with on_host.checked(seed=5):
+    with cuda_device.checked(seed=5):
         check(kind, (1, channels, 5, 7), 8, 3, stride=2, padding=1, last=last)
         check(kind, (1, 3, 5, 5), 3, 3, padding=1, groups=3, last=last)
 

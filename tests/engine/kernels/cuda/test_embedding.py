@@ -1,5 +1,5 @@
 """Embedding kernels, and sums of columns, beside NumPy on whole numbers, whose sums are exact. Without a GPU they run
-on the CPU (tests/cuda_simulator).
+on the CPU (tests/cuda_driver).
 """
 
 import numpy as np
@@ -8,10 +8,8 @@ import pytest
 import engine
 from engine.ops.embedding import cuda as embedding
 from engine.ops.reduce import cuda as reduce
-from tests.cuda_simulator import kernels
+from tests import cuda_device
 from tests.engine.kernels.cuda.arrays import KINDS, drawn, here, there
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 # rows of the table, columns, indices: one and several digits of the sort, blocks and chunks; long runs
 SIZES = [(5, 3, 7), (300, 8, 1000), (70_000, 4, 500), (1, 33, 100), (10, 1025, 65), (4, 4, 0), (50, 16, 2049)]
@@ -55,7 +53,7 @@ def test_runs_over_several_chunks_are_summed_in_order(cuda: engine.device):
     for index in (np.repeat([0, 1, 2], [64, 96, 40]), np.repeat([2, 0, 1], [33, 100, 67]), np.zeros(200, int)):
         runs = []
         for seed in (0, 7):
-            with kernels.order(seed):
+            with cuda_device.order(seed):
                 runs.append(here(embedding.add_rows(there(values), there(index), 4)))
         assert (runs[0] == runs[1]).all()
         sums = np.zeros((4, 5))
@@ -73,7 +71,7 @@ def test_column_sums(cuda: engine.device, kind: str):
 
 
 def test_accesses(cuda: engine.device):
-    with kernels.checked(3):
+    with cuda_device.checked(3):
         check("float16", 40, 8, 300)
         check("float32", 3, 5, 70)
         reduce.column_sums(there(whole(1, (150, 40), "float16")))

@@ -1,5 +1,5 @@
 """Cross-entropy and negative log-likelihood kernels beside the CPU's operators in float64. Without a GPU they run on
-the CPU (tests/cuda_simulator).
+the CPU (tests/cuda_driver).
 """
 
 import numpy as np
@@ -8,10 +8,8 @@ import pytest
 import engine
 import engine.nn.functional as F
 from engine.ops.loss import cuda as loss
-from tests.cuda_simulator import kernels
+from tests import cuda_device
 from tests.engine.kernels.cuda.arrays import KINDS, close, drawn, here, there
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 SHAPES = [(3, 1, 1), (5, 31, 1), (4, 32, 1), (70, 8, 1), (2, 1025, 1), (2, 1024, 1), (3, 5, 7), (0, 4, 1)]
 OPTIONS = [
@@ -90,7 +88,7 @@ def test_targets_that_are_no_class(cuda: engine.device, inner: int):
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_accesses(cuda: engine.device, seed: int):
-    with kernels.checked(seed):
+    with cuda_device.checked(seed):
         for shape in ((20, 8, 1), (3, 5, 3)):
             check("float16", shape, "mean", 0.1, True)
             check("float16", shape, "none", 0.0, False)

@@ -1,5 +1,5 @@
 """Layer norm and RMS norm kernels on their formulas in float64, for all ways of reading rows. Without a GPU the kernels
-run on the CPU (tests/cuda_simulator).
+run on the CPU (tests/cuda_driver).
 """
 
 import numpy as np
@@ -7,10 +7,8 @@ import pytest
 
 import engine
 from engine.ops.norm.cuda import layer_norm as norm
-from tests.cuda_simulator import kernels
+from tests import cuda_device
 from tests.engine.kernels.cuda.arrays import KINDS, close, drawn, here, there
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 EPS = 1e-5
 # a warp a row, a block a row, rows longer than the registers of their threads; aligned and not
@@ -81,7 +79,7 @@ def test_constant_and_far_rows(cuda: engine.device):
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_accesses(cuda: engine.device, seed: int):
-    with kernels.checked(seed):
+    with cuda_device.checked(seed):
         for shape in ((5, 24), (2, 1100)):
             check("float16", shape, "float16")
         check("float64", (3, 33), "float64")

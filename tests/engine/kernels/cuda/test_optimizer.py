@@ -11,9 +11,6 @@ from engine.memory import backend
 from engine.optim import cuda as optimizer
 from engine.optim import kernels as on_cpu
 from tests import cuda_device
-from tests.cuda_simulator import kernels
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 SIZES = (20_000, 5, 0, 64)
 
@@ -38,7 +35,7 @@ def samples(dtype: str, seed: int, sizes: tuple[int, ...] = SIZES) -> list[np.nd
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_adam_has_the_bits_of_the_cpu(cuda: engine.device, dtype: str, amsgrad: bool, decoupled: bool):
-    """Where pow gives the same on both: as on the simulated device."""
+    """Where pow gives the same on both: as on the CPU driver."""
     if not cuda_device.ours():
         pytest.skip("a GPU's pow may differ in the last bit")
     values = samples(dtype, 0)
@@ -97,13 +94,13 @@ def test_sgd_has_the_bits_of_the_cpu(cuda: engine.device, nesterov: bool):
 def test_no_access_is_wrong(cuda: engine.device, seed: int, dtype: str):
     """Bounds, alignment and races, aligned and not, threads and blocks in order and permuted."""
     if not cuda_device.ours():
-        pytest.skip("the simulated device checks accesses")
+        pytest.skip("the CPU driver checks accesses")
     values = samples(dtype, 0, (8200, 5, 0, 33))
     parameters, _, _, plan = members("Adam", values, 3, master=dtype == "float16")
     longer = [backend.require_cupy().asarray(np.append(each, each[:1])) for each in values]
     gradients = [each[1:] if number % 2 else each[: values[number].size] for number, each in enumerate(longer)]
     options = {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-3, "maximize": False, "other": True, "a": 0.9, "b": 0.99}
     before = [each.get() for each in parameters]
-    with kernels.checked(seed):
+    with cuda_device.checked(seed):
         plan.step([each[: value.size] for each, value in zip(gradients, values, strict=True)], options)
     assert all((mine.get() != each).any() for mine, each in zip(parameters, before, strict=True) if each.size)

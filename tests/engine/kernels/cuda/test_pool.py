@@ -1,5 +1,5 @@
 """Pooling kernels beside the CPU's operators, in both layouts. Without a GPU they run on the CPU
-(tests/cuda_simulator).
+(tests/cuda_driver).
 """
 
 from typing import Any
@@ -11,10 +11,8 @@ import engine
 import engine.nn.functional as F
 from engine.ops.pooling import cuda as pool
 from engine.ops.shared.windows import pooled_shape
-from tests.cuda_simulator import kernels
+from tests import cuda_device
 from tests.engine.kernels.cuda.arrays import KINDS, Array, close, drawn, here, there
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 # image, and keywords of the public functions
 FIXED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
@@ -128,7 +126,7 @@ def test_infinities_and_nan(cuda: engine.device):
 
 
 def test_accesses(cuda: engine.device):
-    with kernels.checked(3):
+    with cuda_device.checked(3):
         for last in (False, True):
             shape, options = FIXED[2]
             check_maximum(

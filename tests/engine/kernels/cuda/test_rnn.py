@@ -1,5 +1,5 @@
 """The kernels of LSTM and GRU steps beside the formulas in NumPy. Without a GPU they run on the CPU
-(tests/cuda_simulator).
+(tests/cuda_driver).
 """
 
 import numpy as np
@@ -8,10 +8,8 @@ import pytest
 import engine
 from engine.ops.rnn import cells
 from engine.ops.rnn import cuda as rnn
-from tests.cuda_simulator import kernels
+from tests import cuda_device
 from tests.engine.kernels.cuda.arrays import close, drawn, there
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 # arguments of each function as multiples of the hidden size, 0 for a vector of all gates
 ARGUMENTS = {
@@ -42,6 +40,6 @@ def test_steps(cuda: engine.device, name: str, kind: str):
 
 
 def test_accesses(cuda: engine.device):
-    with kernels.checked(3):
+    with cuda_device.checked(3):
         for name in ARGUMENTS:
             check(name, "float32", 3, 5)

@@ -8,9 +8,7 @@ import engine
 from engine.memory import backend
 from engine.ops.index import cuda as scatter
 from engine.ops.resample import cuda as resample
-from tests.cuda_simulator import kernels
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
+from tests import cuda_device
 
 TYPES = list(map(np.dtype, ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool")))
 TYPES.append(np.dtype(ml_dtypes.bfloat16))
@@ -25,7 +23,7 @@ def whole(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("operation", ["add", "multiply", "maximum", "minimum"])
 def test_combine(cuda: engine.device, operation: str, dtype: np.dtype) -> None:
     cupy = backend.require_cupy()
-    with kernels.checked(seed=3):
+    with cuda_device.checked(seed=3):
         for count, rows, width in ((1, 1, 1), (7, 3, 5), (300, 4, 1), (5, 9, 130), (0, 3, 2), (4, 3, 0)):
             target, values = whole((rows, width), dtype, 1), whole((count, width), dtype, 2)
             keys = np.random.default_rng(3).integers(0, rows, count)
@@ -44,7 +42,7 @@ def test_sums_are_made_in_order(cuda: engine.device) -> None:
     expected = np.zeros((2, 3), np.float32)
     np.add.at(expected, keys, values)
     for seed in range(3):
-        with kernels.checked(seed):
+        with cuda_device.checked(seed):
             target = cupy.zeros((2, 3), np.float32)
             scatter.combine("add", target, cupy.asarray(keys), cupy.asarray(values))
         np.testing.assert_array_equal(target.get(), expected)
@@ -64,7 +62,7 @@ def test_nan_is_the_extremum_of_what_it_meets(cuda: engine.device) -> None:
 @pytest.mark.parametrize("dtype", [each for each in TYPES if each.kind in "fV"], ids=str)
 def test_weighted_sums(cuda: engine.device, dtype: np.dtype) -> None:
     cupy = backend.require_cupy()
-    with kernels.checked(seed=5):
+    with cuda_device.checked(seed=5):
         for outer, size, inner, count, terms in ((1, 1, 1, 1, 1), (3, 5, 4, 7, 2), (2, 6, 1, 3, 4), (0, 3, 2, 2, 1)):
             values = whole((outer, size, inner), dtype, 1)
             indices = np.random.default_rng(2).integers(-1, size, (terms, count))

@@ -1,5 +1,5 @@
 """softmax and log_softmax kernels on their formulas in float64. Without a GPU they run on the CPU
-(tests/cuda_simulator).
+(tests/cuda_driver).
 """
 
 import numpy as np
@@ -7,10 +7,8 @@ import pytest
 
 import engine
 from engine.ops.softmax import cuda as softmax
-from tests.cuda_simulator import kernels
+from tests import cuda_device
 from tests.engine.kernels.cuda.arrays import KINDS, close, drawn, here, there
-
-pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=kernels.why_not() or "")
 
 # along the last axis: a warp a row, a block, more than the registers hold; across neighbours
 SHAPES = [((3, 1), 1), ((5, 31), 1), ((9, 32), 1), ((7, 33), 1), ((6, 1000), 1), ((2, 1025), 1), ((0, 8), 1)]
@@ -55,6 +53,6 @@ def test_infinities_and_nan(cuda: engine.device, columns: int):
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_accesses(cuda: engine.device, seed: int):
-    with kernels.checked(seed):
+    with cuda_device.checked(seed):
         for shape, dim in (((5, 24), 1), ((2, 1100), 1), ((2, 5, 3), 1)):
             check("float16", drawn(1, shape, "float16"), dim)

@@ -1,13 +1,14 @@
-"""Runs a script, or a module after -m, with a GPU of ours: `python on_simulator.py SCRIPT [ARGUMENT ...]`."""
+"""Runs a script, or a module after -m, on the CPU driver: `python on_driver.py SCRIPT [ARGUMENT ...]`."""
 
 import os
 import runpy
 import sys
 
-from tests import cuda_device
+from tests import cuda_driver
+from tests.cuda_driver import control
 
 if __name__ == "__main__":
-    cuda_device.install()
+    cuda_driver.load()
     module = sys.argv[1] == "-m"
     sys.argv = sys.argv[2 if module else 1 :]
     if module:
@@ -15,4 +16,4 @@ if __name__ == "__main__":
     else:
         sys.path.insert(0, os.path.dirname(os.path.realpath(sys.argv[0])))
         runpy.run_path(sys.argv[0], run_name="__main__")
-    cuda_device.uninstall()  # races that were found are errors
+    control.raise_problems()  # races that were found are errors

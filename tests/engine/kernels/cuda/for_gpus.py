@@ -1,0 +1,85 @@
+"""Compiles every variant of a raw CUDA source to machine code for GPUs, by NVRTC: no GPU is needed, and no driver.
+
+    python -m tests.engine.kernels.cuda.for_gpus FILE
+
+Prints how many variants there are; exits with 1 where one is wrong, after what is wrong with it.
+"""
+
+import re
+import sys
+from itertools import cycle
+from typing import Any
+
+from engine.kernels.cuda import warm
+from engine.kernels.cuda.launch import SOURCES, Source
+from tests.cuda_driver.nvrtc import largest_blocks
+
+# In turns, one a variant: what two dtypes make of one text is then compiled for either, in half of the six minutes of a
+# processor that both for each take, and nothing in a source asks for which it is compiled.
+ARCHITECTURES = ("sm_80", "sm_90")
+AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # what CuPy adds to the options
+SPILLED_AT_MOST = 64  # bytes a thread; a register or two depends on the compiler's release
+REGISTERS = 65536  # of a block
+WITHOUT_NVRTC = 2  # exit code
+
+
+def compiled(nvrtc: Any, source: Source, macros: dict[str, str], architecture: str) -> str | None:
+    """What is wrong with a variant: it does not compile, its values do not fit into registers, or a device refuses to
+    launch the largest block that the CPU driver lets its callers launch.
+    """
+    what = f"{source.file} {macros} {architecture}"
+    options = source.options(macros)
+    program = nvrtc.createProgram(source.code(), source.file, [], [])
+    try:
+        nvrtc.compileProgram(program, [*options, *AS_CUPY, f"-arch={architecture}", "--ptxas-options=-v"])
+        assert nvrtc.getCUBIN(program)[1:4] == b"ELF"
+        log = nvrtc.getProgramLog(program)
+    except nvrtc.NVRTCError:
+        return f"{what}:\n{nvrtc.getProgramLog(program)}"
+    finally:
+        nvrtc.destroyProgram(program)
+    found = re.findall(
+        r"Compiling entry function '(\w+)'.*\n.*\n.*, (\d+) bytes spill stores.*\n.* Used (\d+) registers", log
+    )
+    assert sorted(kernel for kernel, _, _ in found) == sorted(source.kernels)
+    spilled = {kernel: int(size) for kernel, size, _ in found if int(size) > SPILLED_AT_MOST}
+    if spilled:
+        return f"{what}: bytes of registers spilled to memory: {spilled}"
+    blocks = largest_blocks(source.code(), options)
+    refused = {
+        kernel: (int(registers), blocks[kernel])
+        for kernel, _, registers in found
+        if registers_of_block(int(registers), blocks[kernel]) > REGISTERS
+    }
+    return f"{what}: too many registers a thread for so many threads: {refused}" if refused else None
+
+
+def registers_of_block(registers: int, threads: int) -> int:
+    """What a block takes of an SM: 256 at a time for each warp, and of four warps at a time, one a part of the SM.
+
+    Source: NVIDIA's occupancy calculator, compute capability 8.0 and 9.0.
+    """
+    of_warp = -(-registers * 32 // 256) * 256
+    return of_warp * -(-threads // 128) * 4
+
+
+def main(file: str) -> int:
+    """The exit code."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as cause:
+        print(cause, file=sys.stderr)
+        return WITHOUT_NVRTC
+    warm.sources()
+    (source,) = (each for each in SOURCES if each.file == file)
+    said = [compiled(nvrtc, source, *each) for each in zip(source.variants, cycle(ARCHITECTURES))]
+    for problem in filter(None, said):
+        print(problem, file=sys.stderr)
+    print(len(source.variants), "variants")
+    return int(any(said))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
