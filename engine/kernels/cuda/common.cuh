@@ -1,46 +1,25 @@
 // What every kernel of this folder may use: half precision as 16 bits that convert to and from float, index arithmetic,
-// sums over warps and blocks. Needs no header of the CUDA toolkit. `ON_HOST` is defined where tests compile the sources
-// with an ordinary C++ compiler and run every thread of a block on the CPU.
+// sums over warps and blocks. Needs no header of the CUDA toolkit.
 
-#ifdef ON_HOST
-#define DEVICE static inline
-#else
 #define DEVICE __device__ __forceinline__
-#endif
 
 typedef long long int64;
 typedef unsigned int uint32;
 typedef unsigned long long uint64;
 
 DEVICE uint32 float_bits(float value) {
-#ifdef ON_HOST
-    uint32 bits;
-    __builtin_memcpy(&bits, &value, 4);
-    return bits;
-#else
     return __float_as_uint(value);
-#endif
 }
 
 DEVICE float bits_float(uint32 bits) {
-#ifdef ON_HOST
-    float value;
-    __builtin_memcpy(&value, &bits, 4);
-    return value;
-#else
     return __uint_as_float(bits);
-#endif
 }
 
 // bfloat16: the upper half of a float32, rounded to nearest even; NaN stays NaN.
 struct bfloat16 {
     unsigned short bits;
     bfloat16() = default;
-#ifdef ON_HOST
-#define MEMBER inline
-#else
 #define MEMBER __device__ __forceinline__
-#endif
     MEMBER bfloat16(float value) {
         uint32 whole = float_bits(value);
         bits = (whole & 0x7fffffffu) > 0x7f800000u
@@ -50,28 +29,17 @@ struct bfloat16 {
     MEMBER operator float() const { return bits_float((uint32)bits << 16); }
 };
 
-// IEEE half precision, converted by the device's own instruction (by the compiler's _Float16 on a host).
+// IEEE half precision, converted by the device's own instruction.
 struct float16 {
     unsigned short bits;
     float16() = default;
     MEMBER float16(float value) {
-#ifdef ON_HOST
-        _Float16 half = (_Float16)value;
-        __builtin_memcpy(&bits, &half, 2);
-#else
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-#endif
     }
     MEMBER operator float() const {
-#ifdef ON_HOST
-        _Float16 half;
-        __builtin_memcpy(&half, &bits, 2);
-        return (float)half;
-#else
         float value;
         asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
         return value;
-#endif
     }
 };
 

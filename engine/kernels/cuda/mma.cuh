@@ -1,20 +1,14 @@
 // Products of one warp: a tile of 16 * MT rows and 8 * NT columns in float32 registers, from operands in shared memory.
 // `Tensor` runs on the tensor cores with float16 or bfloat16 operands, `Tf32` with float32 rounded to 10 bits of
 // mantissa, `Simt` in float32 on the ordinary units. All three are used through the same functions, so that a kernel is
-// written once. Instructions and layouts of fragments: PTX ISA, "Warp-level matrix instructions" and "cp.async". On a
-// host the lanes of a warp exchange their registers through memory and compute what the instruction does.
+// written once. Instructions and layouts of fragments: PTX ISA, "Warp-level matrix instructions" and "cp.async".
 //
 // An operand with rows of the contraction ("turned") lies as [k][m] or [k][n], any other as [m][k] or [n][k]; every
 // leading size is a multiple of 16 bytes. A thread's element e = 0..3 of tile (mt, nt) lies in row
 // 16 * mt + row_of(e) and column column_of(nt, e); elements 2i and 2i + 1 are neighbours in a row.
 
-#ifdef ON_HOST
-#define UNROLL
-#define UNROLL_TWICE
-#else
 #define UNROLL _Pragma("unroll")
 #define UNROLL_TWICE _Pragma("unroll 2")
-#endif
 
 DEVICE int lane_of_warp() { return threadIdx.x % 32; }
 DEVICE int row_of(int e) { return lane_of_warp() / 4 + 8 * (e >> 1); }
@@ -30,36 +24,22 @@ struct alignas(16) Words4 {
 
 // With `inside` false the target becomes zero and nothing is read.
 DEVICE void copy_16_bytes(void* target, const void* source, bool inside) {
-#ifdef ON_HOST
-    if (inside) __builtin_memcpy(target, source, 16);
-    else __builtin_memset(target, 0, 16);
-#else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"((uint32)__cvta_generic_to_shared(target)), "l"(source), "r"(inside ? 16 : 0) : "memory");
-#endif
 }
 
 DEVICE void copy_4_bytes(void* target, const void* source, bool inside) {
-#ifdef ON_HOST
-    if (inside) __builtin_memcpy(target, source, 4);
-    else __builtin_memset(target, 0, 4);
-#else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                  :: "r"((uint32)__cvta_generic_to_shared(target)), "l"(source), "r"(inside ? 4 : 0) : "memory");
-#endif
 }
 
 DEVICE void end_of_copies() {
-#ifndef ON_HOST
     asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
 }
 
 // Until all but the last `pending` groups that end_of_copies closed are there.
 template <int pending> DEVICE void wait_for_copies() {
-#ifndef ON_HOST
     asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
-#endif
 }
 
 // Rows [first, first + ROWS) of a matrix with `rows` rows of `width` elements, `step` elements apart, as [ROWS][WIDTH]
@@ -86,37 +66,9 @@ DEVICE void stage_rows(T* target, int leading, const T* matrix, int64 step, int6
 
 // ---- what a warp does together --------------------------------------------------------------------------------------
 
-#ifdef ON_HOST
-// Every lane's registers, readable by all lanes of its warp (of at most eight in a block) until the next exchange.
-struct Exchange {
-    uint32 of[8][32][6];
-    const void* row[8][32];
-};
-DEVICE Exchange& exchange() {
-    __shared__ Exchange all;
-    return all;
-}
-#endif
-
 // ldmatrix.x4: four matrices of 8 rows of 16 bytes; lane i names row i % 8 of matrix i / 8 and gets of each matrix the
 // elements 2 * (lane % 4) and the next of row lane / 4 (turned: of column lane / 4).
 template <bool turned> DEVICE void load_matrices(uint32 (&fragment)[4], const void* row) {
-#ifdef ON_HOST
-    int warp = threadIdx.x / 32, lane = lane_of_warp();
-    Exchange& all = exchange();
-    all.row[warp][lane] = row;
-    __syncwarp();
-    for (int matrix = 0; matrix < 4; matrix++) {
-        uint32 word = 0;
-        for (int half = 0; half < 2; half++) {
-            int pair = 2 * (lane % 4) + half, other = lane / 4;
-            const unsigned short* from = (const unsigned short*)all.row[warp][8 * matrix + (turned ? pair : other)];
-            word |= (uint32)from[turned ? other : pair] << (16 * half);
-        }
-        fragment[matrix] = word;
-    }
-    __syncwarp();
-#else
     uint32 address = (uint32)__cvta_generic_to_shared(row);
     if (turned)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -126,112 +78,49 @@ template <bool turned> DEVICE void load_matrices(uint32 (&fragment)[4], const vo
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
                      : "r"(address) : "memory");
-#endif
 }
-
-#ifdef ON_HOST
-template <typename T> DEVICE float half_of(uint32 word, int which) {
-    T value;
-    value.bits = (unsigned short)(word >> (16 * which));
-    return (float)value;
-}
-template <> inline float half_of<float>(uint32, int) { return 0; }  // of no use, but compiled
-
-// c += a b for 16 x 16 by 16 x 8 in halves, or 16 x 8 by 8 x 8 in float32 (`halves` false).
-template <typename T, bool halves>
-DEVICE void multiply_on_host(float (&c)[4], const uint32 (&a)[4], uint32 first, uint32 second) {
-    int warp = threadIdx.x / 32, lane = lane_of_warp();
-    Exchange& all = exchange();
-    for (int i = 0; i < 4; i++) all.of[warp][lane][i] = a[i];
-    all.of[warp][lane][4] = first;
-    all.of[warp][lane][5] = second;
-    __syncwarp();
-    for (int e = 0; e < 4; e++) {
-        int row = lane / 4 + 8 * (e >> 1), column = 2 * (lane % 4) + (e & 1);
-        double sum = c[e];
-        for (int k = 0; k < (halves ? 16 : 8); k++) {
-            if (halves) {
-                uint32 left = all.of[warp][row % 8 * 4 + k % 8 / 2][(row >= 8) + 2 * (k >= 8)];
-                uint32 right = all.of[warp][column * 4 + k % 8 / 2][4 + (k >= 8)];
-                sum += (double)half_of<T>(left, k % 2) * half_of<T>(right, k % 2);
-            } else {
-                uint32 left = all.of[warp][row % 8 * 4 + k % 4][(row >= 8) + 2 * (k >= 4)];
-                uint32 right = all.of[warp][column * 4 + k % 4][4 + (k >= 4)];
-                sum += (double)bits_float(left) * bits_float(right);
-            }
-        }
-        c[e] = (float)sum;
-    }
-    __syncwarp();
-}
-#endif
 
 template <typename T> struct mma;
 
 template <> struct mma<float16> {
     static MEMBER void run(float (&c)[4], const uint32 (&a)[4], uint32 first, uint32 second) {
-#ifdef ON_HOST
-        multiply_on_host<float16, true>(c, a, first, second);
-#else
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(first), "r"(second));
-#endif
     }
     static MEMBER uint32 pack(float low, float high) {
-#ifdef ON_HOST
-        return (uint32)float16(low).bits | (uint32)float16(high).bits << 16;
-#else
         uint32 word;
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
         return word;
-#endif
     }
 };
 
 template <> struct mma<bfloat16> {
     static MEMBER void run(float (&c)[4], const uint32 (&a)[4], uint32 first, uint32 second) {
-#ifdef ON_HOST
-        multiply_on_host<bfloat16, true>(c, a, first, second);
-#else
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(first), "r"(second));
-#endif
     }
     static MEMBER uint32 pack(float low, float high) {
-#ifdef ON_HOST
-        return (uint32)bfloat16(low).bits | (uint32)bfloat16(high).bits << 16;
-#else
         uint32 word;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
         return word;
-#endif
     }
 };
 
 template <> struct mma<float> {  // TF32
     static MEMBER void run(float (&c)[4], const uint32 (&a)[4], uint32 first, uint32 second) {
-#ifdef ON_HOST
-        multiply_on_host<float, false>(c, a, first, second);
-#else
         asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(first), "r"(second));
-#endif
     }
     static MEMBER uint32 rounded(float value) {
-#ifdef ON_HOST
-        uint32 bits = float_bits(value);
-        return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
-#else
         uint32 word;
         asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
         return word;
-#endif
     }
 };
 

@@ -93,19 +93,8 @@ DEVICE float logarithm(float value) { return logf(value); }
 DEVICE double logarithm(double value) { return log(value); }
 DEVICE float root(float value) { return sqrtf(value); }
 DEVICE double root(double value) { return sqrt(value); }
-#ifdef ON_HOST
-DEVICE void turn(float part, float* sine, float* cosine) {
-    *sine = (float)sin(6.283185307179586 * part);
-    *cosine = (float)cos(6.283185307179586 * part);
-}
-DEVICE void turn(double part, double* sine, double* cosine) {
-    *sine = sin(6.283185307179586 * part);
-    *cosine = cos(6.283185307179586 * part);
-}
-#else
 DEVICE void turn(float part, float* sine, float* cosine) { sincospif(2.0f * part, sine, cosine); }
 DEVICE void turn(double part, double* sine, double* cosine) { sincospi(2.0 * part, sine, cosine); }
-#endif
 
 struct Uniform {  // on [low, high)
     real low, high;
@@ -142,11 +131,7 @@ struct Integers {  // low + [0, range), a range of 0 meaning 2^64; one value is 
     uint64 range;
     MEMBER element operator()(const uint32* words, int i, int64) const {
         uint64 bits = Bits::of(words, i);
-#ifdef ON_HOST
-        uint64 scaled = (uint64)((unsigned __int128)bits * range >> 64);
-#else
         uint64 scaled = __umul64hi(bits, range);
-#endif
         return (element)(int64)((uint64)low + (range ? scaled : bits));
     }
 };
