@@ -48,12 +48,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(rest)]
     for item in set(items) - set(rest):
         item.add_marker("quick")
-    on_gpu = [item for item in items if tiers.needs_a_gpu(item)]
-    if (reason := cuda_device.why_not()) is not None:
-        for item in on_gpu:
-            item.add_marker(pytest.mark.skip(reason=reason))
-    elif on_gpu:
+    if any(tiers.needs_a_gpu(item) for item in items) and cuda_device.why_not() is None:
         cuda_device.prepare()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if tiers.needs_a_gpu(item) and (reason := cuda_device.why_not()) is not None:
+        pytest.skip(reason)  # from here, so that all of them are one line of the summary
 
 
 @pytest.hookimpl(optionalhook=True)
