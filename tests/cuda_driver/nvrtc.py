@@ -1,15 +1,17 @@
 """NVRTC on a host: CUDA C++ becomes C++ for g++, which makes a shared object of it.
 
 What differs between the languages is rewritten here; everything else is in `host/cuda.h`. Objects are kept in
-`build.folder()` under the hash of what made them; several processes may compile the same source at once.
+`build.folder()` under the hash of what made them.
 """
 
+import fcntl
 import hashlib
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -46,7 +48,9 @@ def compiled(source: str, options: Sequence[str], instances: Sequence[str] = ())
     path = _place(text, prelude, included)
     if not path.exists():
         header = _precompiled(prelude, included)
-        with tempfile.TemporaryDirectory(dir=build.folder()) as scratch:
+        with _alone(path), tempfile.TemporaryDirectory(dir=build.folder()) as scratch:
+            if path.exists():
+                return path
             file, objects, made = (Path(scratch, f"kernel.{suffix}") for suffix in ("cpp", "o", "so"))
             file.write_text(text)
             include = ("-include", str(header), *_folders(included))
@@ -55,6 +59,14 @@ def compiled(source: str, options: Sequence[str], instances: Sequence[str] = ())
             build._call("ld", "-shared", "-Bsymbolic", str(objects), "-o", str(made))
             os.replace(made, path)
     return path
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """The ranks of a job ask for the same at the same time: one of them compiles it. A lock serves many paths."""
+    with open(build.folder() / f"{path.stem[:2]}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def syntax_error(code: str, options: Sequence[str]) -> str | None:
@@ -95,15 +107,14 @@ def _precompiled(prelude: str, included: tuple[str, ...]) -> Path:
     place = build.folder() / f"prelude-{_key(prelude, *included)}"
     header = place / prelude
     if not place.exists():
-        with tempfile.TemporaryDirectory(dir=build.folder()) as scratch:
+        with _alone(place), tempfile.TemporaryDirectory(dir=build.folder()) as scratch:
+            if place.exists():
+                return header
             part = Path(scratch, "part")
             part.mkdir()
             (part / prelude).write_text((HOST / prelude).read_text())
             build._call("g++", *_flags(prelude), *_folders(included), "-x", "c++-header", str(part / prelude))
-            try:
-                os.rename(part, place)
-            except OSError:
-                assert place.exists()  # another process was faster
+            os.rename(part, place)
     return header
 
 
