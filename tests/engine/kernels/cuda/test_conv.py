@@ -27,7 +27,11 @@ both_layouts = pytest.mark.parametrize("last", [False, True], ids=["row-major", 
 
 
 def in_layout(array, last):
-    return channels_first(np.ascontiguousarray(channels_last(array))) if last else np.ascontiguousarray(array)
+    """On the device; `cupy.asarray` makes rows of channels-last memory."""
+    cupy = backend.require_cupy()
+    if last:
+        return channels_first(cupy.asarray(np.ascontiguousarray(channels_last(array))))
+    return cupy.asarray(np.ascontiguousarray(array))
 
 
 def check(
@@ -53,10 +57,10 @@ def check(
     size = tuple(extent + more for extent in shape[2:])
 
     def empty(wanted, turned):
-        return cupy.asarray(in_layout(np.full(wanted, 77, dtype), turned))
+        return in_layout(np.full(wanted, 77, dtype), turned)
 
-    weight = cupy.asarray(in_layout(host_weight, weight_last))
-    source, gradient = (cupy.asarray(in_layout(array, last)) for array in (image, slope))
+    weight = in_layout(host_weight, weight_last)
+    source, gradient = (in_layout(array, last) for array in (image, slope))
     assert kernels.serves(weight.shape, dtype, moves)
     result = empty((shape[0], outputs, *out), last)
     kernels.convolve(source, weight, cupy.asarray(bias), result, moves, False, tf32)
