@@ -23,7 +23,7 @@ CONV_VALUES = f"{KERNELS}test_conv.py -k several_tiles"
 ATTENTION = f"{KERNELS}test_attention.py -k accesses"
 ATTENTION_HALF = f"{KERNELS}test_attention.py -k float16"
 STREAMS = "tests/engine/cuda/test_streams.py -k freed"
-PEERS = "tests/engine/cuda/test_data_movement.py tests/engine/cuda/test_tensors.py"
+PEERS = "tests/engine/cuda/test_autograd.py -k two_devices"
 PREFETCH = "tests/engine/cuda/test_data_movement.py -k another_stream"
 TRANSPORTS = "tests/ddp/cuda/test_cuda_transport.py -k other_streams or stragglers"
 BARRIER = "__syncthreads();"
@@ -86,7 +86,7 @@ MUTATIONS = (
         "engine/kernels/cuda/rows.py",
         "array is not None and array.data.ptr % (elements * array.dtype.itemsize)",
         "array is not None and False",
-        f"{KERNELS}test_softmax.py {KERNELS}test_norm.py",
+        f"{KERNELS}test_embedding.py -k aligned",
     ),
     Mutation("peer copy, wait before", "engine/memory/guard.py", "stream.wait_event(free)", "pass", PEERS),
     Mutation("peer copy, wait after", "engine/memory/guard.py", "theirs.wait_event(written)", "pass", PEERS),

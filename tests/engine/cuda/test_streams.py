@@ -168,6 +168,7 @@ def test_freed_memory_that_another_stream_uses_is_not_given_away(cuda):
     assert len(memory._waiting) == 1
     other = engine.zeros(4, device=cuda)  # without record_stream this is x's memory, and a race with x * 2
     assert other.data_ptr() != address
+    engine.zeros(4, device=cuda)  # asked again, an event of another stream would be done
     side.synchronize()
     engine.empty(1, device=cuda)
     assert not memory._waiting

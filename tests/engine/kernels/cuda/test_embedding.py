@@ -70,6 +70,18 @@ def test_column_sums(cuda: engine.device, kind: str):
         assert (here(found) == rows.astype("d").sum(0).astype(rows.dtype)).all()
 
 
+def test_rows_that_are_not_aligned(cuda: engine.device):
+    """Rows of a multiple of 16 bytes, one element after such an address."""
+    table, gradient = whole(1, (40, 8), "float32"), whole(2, (30, 8), "float32")
+    late, late_gradient = (there(np.append(each[:1, 0], each))[1:].reshape(each.shape) for each in (table, gradient))
+    assert late.data.ptr % 16
+    assert late_gradient.data.ptr % 16
+    index = np.arange(30) % 7
+    assert (here(embedding.look_up(late, there(index))) == table[index]).all()
+    sums = here(embedding.add_rows(there(gradient), there(index), 40))
+    assert (here(embedding.add_rows(late_gradient, there(index), 40)) == sums).all()
+
+
 def test_accesses(cuda: engine.device):
     with cuda_device.checked(3):
         check("float16", 40, 8, 300)
