@@ -53,6 +53,12 @@ def test_ci_runs_the_full_tier() -> None:
     script = (ROOT / ".ci/run").read_text()
     assert "pytest --full" in script
     assert " ".join(f"tests/{name}" for name in LEFT_OUT[GPU]) in script  # which skip where there is no CuPy
+    elsewhere = [
+        path
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if not any(path.is_relative_to(ROOT / "tests" / name) for name in LEFT_OUT[GPU])
+    ]
+    assert [path for path in elsewhere if re.search(r"def test_\w+\([^)]*\bcuda\b", path.read_text())] == []
 
 
 def test_the_hosted_ci_runs_the_same_on_what_is_promised() -> None:
