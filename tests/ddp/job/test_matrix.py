@@ -16,7 +16,7 @@ pytestmark = pytest.mark.full
 
 STEPS = 8  # one more than an epoch has
 MANY_STEPS = 20
-SETTINGS = ("1024:1", "26214400:2")  # bytes of a bucket, backward passes of a shard
+SETTINGS = SMALL, LARGE = ("1024:1", "26214400:2")  # bytes of a bucket, backward passes of a shard
 ARGUMENTS = ["-m", "tests.ddp.job.matrix"]
 
 Digests = dict[str, str]
@@ -54,9 +54,6 @@ def test_buckets_of_any_size_give_the_same_bits(alone: Digests) -> None:
     for name in alone:
         if name.endswith(":2"):
             assert {others[name.replace("26214400", size)] for size in ("16384", "65536")} == {alone[name]}
-
-
-SMALL, LARGE = SETTINGS
 
 
 @pytest.mark.parametrize(
