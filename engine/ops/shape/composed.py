@@ -267,7 +267,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         raise RuntimeError("Expect a 1D vector, but got shape " + str(list(input.shape)))
     choose = combinations_with_replacement if with_replacement else index_combinations
     picked = list(choose(range(len(input)), r))
-    return input[tensor(picked, dtype=int64)] if picked else input.new_empty(0, r)
+    return input[tensor(picked, dtype=int64).reshape(len(picked), r)]
 
 
 @heard

@@ -12,13 +12,19 @@ import pytest
 from engine.memory import backend
 from tests.mpi_job import ROOT, python_path
 
-# Every array is an allocation of its own, so that an access beside it is seen.
+# Every array is an allocation of its own, so that an access beside it is seen. Only once pytest has begun: it rewrites
+# what comes with its plugins, this package among them where it is installed in full, and warns of what it finds.
 PROGRAM = """
 import sys
 import pytest
-from engine.memory.backend import require_cupy
-require_cupy().cuda.set_allocator(None)
-sys.exit(pytest.main(["-q", "-x", "-n0", "-o", "faulthandler_timeout=0", "-p", "no:cacheprovider", *sys.argv[1:]]))
+
+class OwnAllocations:
+    def pytest_collection(self):
+        from engine.memory.backend import require_cupy
+        require_cupy().cuda.set_allocator(None)
+
+words = ["-q", "-x", "-n0", "-o", "faulthandler_timeout=0", "-p", "no:cacheprovider", *sys.argv[1:]]
+sys.exit(pytest.main(words, [OwnAllocations()]))
 """
 LIMIT = 7200  # seconds: the tools run kernels tens of times slower, and NVRTC compiles every variant before
 
