@@ -22,7 +22,7 @@ from engine.serialization import container, files
 from engine.tensor.flat import flat_view
 
 _ALIGN = 4096  # bytes; where tensors begin
-_CUT = 4 << 20  # bytes; what a thread copies at a time
+_CUT = 4 << 20  # bytes; what is worth a thread of its own to copy
 _READ = 16 << 20  # bytes; what is read at a time where nothing is summed
 _BEGIN_SYNC = 8 << 20  # bytes; with what the disk begins while the next are summed: 0.25 to 0.22 s for 256 MB, synced
 
@@ -57,6 +57,10 @@ class Blob:
             return self.memory
         assert self.source is not None
         return octets_of(self.source)[self.begin : self.end]
+
+    def lies_in(self, memory: np.ndarray) -> None:
+        """The bytes were copied there, and are read from there."""
+        self.memory, self.source = memory, None
 
 
 def octets_of(tensor: engine.Tensor) -> np.ndarray:
@@ -107,17 +111,12 @@ def lay_out(blobs: Iterable[Blob]) -> Layout:
     return Layout(len(text).to_bytes(8, "little") + text, order, offsets, at)
 
 
-def _one_by_one(function: Callable[[slice], Any], parts: Sequence[slice]) -> None:
-    for part in parts:
-        function(part)
-
-
 def stage(
     plan: Layout, memory: np.ndarray, may_wait: Callable[[Blob], bool] = lambda blob: False
 ) -> list[tuple[Blob, np.ndarray, np.ndarray]]:
     """Copies the blobs to `memory`, of at least as many bytes as they have; from there on they are written from it.
 
-    Those that may wait are left for `copy`: returns them, where their bytes are now, and where they are to go.
+    Those that may wait are left: returns them, where their bytes are now, and where they are to go.
     """
     at, left = 0, []
     for blob in plan.blobs:
@@ -125,25 +124,14 @@ def stage(
         if may_wait(blob):
             left.append((blob, blob.octets(), target))
         else:
-            copy(blob, blob.octets(), target, threads.share)
+            threads.share(partial(_copy, target, blob.octets()), threads.pieces(blob.nbytes, _CUT))
+            blob.lies_in(target)
         at += blob.nbytes
     return left
 
 
-def copy(
-    blob: Blob,
-    source: np.ndarray,
-    target: np.ndarray,
-    run: Callable[[Callable[[slice], Any], Sequence[slice]], Any] = _one_by_one,
-) -> None:
-    """Copies the bytes of a blob, which is written from `target` from then on. run: as `threads.share`."""
-    cuts = [slice(begin, begin + _CUT) for begin in range(0, blob.nbytes, _CUT)]
-    run(partial(_copy, target, source), cuts)
-    blob.memory, blob.source = target, None
-
-
-def _copy(target: np.ndarray, source: np.ndarray, cut: slice) -> None:
-    copy_past_caches(target[cut], source[cut])
+def _copy(target: np.ndarray, source: np.ndarray, part: slice) -> None:
+    copy_past_caches(target[part], source[part])
 
 
 def write(path: Path, plan: Layout, durable: bool, told: Told) -> tuple[File, dict[str, list[tuple[int, Piece]]]]:

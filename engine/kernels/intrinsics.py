@@ -155,8 +155,10 @@ def announce(typing_context: Any, address: Any, number: Any) -> Any:
 def stream(typing_context: Any, target: Any, source: Any, lines: Any) -> Any:
     """Copies ``lines`` of 64 bytes to an address that is a multiple of 64, with stores that pass the caches by.
 
+    In turns from several places: a core has more of the memory under way than when it reads on from one.
     What such stores wrote is there for other threads when this is done, as after any others.
     """
+    places = 8  # 1 GB on a Xeon with AVX-512: 0.080 s; from 4 as fast, from 2 0.087, from one 0.103
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, source, lines = arguments
@@ -167,11 +169,20 @@ def stream(typing_context: Any, target: Any, source: Any, lines: Any) -> Any:
             at = builder.add(builder.mul(line, line.type(64)), line.type(32 * half))
             return builder.inttoptr(builder.add(start, at), vector.as_pointer())
 
-        with cgutils.for_range(builder, lines) as loop:
-            halves = [builder.load(place(source, loop.index, half), align=1) for half in (0, 1)]
+        def copy(line: Any) -> None:
+            halves = [builder.load(place(source, line, half), align=1) for half in (0, 1)]
             for half, value in enumerate(halves):
-                stored = builder.store(value, place(target, loop.index, half), align=32)
+                stored = builder.store(value, place(target, line, half), align=32)
                 stored.set_metadata("nontemporal", past_caches)
+
+        part = builder.udiv(lines, lines.type(places))
+        with cgutils.for_range(builder, part) as loop:
+            for number in range(places):
+                copy(builder.add(loop.index, builder.mul(part, lines.type(number))))
+        with cgutils.for_range_slice(
+            builder, builder.mul(part, lines.type(places)), lines, lines.type(1)
+        ) as (line, _):
+            copy(line)
         builder.fence("seq_cst")
         return context.get_dummy_value()
 
