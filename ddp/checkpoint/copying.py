@@ -9,6 +9,7 @@ import numpy as np
 
 import engine
 from ddp.checkpoint import shard
+from ddp.checkpoint.agreeing import FAILURES
 from engine.autograd.graph import version_of
 from engine.ops.copy.kernels import copy_past_caches
 from engine.optim import Optimizer
@@ -55,7 +56,14 @@ class Copy:
                 target, source = self._pieces.popleft()
             except IndexError:
                 return
-            copy_past_caches(target, source)
+            try:
+                copy_past_caches(target, source)
+            except FAILURES as error:  # the compiler's, say: nobody is to wait for the rest
+                self._pieces.clear()
+                self.error = RuntimeError(f"checkpoint: the state could not be copied: {error}")
+                self.error.__cause__ = error
+                self._done.set()
+                return
             with self._lock:
                 self._uncopied -= 1
                 if not self._uncopied:
@@ -70,7 +78,7 @@ class Copy:
         self.unhook()
         changed = [name for name, tensor, version in self._versions if version_of(tensor) != version]
         self._versions, self._left = [], []
-        if changed:
+        if changed and self.error is None:
             self.error = RuntimeError(
                 f"checkpoint: {changed[0]!r} was written into between a save and the next step of its optimizer: let "
                 "that alone change it, or make the Manager without overlap=True"

@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any, Literal, NamedTuple
 
 from engine.autograd.executor import failures, watchers
+from engine.autograd.gradients import gradient_of
 from engine.autograd.modes import state
 from engine.autograd.node import Edge as Edge
 from engine.autograd.node import Node as Node
@@ -247,12 +248,9 @@ def listen_to_gradients(
     meta.listener, meta.destination, meta.destination_of = listener, destination, variable._spec
 
 
-_gradient = attrgetter("_meta.grad")
-
-
 def gradients_are(variables: Iterable[Tensor], gradients: Iterable[Tensor]) -> bool:
     """Whether `.grad` of each of these leaves, all of which are listened to, is this very tensor: one loop in C."""
-    return all(map(is_, map(_gradient, variables), gradients))
+    return all(map(is_, map(gradient_of, variables), gradients))
 
 
 def stop_listening(variable: Tensor, listener: Callable[[bool, Tensor | None], None]) -> None:

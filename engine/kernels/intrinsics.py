@@ -179,9 +179,7 @@ def stream(typing_context: Any, target: Any, source: Any, lines: Any) -> Any:
         with cgutils.for_range(builder, part) as loop:
             for number in range(places):
                 copy(builder.add(loop.index, builder.mul(part, lines.type(number))))
-        with cgutils.for_range_slice(
-            builder, builder.mul(part, lines.type(places)), lines, lines.type(1)
-        ) as (line, _):
+        with cgutils.for_range_slice(builder, builder.mul(part, lines.type(places)), lines, lines.type(1)) as (line, _):
             copy(line)
         builder.fence("seq_cst")
         return context.get_dummy_value()

@@ -143,6 +143,25 @@ def test_a_step_in_backward_is_noticed(tmp_path, gate) -> None:
     run_ranks(2, body)
 
 
+def test_a_copy_that_fails_keeps_nobody_waiting(tmp_path, monkeypatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise MemoryError("none left")
+
+    state = made(KINDS["AdamW"])
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        with monkeypatch.context() as patched:
+            patched.setattr(copying, "copy_past_caches", full)
+            manager.step(1)
+            backward(state, 2.0)
+            state["optimizer"].step()
+            with pytest.raises(RuntimeError, match="the state could not be copied: none left"):
+                manager.wait()
+        assert manager.all_steps() == []
+        manager.save(2)
+        manager.wait()
+        assert manager.all_steps() == [2]
+
+
 def test_memory_that_is_swapped_is_saved_as_it_was(tmp_path, gate) -> None:
     state = made(KINDS["AdamW"])
     before = facts(state)
