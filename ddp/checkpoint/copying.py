@@ -16,7 +16,7 @@ from engine.optim import Optimizer
 from engine.tensor.flat import flat_view
 
 _WORTH = 1 << 20  # bytes; what is smaller is copied at once
-_PIECE = 4 << 20  # bytes; what a thread copies at a time: 0.3 ms
+_PIECE = 16 << 20  # bytes; what a thread copies at a time: 1.3 ms
 
 
 class Copy:
