@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import engine
-from ddp.checkpoint.checksum import PIECE, Checksum, checksum_of
+from ddp.checkpoint.checksum import PART, PIECE, Checksum, checksum_of
 from ddp.checkpoint.manifest import File, Piece, damaged
 from ddp.checkpoint.states import stored_layout
 from engine.memory import threads
@@ -214,7 +214,7 @@ class Reader:
             read(lambda part: None, _READ)
             return
         if threads.usable_threads() == 1 or piece.size <= PIECE:
-            read(checksum.add, PIECE)
+            read(checksum.add, PART)
         else:  # two that read would wait for each other in the kernel: no faster
             threads.share(lambda function: function(), (read_ahead, add_what_was_read))
         self._compare(piece, checksum)

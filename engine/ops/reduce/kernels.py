@@ -1,12 +1,14 @@
-"""The sum of several ranks' slices, for transports whose ranks see each other's memory.
+"""The sum of several ranks' slices, for transports whose ranks see each other's memory, and of a matrix's columns, for
+checksums.
 
-Every element is ``(w0 a0 + w1 a1 + ... + wk ak) / divisor``, added in the order of the table and divided once, each
-step rounded; weights of 1 leave the bits of a plain sum. The bits depend neither on where a slice begins nor on its
-length, on who computes it, or on the CPU.
+Every element of a sum of slices is ``(w0 a0 + w1 a1 + ... + wk ak) / divisor``, added in the order of the table and
+divided once, each step rounded; weights of 1 leave the bits of a plain sum. The bits depend neither on where a slice
+begins nor on its length, on who computes it, or on the CPU.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -115,6 +117,20 @@ def prepare_exchange(
     return _lay_down.entry(char), _sum_when_there.entry(char), (table, ones)
 
 
+def prepare_columns(sums: Array) -> Callable[[int, int], None]:
+    """A function of an address and of how many rows of int64 lie there: adds their columns to ``sums``, flat int64,
+    modulo 2**64. The caller keeps both alive.
+
+    1 MiB in the level-2 cache of a Xeon with AVX-512: 65 GB/s, NumPy's sum 33.
+    """
+    return partial(_compiled_add_columns(), sums.ctypes.data, sums.size)
+
+
+@cache
+def _compiled_add_columns() -> Any:
+    return _add_columns.entry("d")
+
+
 @helper
 def _sum_range(
     sources: Array, weights: Array, destinations: Array, like: Array, start: int, count: int, divisor: float
@@ -182,3 +198,23 @@ def _sum_when_there(where: int, number: int, divisor: float, looks: int) -> int:
         divisor = float(ranks)
     _sum_range(table[8 + 3 * ranks + odd : 8 + 4 * ranks + odd], ones, table[7:8], ones, 0, count, divisor)
     return 1
+
+
+@kernel
+def _add_columns(sums: int, columns: int, matrix: int, rows: int) -> None:
+    total = array_of(sums, columns, np.int64)
+    together = rows - rows % 8  # so many rows at a time, or most of the time goes into the sums
+    for row in range(0, together, 8):
+        at = matrix + 8 * columns * row
+        a, b = array_of(at, columns, np.int64), array_of(at + 8 * columns, columns, np.int64)
+        c, d = array_of(at + 16 * columns, columns, np.int64), array_of(at + 24 * columns, columns, np.int64)
+        e, f = array_of(at + 32 * columns, columns, np.int64), array_of(at + 40 * columns, columns, np.int64)
+        g, h = array_of(at + 48 * columns, columns, np.int64), array_of(at + 56 * columns, columns, np.int64)
+        for column in range(columns):
+            total[column] += (
+                a[column] + b[column] + c[column] + d[column] + e[column] + f[column] + g[column] + h[column]
+            )
+    for row in range(together, rows):
+        a = array_of(matrix + 8 * columns * row, columns, np.int64)
+        for column in range(columns):
+            total[column] += a[column]

@@ -129,3 +129,12 @@ def test_an_exchange_sums_what_all_have_laid_down(size, dtype):
             assert sum_(begins[2], number, 0.0, 0) == 2  # weights 0, 1, 2: of the headers only
             assert np.array_equal(array(sources[2]), values[2])
             assert sources[2][:header].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 64])
+@pytest.mark.parametrize("columns", [1, 3, 509])
+def test_columns_are_added_modulo_the_size_of_a_word(rows, columns):
+    matrix = np.random.default_rng(rows).integers(-(2**63), 2**63, (rows, columns), np.int64)
+    sums = np.arange(columns)
+    reduce.prepare_columns(sums)(matrix.ctypes.data, rows)
+    np.testing.assert_array_equal(sums, np.arange(columns) + matrix.sum(axis=0))
