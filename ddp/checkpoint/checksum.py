@@ -24,7 +24,7 @@ PART = PIECE // 2
 
 
 class Checksum:
-    """Of bytes that come in parts: a divisor of `PIECE`, or that itself, all of them but the last."""
+    """Of bytes that come in parts, `PIECE` or `PART` of them each, less in the last."""
 
     def __init__(self) -> None:
         self._crc = 0
@@ -47,6 +47,7 @@ class Checksum:
         aligned = part if part.ctypes.data % 8 == 0 else part.copy()
         self._add_columns(aligned.ctypes.data, rows)
         self._rows += rows
+        assert self._rows <= _ROWS, "a part reaches into the next piece"
 
     def _end_piece(self, tail: memoryview | bytes = b"") -> None:
         self._crc = zlib.crc32(tail, zlib.crc32(self._sums.data, self._crc))

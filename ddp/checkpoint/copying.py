@@ -1,8 +1,7 @@
 """The part of a copy that goes on beside the next forward and backward: what only the step of an optimizer changes."""
 
 import threading
-from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,48 +32,43 @@ class Copy:
         sources = [(blob.tensor, blob.source) for blob, _, _ in self._left if blob.source is not None]
         self._versions = [(name, tensor, version_of(tensor)) for name, tensor in sources]
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers if self._left]
-        self._pieces = deque(
+        self._pieces = [
             (target[begin : begin + _PIECE], source[begin : begin + _PIECE])
             for _, source, target in self._left
             for begin in range(0, source.nbytes, _PIECE)
-        )
-        self._uncopied = len(self._pieces)
-        self._lock = threading.Lock()  # of the number
+        ]
+        self._copied = [False] * len(self._pieces)
+        self._turns = iter(range(len(self._pieces)))  # whoever is next has the piece to himself: indivisible
+        self._helping = threading.Lock()
         self._done = threading.Event()
-        if not self._pieces:
-            self._done.set()
         self.error: RuntimeError | None = None
 
     def run(self) -> None:
         """Until all is copied. On one thread: the others, and the BLAS's, are training's."""
-        self._copy_pieces()
-        self._done.wait()  # for what another thread has begun with
+        self._copy(self._turns)
+        with self._helping:  # who helped may have been interrupted, by a signal, in what he had begun with
+            self._copy(place for place, copied in enumerate(self._copied) if not copied)
 
-    def _copy_pieces(self) -> None:
-        while True:
+    def _copy(self, places: Iterable[int]) -> None:
+        for place in places:
             try:
-                target, source = self._pieces.popleft()
-            except IndexError:
-                return
-            try:
-                copy_past_caches(target, source)
+                copy_past_caches(*self._pieces[place])
             except FAILURES as error:  # the compiler's, say: nobody is to wait for the rest
-                self._pieces.clear()
                 self.error = RuntimeError(f"checkpoint: the state could not be copied: {error}")
                 self.error.__cause__ = error
                 self._done.set()
                 return
-            with self._lock:
-                self._uncopied -= 1
-                if not self._uncopied:
-                    for blob, _, memory in self._left:
-                        blob.lies_in(memory)
-                    self._done.set()
+            self._copied[place] = True
+        if all(self._copied):
+            for blob, _, memory in self._left:
+                blob.lies_in(memory)
+            self._done.set()
 
     def settle(self) -> None:
         """Sees to it that all is copied; `error` says then whether somebody has written into what was being copied."""
-        self._copy_pieces()
-        self._done.wait()
+        with self._helping:
+            self._copy(self._turns)
+        self._done.wait()  # for what `run` has begun with
         self.unhook()
         changed = [name for name, tensor, version in self._versions if version_of(tensor) != version]
         self._versions, self._left = [], []

@@ -3,7 +3,7 @@
 import ctypes
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tests import cuda_driver
@@ -121,26 +121,24 @@ def order(seed: int) -> Iterator[None]:
         driver.driver_order(ctypes.c_ulonglong(0))
 
 
-@contextmanager
-def full() -> Iterator[None]:
+def full() -> AbstractContextManager[None]:
     """Devices have no more memory than the current one has in use as this opens."""
-    driver = cuda_driver.driver()
-    driver.driver_fill(1)
-    try:
-        yield
-    finally:
-        driver.driver_fill(0)
+    return _set("driver_fill", 1, 0)
+
+
+def without_mapping() -> AbstractContextManager[None]:
+    """Other processes' memory cannot be opened inside."""
+    return _set("driver_map", 0, 1)
 
 
 @contextmanager
-def without_mapping() -> Iterator[None]:
-    """Other processes' memory cannot be opened inside."""
-    driver = cuda_driver.driver()
-    driver.driver_map(0)
+def _set(function: str, inside: int, outside: int) -> Iterator[None]:
+    switch = getattr(cuda_driver.driver(), function)
+    switch(inside)
     try:
         yield
     finally:
-        driver.driver_map(1)
+        switch(outside)
 
 
 def _lines(function: str) -> list[str]:

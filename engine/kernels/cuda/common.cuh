@@ -2,6 +2,7 @@
 // sums over warps and blocks. Needs no header of the CUDA toolkit.
 
 #define DEVICE __device__ __forceinline__
+#define MEMBER DEVICE
 
 typedef long long int64;
 typedef unsigned int uint32;
@@ -19,7 +20,6 @@ DEVICE float bits_float(uint32 bits) {
 struct bfloat16 {
     unsigned short bits;
     bfloat16() = default;
-#define MEMBER __device__ __forceinline__
     MEMBER bfloat16(float value) {
         uint32 whole = float_bits(value);
         bits = (whole & 0x7fffffffu) > 0x7f800000u

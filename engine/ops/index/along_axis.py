@@ -153,7 +153,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None)
     if not index.numel() and (
         index.ndim != input.ndim or index.dtype is not int64
     ):  # PyTorch looks at neither the dtype nor the rank of no indices
-        return input.reshape(-1)[:0].reshape(index.shape)
+        return (input if input.ndim else input.reshape(1))[:0].reshape(index.shape)
     if not input.ndim or not index.ndim:
         return gather(
             input.reshape(-1) if not input.ndim else input, dim, index.reshape(-1) if not index.ndim else index

@@ -143,6 +143,32 @@ def test_a_step_in_backward_is_noticed(tmp_path, gate) -> None:
     run_ranks(2, body)
 
 
+def test_what_an_interrupted_step_had_begun_with_is_copied_all_the_same(tmp_path, gate, monkeypatch) -> None:
+    """By a signal whose handler raises."""
+    state = made(KINDS["AdamW"])
+    copy, here = copying.copy_past_caches, threading.get_ident()
+    interrupts = iter([KeyboardInterrupt])
+
+    def interrupted(*arguments: Any) -> None:
+        if threading.get_ident() == here:
+            for kind in interrupts:
+                raise kind
+        copy(*arguments)
+
+    monkeypatch.setattr(copying, "copy_past_caches", interrupted)
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        before = facts(state)
+        with pytest.raises(KeyboardInterrupt):
+            state["optimizer"].step()
+        gate.of(0).set()
+        backward(state, 2.0)
+        state["optimizer"].step()
+        assert facts(state) != before
+    checkpoint.load(state, tmp_path / "a")
+    assert facts(state) == before
+
+
 def test_a_copy_that_fails_keeps_nobody_waiting(tmp_path, monkeypatch) -> None:
     def full(*arguments: Any) -> None:
         raise MemoryError("none left")

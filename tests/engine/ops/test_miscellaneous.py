@@ -247,3 +247,20 @@ def test_batch_norm_of_a_row_of_nothing_is_empty(training: bool) -> None:
     assert tuple(out.shape) == (0,)
     out.sum().backward()
     assert nothing.grad is not None
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda x: engine.combinations(x, 4),
+        lambda x: engine.gather(x.reshape(1, 3), 0, engine.zeros(0, dtype=engine.int64)),
+        lambda x: engine.gather(x[0], 0, engine.zeros(0, 2, dtype=engine.int64)),
+    ],
+    ids=["combinations", "gather", "gather from a number"],
+)
+def test_what_chooses_nothing_is_recorded(choose):
+    x = engine.randn(3, requires_grad=True)
+    chosen = choose(x)
+    assert not chosen.numel()
+    chosen.sum().backward()
+    assert x.grad.tolist() == [0.0, 0.0, 0.0]
