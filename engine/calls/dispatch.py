@@ -52,16 +52,14 @@ def apply(operator: Operator, inputs: Inputs, attributes: tuple[Any, ...] = (), 
         run = partial(call, KERNEL, plan, run)
     result = run(*map(_array_of_operand, inputs))
     if operator.outputs == 1:
-        residuals: Sequence[Array] = ()
-        if not operator.single:
-            result, residuals = result[0], result[1:]
-        out = Tensor(result, plan.out)
+        single = operator.single
+        out = Tensor(result if single else result[0], plan.out)
         if operator.view:
             share_memory(out, inputs[0])
         if state.grad_enabled:
             for tensor in inputs:
                 if tensor._requires_grad or (tensor._base is not None and tensor.requires_grad):
-                    _record(operator, plan, inputs, (out,), residuals)
+                    _record(operator, plan, inputs, (out,), () if single else result[1:])
                     break
         elif state.inference and not operator.view:
             out._mark_inference()

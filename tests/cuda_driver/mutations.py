@@ -77,7 +77,7 @@ MUTATIONS = (
     Mutation(
         "shared memory without permission",
         "engine/kernels/cuda/limits.py",
-        "launch.max_dynamic_shared_size_bytes = shared_bytes",
+        "driver.funcSetAttribute(launch.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)",
         "pass",
         f"{KERNELS}test_attention.py -k wide_rows",
     ),

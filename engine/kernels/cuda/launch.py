@@ -17,6 +17,7 @@ import numpy as np
 from engine.memory import backend
 
 Launch = Callable[..., None]  # launch(grid, block, arguments, shared_mem=0): block and grid are tuples of up to three
+Prepared = Callable[..., None]  # prepared(*arrays) queues a launch on the current stream
 
 OPTIONS = ("--std=c++17",)
 _ENGINE = Path(__file__).parents[2]
@@ -83,9 +84,9 @@ class Source:
         block: tuple[int, ...],
         constants: Sequence[Any] = (),
         shared_mem: int = 0,
-    ) -> "Prepared":
+    ) -> Prepared:
         """The kernel with a grid and its last arguments, `constants`: NumPy scalars and structs."""
-        return Prepared(self.get(kernel, **macros), grid, block, constants, shared_mem)
+        return prepared(self.get(kernel, **macros), grid, block, constants, shared_mem)
 
     def get(self, kernel: str, **macros: str) -> Launch:
         """The kernel, compiled for the current device; `launch(grid, block, arguments, shared_mem=0)` queues it on the
@@ -100,26 +101,25 @@ class Source:
             assert kernel in self.kernels, f"{self.file} has no kernel {kernel!r}"
             assert macros in self.variants, f"{self.file}: variant {macros} is not among those that tests compile"
             module = cupy.RawModule(code=self.code(), options=self.options(macros))
-            found = self._functions[key] = module.get_function(kernel)
+            # CuPy's function for this device and not its RawKernel, which looks for that at each launch: 0.3 µs
+            found = self._functions[key] = module.get_function(kernel).kernel
         return found
 
 
-class Prepared:
-    """A launch of which only the arrays are open: `prepared(*arrays)` queues it on the current stream.
+def prepared(
+    launch: Launch, grid: tuple[int, ...], block: tuple[int, ...], constants: Sequence[Any], shared_mem: int
+) -> Prepared:
+    """A launch of which only the arrays are open.
 
-    What depends on shapes, strides and dtypes alone is decided once, with the object, and remembered by these.
+    What depends on shapes, strides and dtypes alone is decided once, with it, and remembered by these. A function and
+    not an object that is called: 1.3 µs with two arrays, of which CuPy's own part is 1.2, where that takes 1.6.
     """
+    kept = tuple(map(backend.constant, constants))
 
-    __slots__ = ("_block", "_constants", "_grid", "_launch", "_shared_mem")
+    def queue(*arrays: Any) -> None:
+        launch(grid, block, arrays + kept, shared_mem)
 
-    def __init__(
-        self, launch: Launch, grid: tuple[int, ...], block: tuple[int, ...], constants: Sequence[Any], shared_mem: int
-    ) -> None:
-        self._launch, self._grid, self._block, self._shared_mem = launch, grid, block, shared_mem
-        self._constants = tuple(map(backend.constant, constants))
-
-    def __call__(self, *arrays: Any) -> None:
-        self._launch(self._grid, self._block, (*arrays, *self._constants), shared_mem=self._shared_mem)
+    return queue
 
 
 def gpu_in_use() -> int:

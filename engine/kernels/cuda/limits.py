@@ -28,6 +28,7 @@ def ready(source: Source, kernel: str, macros: dict[str, str], shared_bytes: int
     """The kernel, permitted to use that much shared memory."""
     launch: Any = source.get(kernel, **macros)
     if shared_bytes > _UNASKED and _permitted.get(id(launch)) is not launch:
-        launch.max_dynamic_shared_size_bytes = shared_bytes
+        driver = backend.require_cupy().cuda.driver
+        driver.funcSetAttribute(launch.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
         _permitted[id(launch)] = launch  # kept, so that its id stays its own
     return launch

@@ -6,11 +6,17 @@ const int MT = TILES, NT = KEYS / 8, OT = HEAD / 8;
 const int QUERIES = 16 * MT * WARPS;
 const float LN_2 = 0.6931471805599453f;
 
+struct Call {
+    int64 middle, inner;
+    STEPS(query) STEPS(key) STEPS(value) STEPS(out) STEPS(mask)
+    NUMBERS
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention(const element* query, const element* key, const element* value, const void* mask, const uint64* draws,
-          element* out, float* log_sums, int64 middle, int64 inner, int queries, int keys, int width, int value_width,
-          STEPS(query), STEPS(key), STEPS(value), STEPS(out), STEPS(mask), int64 mask_column, int mask_kind,
-          int causal, int vectors, float scale, float kept_scale) {
+          element* out, float* log_sums, Call call) {
+    STEPS_OF(query) STEPS_OF(key) STEPS_OF(value) STEPS_OF(out) STEPS_OF(mask)
+    NUMBERS_OF_CALL
     element* query_tile = (element*)memory;
     element* key_tile = query_tile + QUERIES * LEADING;
     element* value_tile = key_tile + KEYS * LEADING;
@@ -27,7 +33,7 @@ attention(const element* query, const element* key, const element* value, const 
     Mask masked = mask_of(mask, mask_kind, PLACE(mask), mask_row, mask_column);
     Dropout dropout = dropout_of(draws, kept_scale);
     int64 groups = (keys + 3) / 4;
-    scale *= LOG2_E;
+    const float scale = call.scale * LOG2_E;
     int end = causal && first + QUERIES < keys ? first + QUERIES : keys;
 
     int first_of_warp = threadIdx.x / 32 * 16 * MT;

@@ -23,7 +23,20 @@ DEVICE float power_of_two(float x) {
 }
 
 // An operand's place: steps of the three leading axes and of rows, in elements.
-#define STEPS(name) int64 name##_outer, int64 name##_middle, int64 name##_inner, int64 name##_row
+// What a call says besides its arrays is one argument: an argument by itself takes the host 30 ns.
+#define STEPS(name) int64 name##_outer, name##_middle, name##_inner, name##_row;
+#define STEPS_OF(name)                                                                                                 \
+    const int64 name##_outer = call.name##_outer, name##_middle = call.name##_middle;                                  \
+    const int64 name##_inner = call.name##_inner, name##_row = call.name##_row;
+#define NUMBERS                                                              \
+    int64 mask_column;                                                       \
+    int queries, keys, width, value_width, mask_kind, causal, vectors;       \
+    float scale, kept_scale;
+#define NUMBERS_OF_CALL                                                                                                \
+    const int64 middle = call.middle, inner = call.inner, mask_column = call.mask_column;                              \
+    const int queries = call.queries, keys = call.keys, width = call.width, value_width = call.value_width;            \
+    const int mask_kind = call.mask_kind, causal = call.causal, vectors = call.vectors;                                \
+    const float kept_scale = call.kept_scale;
 #define PLACE_OF(head, name)                                                                                           \
     ((head).outer * name##_outer + (head).middle * name##_middle + (head).inner * name##_inner)
 #define PLACE(name) PLACE_OF(head, name)

@@ -15,12 +15,25 @@ struct alignas(16) Pack {
 DEVICE float base_of(float log_sum) { return log_sum == -infinity() ? infinity() : log_sum * LOG2_E; }
 
 // Also writes `deltas`, the products of output and gradient summed over each row, which the other kernel reads.
+struct CallOfQuery {
+    int64 middle, inner;
+    STEPS(query) STEPS(key) STEPS(value) STEPS(out) STEPS(slope) STEPS(of_query) STEPS(mask)
+    NUMBERS
+};
+
+struct CallOfKey {
+    int64 middle, inner, shared;
+    STEPS(query) STEPS(key) STEPS(value) STEPS(slope) STEPS(of_key) STEPS(of_value) STEPS(mask)
+    NUMBERS
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_of_query(const element* query, const element* key, const element* value, const void* mask,
                    const uint64* draws, const element* out, const element* slope, const float* log_sums, float* deltas,
-                   element* of_query, int64 middle, int64 inner, int queries, int keys, int width, int value_width,
-                   STEPS(query), STEPS(key), STEPS(value), STEPS(out), STEPS(slope), STEPS(of_query), STEPS(mask),
-                   int64 mask_column, int mask_kind, int causal, int vectors, float scale, float kept_scale) {
+                   element* of_query, CallOfQuery call) {
+    STEPS_OF(query) STEPS_OF(key) STEPS_OF(value) STEPS_OF(out) STEPS_OF(slope) STEPS_OF(of_query) STEPS_OF(mask)
+    NUMBERS_OF_CALL
+    const float scale = call.scale;
     const int OT = HEAD / 8;
     element* query_tile = (element*)memory;
     element* slope_tile = query_tile + TILE * LEADING;
@@ -131,9 +144,11 @@ attention_of_query(const element* query, const element* key, const element* valu
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_of_key(const element* query, const element* key, const element* value, const void* mask, const uint64* draws,
                  const element* slope, const float* log_sums, const float* deltas, element* of_key, element* of_value,
-                 int64 middle, int64 inner, int64 shared, int queries, int keys, int width, int value_width,
-                 STEPS(query), STEPS(key), STEPS(value), STEPS(slope), STEPS(of_key), STEPS(of_value), STEPS(mask),
-                 int64 mask_column, int mask_kind, int causal, int vectors, float scale, float kept_scale) {
+                 CallOfKey call) {
+    STEPS_OF(query) STEPS_OF(key) STEPS_OF(value) STEPS_OF(slope) STEPS_OF(of_key) STEPS_OF(of_value) STEPS_OF(mask)
+    NUMBERS_OF_CALL
+    const int64 shared = call.shared;
+    const float scale = call.scale;
     const int OT = CHUNK / 8;
     element* key_tile = (element*)memory;
     element* value_tile = key_tile + TILE * LEADING;

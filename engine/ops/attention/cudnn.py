@@ -23,7 +23,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 def planned(query: Spec, key: Spec, value: Spec, out: Spec, causal: bool, scale: float) -> Callable[..., Any] | None:
-    """A function of query, key and value, laid out so, that returns the result and the logarithms of the rows' sums, or
+    """A function of query, key and value, laid out so, that returns the result and the memory of the rows' sums, or
     None where another kernel has to serve this time; None where one has to every time.
     """
     dtype, itemsize = query.dtype.numpy, query.dtype.itemsize
@@ -45,7 +45,7 @@ def planned(query: Spec, key: Spec, value: Spec, out: Spec, causal: bool, scale:
             made = made.transpose(axes)
         log_sums = empty(rows, _FLOAT32)
         operation(query, key, value, made, log_sums)
-        return made, log_sums, None
+        return made, log_sums.data, None
 
     return run
 

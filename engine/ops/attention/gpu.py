@@ -63,7 +63,7 @@ def planned(plan: Plan) -> Callable[..., tuple[Array, Array, None]] | None:
 def forward(
     query: Array, key: Array, value: Array, mask: Array, kept: Array, causal: bool, scale: float, kept_scale: float
 ) -> tuple[Array, Array, None]:
-    """The result and the logarithms of the rows' sums; of arrays that it `serves`."""
+    """The result and the memory of the logarithms of the rows' sums; of arrays that it `serves`."""
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     out = _like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
     flat = _few_axes(out, batch)
@@ -79,7 +79,7 @@ def forward(
         kept_scale,
         settings.matmul.allow_tf32,
     )
-    return flat.reshape(out.shape) if flat.ndim < out.ndim else out, log_sums, None
+    return flat.reshape(out.shape) if flat.ndim < out.ndim else out, log_sums.data, None
 
 
 def slopes(
@@ -93,10 +93,11 @@ def slopes(
     scale: float,
     kept_scale: float,
     out: Array,
-    log_sums: Array,
+    log_sums: Any,
 ) -> list[Array]:
-    """The gradients of query, key and value; None for the masks."""
+    """The gradients of query, key and value; None for the masks. log_sums: the memory that `forward` gave."""
     batch = out.shape[:-2]
+    flat = _few_axes(out, batch)
     found = kernels.backward(
         _few_axes(g, batch),
         _few_axes(query, batch),
@@ -104,8 +105,8 @@ def slopes(
         _few_axes(value, batch),
         _few_axes(mask, batch),
         kept,
-        _few_axes(out, batch),
-        log_sums,
+        flat,
+        backend.device_empty(flat.shape[:-1], np.dtype(np.float32), log_sums),
         causal,
         scale,
         kept_scale,

@@ -289,7 +289,9 @@ def scaled_dot_product_attention(
     RuntimeError naming the shapes or dtypes that do not fit.
     """
     if scale is None:
-        scale = 1 / math.sqrt(query.shape[-1]) if query.ndim and query.shape[-1] else 1.0
+        shape = query.shape
+        width = shape[-1] if shape else 0
+        scale = 1 / math.sqrt(width) if width else 1.0
     if enable_gqa and query.ndim >= 3 and query.shape[-3] != key.shape[-3]:
         return _grouped(query, key, value, attn_mask, dropout_p, is_causal, scale)
     kept, kept_scale = None, 1.0

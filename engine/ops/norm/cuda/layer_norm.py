@@ -78,25 +78,32 @@ def _forward(kernel: str, rows: Array, vectors: tuple[Array | None, ...], eps: f
 
 def planned_forward(shape: tuple[int, ...], columns: int, dtype: np.dtype, weight: np.dtype, eps: float) -> Kernel:
     """`layer_norm_forward` of row-major arrays of one shape, rows of whose `columns` elements are normalised, beside
-    weight and bias of the dtype `weight`, or None for one that is not there.
+    weight and bias of the dtype `weight`, or None for one that is not there. Of mean and rstd it gives the memory,
+    which is what `layer_norm_backward` reads: an array on it takes the host 0.8 µs.
     """
     count = prod(shape) // columns
     kind = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     empty, allocate = backend.device_empty, backend.require_cupy().cuda.alloc
-    a_vector, size = (count,), count * kind.itemsize
+    size = count * kind.itemsize
     launches: dict[bool, Prepared] = {}
+    nothing = backend.constant(NOTHING)
 
     def run(rows: Array, weights: Array | None, bias: Array | None) -> tuple[Array, Array, Array]:
         out = empty(shape, dtype)
-        block = allocate(2 * size)
-        mean, rstd = empty(a_vector, kind, block), empty(a_vector, kind, block + size)
-        in_line = aligned(rows, weights, bias)
+        mean = allocate(2 * size)
+        rstd = mean + size
+        bits = rows.data.ptr
+        if weights is not None:
+            bits |= weights.data.ptr
+        if bias is not None:
+            bits |= bias.data.ptr
+        in_line = not bits & 15
         launch = launches.get(in_line)
         if launch is None:
             kernel = "layer_norm_forward"
             launch = _forward_plan(kernel, count, columns, dtype, cuda_type(weight), eps, in_line, gpu_in_use())
             launches[in_line] = launch
-        launch(rows, NOTHING if weights is None else weights, NOTHING if bias is None else bias, out, mean, rstd)
+        launch(rows, nothing if weights is None else weights, nothing if bias is None else bias, out, mean, rstd)
         return out, mean, rstd
 
     return run
