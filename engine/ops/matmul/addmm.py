@@ -232,7 +232,7 @@ ADDMM.kernel("cuda")(_addmm_on_gpu)
 
 @ADDMM.plans_for("cuda")
 def _addmm_planned(plan: Plan) -> Callable[..., Any] | None:
-    return matmul_cuda.planned_linear(plan) if plan.attributes == _BIASED else None
+    return matmul_cuda.planned(plan) if plan.attributes == _BIASED else None
 
 
 ADDMM.derivative("cuda", (_of_input_on_gpu, _of_mat1_on_gpu, _of_mat2_on_gpu))

@@ -7,6 +7,7 @@ added up in single. Single precision may be rounded to TF32 inside a product, an
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 
 from engine.calls.plan import Plan
 from engine.kernels.cuda.launch import Prepared, gpu_in_use
-from engine.kernels.cuda.rows import aligned
 from engine.memory import backend
 from engine.ops.copy.cuda import fill_rows, plan_of_rows
 from engine.ops.matmul import plans
@@ -71,40 +71,51 @@ def linear(xp: ModuleType, input: Array, weight: Array, bias: Array = None) -> A
     return out
 
 
-def planned_linear(plan: Plan) -> Callable[..., Array] | None:
-    """`linear` of (bias, input, weight) for one plan of the operator, whose copies and calls are settled; None for
-    dtypes that cuBLAS does not multiply, and without elements.
+def planned(plan: Plan) -> Callable[..., Array] | None:
+    """`product` or `linear` for one plan of `mm` or `addmm`, of (input, mat2) or (bias, input, weight), whose copies
+    and calls are settled; None for dtypes that cuBLAS does not multiply, and without elements.
     """
-    bias, input, weight = plan.input_specs
+    *biases, input, other = plan.input_specs
     shape, dtype = tuple(plan.out.shape), plan.out.dtype.numpy
     kinds = {spec.dtype for spec in (*plan.input_specs, plan.out)}
-    if len(kinds) > 1 or dtype.char not in plans.TYPES or bias.shape != shape[-1:] or not plan.out.numel:
+    if len(kinds) > 1 or dtype.char not in plans.TYPES or not plan.out.numel:
         return None
-    empty = backend.device_empty
-    layouts = tuple([(tuple(spec.shape), tuple(spec.byte_strides)) for spec in (input, weight)])
-    step = tuple(bias.byte_strides)
+    if any(bias.shape != shape[-1:] for bias in biases):
+        return None
+    layouts = tuple([(tuple(spec.shape), tuple(spec.byte_strides)) for spec in (input, other)])
+    turned, empty = plan.attributes[-1], backend.device_empty
     calls: dict[bool, plans.Calls] = {}
+
+    def calls_of(rounded: bool) -> plans.Calls:
+        find = partial(plans.linear, add=bool(biases)) if turned else plans.product
+        found = find(*layouts, dtype, dtype, tf32=rounded)
+        assert found is not None
+        made = calls[rounded] = found[1]
+        return made
+
+    def multiplied(input: Array, other: Array) -> Array:
+        out = empty(shape, dtype)
+        (calls.get(allowed.allow_tf32) or calls_of(allowed.allow_tf32)).run(input, other, out)
+        return out
+
+    if not biases:
+        return multiplied
+    step = tuple(biases[0].byte_strides)
     fills: dict[bool, Prepared] = {}
 
-    def run(bias: Array, input: Array, weight: Array) -> Array:
+    def added(bias: Array, input: Array, other: Array) -> Array:
         out = empty(shape, dtype)
-        in_line = aligned(out, bias)
+        in_line = not bias.data.ptr & 15  # as new memory is
         fill = fills.get(in_line)
         if fill is None:
             fill = plan_of_rows(shape, step, dtype, dtype, in_line, gpu_in_use())
             assert fill is not None
             fills[in_line] = fill
         fill(bias, out)
-        rounded = allowed.allow_tf32
-        product = calls.get(rounded)
-        if product is None:
-            found = plans.linear(*layouts, dtype, dtype, True, rounded)
-            assert found is not None
-            product = calls[rounded] = found[1]
-        product.run(input, weight, out)
+        (calls.get(allowed.allow_tf32) or calls_of(allowed.allow_tf32)).run(input, other, out)
         return out
 
-    return run
+    return added
 
 
 def linear_input_slope(xp: ModuleType, g: Array, weight: Array, input_spec: Spec) -> Array:

@@ -173,6 +173,7 @@ MM = define(
 MM.kernel("cuda")(
     lambda xp, input, mat2, turned=False: (matmul_cuda.linear if turned else matmul_cuda.product)(xp, input, mat2)
 )
+MM.plans_for("cuda")(matmul_cuda.planned)
 MM.derivative("cuda", (implements(of_mat1_composed)(of_mat1_on_gpu), implements(of_mat2_composed)(of_mat2_on_gpu)))
 
 _define = partial(define, rule=matmul_rule, forward=_product)

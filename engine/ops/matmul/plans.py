@@ -58,7 +58,7 @@ class Calls:
             if self._fills:
                 out.fill(0)
             return
-        if self._copied != [None, None]:
+        if self._copied[0] is not None or self._copied[1] is not None:
             a, b = _copy(a, self._copied[0], (None, ...)), _copy(b, self._copied[1], (..., None))
         if self._swapped:
             a, b = b, a
