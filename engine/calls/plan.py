@@ -22,14 +22,19 @@ Array = Any
 
 
 class Plan:
-    """Everything about a call that depends only on the Specs of its inputs and its attributes."""
+    """Everything about a call that depends only on the Specs of its inputs and its attributes.
 
-    __slots__ = ("attributes", "input_specs", "nd", "operator", "out", "outs", "run")
+    `into`: of (inputs, result), the kernel that writes to memory which lies as the result's Spec says and may be an
+    input's; None where there is none.
+    """
+
+    __slots__ = ("attributes", "input_specs", "into", "nd", "operator", "out", "outs", "run")
 
     def __init__(self, operator: "Operator", input_specs: tuple[Spec, ...], attributes: tuple[Any, ...]) -> None:
         self.operator = operator
         self.input_specs = input_specs
         self.attributes = attributes
+        self.into: Callable[..., None] | None = None
         moved = _on_one_device(input_specs)
         if moved is not None:
             self._run_on_one_device(operator, *moved)

@@ -4,14 +4,17 @@ Arrays are dense in one layout, of a floating point dtype; half types are comput
 activation's parameters in the order of torch.nn.functional.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from engine.calls.plan import Plan
 from engine.kernels.cuda.launch import CUDA_TYPES, Prepared, Source, gpu_in_use
 from engine.kernels.cuda.rows import FLOATS, aligned, flat_grid, variant
 from engine.memory import backend
+from engine.ops.shared.fused import planned_alike
 
 Array = Any
 
@@ -35,6 +38,12 @@ def forward(name: str, x: Array, *numbers: float) -> Array:
 def backward(name: str, gradient: Array, x: Array, *numbers: float) -> Array:
     """The gradient of x, in the layout that both have; for relu, sigmoid and tanh x is their result."""
     return _run(f"{name}_backward", numbers, gradient, x)
+
+
+def planned(kernel: str, numbers: tuple[float, ...], plan: Plan) -> Callable[..., Array] | None:
+    """The kernel of one plan of an activation; None where the one for all layouts and dtypes runs."""
+    count, dtype = plan.out.numel, plan.out.dtype.numpy
+    return planned_alike(plan, lambda in_line: _plan(kernel, numbers, count, dtype, in_line, gpu_in_use()))
 
 
 def _run(kernel: str, numbers: tuple[float, ...], *arrays: Array) -> Array:

@@ -14,6 +14,7 @@ from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.namespaces import OPERATORS
 from engine.calls.operator import Operator, define
+from engine.calls.plan import Plan
 from engine.ops.activation import compiled
 from engine.ops.pointwise.row import FUNCTIONS
 from engine.ops.pointwise.selection import clamp, where
@@ -71,7 +72,13 @@ def on_gpu(operator: Operator, name: str, slope: Callable[..., Any]) -> None:
         input, g = alike(nd.xp, input, g)
         return _kernels().backward(called, g, input, *numbers)
 
+    def planned(plan: Plan) -> Callable[..., Any] | None:
+        called, numbers = compiled.variant(name, plan.attributes)
+        made: Callable[..., Any] | None = _kernels().planned(f"{called}_forward", numbers, plan)
+        return made
+
     operator.kernel("cuda")(run)
+    operator.plans_for("cuda")(planned)
     operator.derivative("cuda", (on_arrays(slope, run_backward),))
 
 

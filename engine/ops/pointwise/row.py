@@ -178,6 +178,12 @@ def _without_zero_division(name: str, run: Callable[..., Any], *arrays: Any, **o
         ) from None
 
 
+def _arithmetic(function: str, plan: Plan) -> Callable[..., Any] | None:
+    from engine.ops.pointwise import cuda  # no part of import engine, which it makes slower
+
+    return cuda.planned(function, plan)
+
+
 def _settle(plan: Plan, run: Callable[..., Any], out: Spec, takes_out: bool, *arrays: Any) -> Any:
     """First run: keeps the bare kernel if its natural layout and dtype are the rule's, otherwise writes into memory
     laid out by the rule.
@@ -262,6 +268,8 @@ def pointwise(
     operator.analytic, operator.elementwise = analytic, True
     if isinstance(function, str) and flavour in ("arithmetic", "floating") and "float" not in refused:
         operator.direct = getattr(np, function)
+        if function in ("add", "subtract", "multiply", "true_divide"):
+            operator.plans_for("cuda")(partial(_arithmetic, function))
     FUNCTIONS[name] = _public(operator, len(names.split()))
     return operator
 

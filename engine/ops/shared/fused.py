@@ -7,6 +7,8 @@ from functools import lru_cache, wraps
 from typing import Any
 
 from engine.calls.derivative import composition_of, implements
+from engine.calls.plan import Plan
+from engine.memory import backend
 from engine.ops.shared.windows import channels_first, channels_last
 from engine.rules import layout
 from engine.rules.dtypes import bfloat16, float16, float32, float64
@@ -26,6 +28,41 @@ def served(*arrays: Any) -> bool:
 def has_kernels(kind: Any) -> bool:
     """Whether the fused kernels have an element type, of NumPy's."""
     return kind in _SERVED
+
+
+def planned_alike(plan: Plan, prepare: Callable[[bool], Callable[..., None]]) -> Callable[..., Any] | None:
+    """The kernel of an elementwise plan whose operands and result lie alike, in one block of memory without gaps, and
+    the plan's `into`; None for other plans, without elements, and for element types that have no kernels.
+
+    prepare: the launch, of (operands, result), for memory that begins at multiples of 16 bytes, or not.
+    """
+    spec = plan.out
+    if not (spec.numel and spec.dense and has_kernels(spec.dtype.numpy)):
+        return None
+    if any(each is not spec for each in plan.input_specs):
+        return None
+    (sizes, axes), dtype, empty = spec.allocation, spec.dtype.numpy, backend.device_empty
+    launches: dict[bool, Callable[..., None]] = {}
+
+    def into(*arrays: Any) -> None:
+        bits = 0
+        for array in arrays:
+            bits |= array.data.ptr
+        in_line = not bits & 15
+        launch = launches.get(in_line)
+        if launch is None:
+            launch = launches[in_line] = prepare(in_line)
+        launch(*arrays)
+
+    def run(*arrays: Any) -> Any:
+        out = empty(sizes, dtype)
+        if axes is not None:
+            out = out.transpose(axes)
+        into(*arrays, out)
+        return out
+
+    plan.into = into
+    return run
 
 
 def on_arrays(rule: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ Arrays are row-major, of float32, float64, float16 or bfloat16; half types are c
 side by side along the axis are a row's; across it, a thread walks along the axis beside its neighbours.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -34,6 +35,23 @@ def forward(name: str, x: Array, dim: int) -> Array:
 def backward(name: str, gradient: Array, out: Array, dim: int) -> Array:
     """The gradient of the input from that of the result and the result, both row-major."""
     return _run(name, "backward", dim, gradient, out)
+
+
+def planned_forward(name: str, shape: tuple[int, ...], dtype: np.dtype, dim: int) -> Callable[[Array], Array]:
+    """`forward` of row-major arrays of one shape with elements."""
+    empty = backend.device_empty
+    launches: dict[bool, Prepared] = {}
+
+    def run(x: Array) -> Array:
+        out = empty(shape, dtype)
+        in_line = not x.data.ptr & 15
+        launch = launches.get(in_line)
+        if launch is None:
+            launch = launches[in_line] = _plan(f"{name}_forward", shape, dtype, dim, in_line, gpu_in_use())
+        launch(x, out)
+        return out
+
+    return run
 
 
 def _run(name: str, way: str, dim: int, *arrays: Array) -> Array:

@@ -1,5 +1,6 @@
 """softmax and log_softmax along one axis. Results are row-major whatever the layout of the input, as PyTorch's are."""
 
+from collections.abc import Callable
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -10,8 +11,9 @@ from engine.calls.derivative import implements
 from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import define
+from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
-from engine.ops.shared.fused import on_arrays, row_major
+from engine.ops.shared.fused import has_kernels, on_arrays, row_major
 from engine.ops.shared.operands import in_single_precision, require_real
 from engine.ops.softmax import kernels
 from engine.ops.writing.out import deliver
@@ -166,6 +168,21 @@ def _softmax_cuda(xp: ModuleType, input: Any, dim: int) -> Any:
 @LOG_SOFTMAX.kernel("cuda")
 def _log_softmax_cuda(xp: ModuleType, input: Any, dim: int) -> Any:
     return _fused(xp, "log_softmax", "forward", dim, input)
+
+
+def _planned(plan: Plan) -> Callable[[Any], Any] | None:
+    """Of row-major inputs, which are read as they lie."""
+    (input,), (dim,) = plan.input_specs, plan.attributes
+    if not (input.numel and input.contiguous and has_kernels(input.dtype.numpy)):
+        return None
+    made: Callable[[Any], Any] = _on_gpu().planned_forward(
+        plan.operator.name, tuple(input.shape), input.dtype.numpy, dim
+    )
+    return made
+
+
+SOFTMAX.plans_for("cuda")(_planned)
+LOG_SOFTMAX.plans_for("cuda")(_planned)
 
 
 def _softmax_slope_cuda(g: Any, nd: Any, out: Any, dim: int) -> Any:

@@ -7,6 +7,7 @@ of that base takes its history from the base anew.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -125,8 +126,12 @@ def inplace(operator: Operator, target: Tensor, others: tuple[Any, ...], attribu
 
 @heard
 def write(plan: Plan, target: Tensor, arrays: list[Any]) -> None:
-    """Runs a plan into the memory of `target`; a bare ufunc writes there itself."""
+    """Runs a plan into the memory of `target`; a bare ufunc, or a kernel for that, writes there itself."""
     if target._array is None:
+        return
+    if plan.into is not None and target._spec is plan.out and not state.operator_listeners:
+        with on_gpu_of(target._array) if backend.several_gpus else nullcontext():
+            plan.into(*arrays, target._array)
         return
     run = partial(call, KERNEL, plan, plan.run) if state.operator_listeners else plan.run
     if target._spec.dtype is plan.outs[0].dtype and (
