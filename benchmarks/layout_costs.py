@@ -24,7 +24,7 @@ import ddp
 import engine
 import engine.nn.functional as F
 from engine import nn
-from engine.optim import slabs as flat
+from engine.optim import laying_out
 from engine.reports import layout_report as report
 
 CALLS = 200  # of a small operation in one round: so few that most rounds run without an interruption
@@ -155,7 +155,7 @@ class Setting:
         """One step, timed, with the bytes copied."""
         self.optimizer.zero_grad()
         reducer = None if self.wrapped is None else self.wrapped.reducer
-        before = (0 if reducer is None else reducer.buckets.layout_bytes, flat.layout_bytes)
+        before = (0 if reducer is None else reducer.buckets.layout_bytes, laying_out.layout_bytes)
         began = time.perf_counter()
         loss = F.cross_entropy(self.model(self.images), self.labels)
         forward = time.perf_counter()
@@ -167,7 +167,7 @@ class Setting:
         self.times["backward"].append(backward - forward)
         self.times["optimizer"].append(ended - backward)
         self.times["step"].append(ended - began)
-        after = (0 if reducer is None else reducer.buckets.layout_bytes, flat.layout_bytes)
+        after = (0 if reducer is None else reducer.buckets.layout_bytes, laying_out.layout_bytes)
         self.copied = [new - old for new, old in zip(after, before, strict=True)]
 
 
