@@ -106,7 +106,7 @@ def set_(self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = 
         elif storage_offset:
             raise RuntimeError("set_: an offset needs a size, and strides unless the elements lie one after the other")
     self._bump_version("set_")
-    self._array, self._spec = given._array, given._spec
+    self._take_memory(given._array, given._spec)
     return self
 
 

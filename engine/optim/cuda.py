@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.cuda.launch import CUDA_TYPES, Source, cuda_type
-from engine.kernels.cuda.rows import pointer
+from engine.kernels.cuda.rows import NOTHING
 from engine.memory import backend
 
 Array = Any
@@ -86,7 +86,8 @@ class Members:
         self._chunks = cupy.asarray(np.array(chunks, np.int32).reshape(-1, 2))
         self._coefficients = cupy.empty(_COEFFICIENTS, np.float64)
         self._steps = steps
-        self._scalars = [*scalars, None, None][:2]
+        self._nothing = backend.constant(NOTHING)
+        self._scalars = [*scalars, self._nothing, self._nothing][:2]
         self._kept = (parameters, state, master)
         states = np.zeros((), _STATES)
         states["addresses"][: len(state)] = [0 if each is None else backend.address(each) for each in state]
@@ -97,43 +98,38 @@ class Members:
         # What a launch passes by value it takes at once: one table serves all steps.
         self._table = backend.constant(np.zeros((), _GRADIENTS))
         # By struct, since an assignment of NumPy's looks at each number.
+        self._packed_addresses: list[int] = []
         self._addresses = struct.Struct(f"{len(parameters)}Q")
         self._memory = memoryview(self._table.kept.reshape(1).view(np.uint8))
         self._count = backend.constant(np.int64(len(parameters)))
 
     def step(
         self,
-        gradients: Sequence[Array],
+        gradients: list[int],
         options: dict[str, Any],
         grad_scale: Array | None = None,
         found_inf: Array | None = None,
     ) -> None:
         """One update, queued on the current stream.
 
-        gradients: in the order of the parameters; only read. options: "lr", "weight_decay", "eps", "maximize", and
-        those the algorithm names in optimizer.cu; "lr" may be a device array with one float32 or float64. grad_scale,
-        found_inf: float32 with one element, read on the device: gradients are divided by the first, and nothing at all
-        happens where the second is not 0.
+        gradients: where each begins, in the order of the parameters; only read. options: "lr", "weight_decay", "eps",
+        "maximize", and those the algorithm names in optimizer.cu; "lr" may be a device array with one float32 or
+        float64. grad_scale, found_inf: float32 with one element, read on the device: gradients are divided by the
+        first, and nothing at all happens where the second is not 0.
         """
-        known = tuple(value if isinstance(value, int | float) else backend.address(value) for value in options.values())
+        known = tuple(options.values())
+        if not isinstance(options["lr"], int | float):
+            known = tuple([each if isinstance(each, int | float) else backend.address(each) for each in known])
         if known != self._known:
             # a new one: a launch that was captured keeps the old
             self._options, self._known = backend.constant(_packed(options)), known
-        self._addresses.pack_into(self._memory, 0, *[array.data.ptr for array in gradients])
-        found = pointer(found_inf)
-        self._advance(
-            (1,),
-            (64,),
-            (
-                self._options,
-                self._steps,
-                *map(pointer, self._scalars),
-                self._count,
-                self._coefficients,
-                pointer(grad_scale),
-                found,
-            ),
-        )
+        if gradients != self._packed_addresses:  # a pool gives the same memory in most steps
+            self._addresses.pack_into(self._memory, 0, *gradients)
+            self._packed_addresses = gradients
+        scale = self._nothing if grad_scale is None else grad_scale
+        found = self._nothing if found_inf is None else found_inf
+        numbers = (self._options, self._steps, *self._scalars, self._count, self._coefficients, scale, found)
+        self._advance((1,), (64,), numbers)
         if len(self._chunks):
             self._update(
                 (len(self._chunks),),

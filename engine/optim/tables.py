@@ -5,7 +5,7 @@ gradients stay where they are. The state of all of them lies in one array a name
 too, and the host never waits; a step inside a CUDA graph counts on when the graph is replayed.
 """
 
-from operator import attrgetter, is_
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +41,7 @@ def _owner(kind: type, name: str) -> type:
     return next(each for each in kind.__mro__ if name in each.__dict__)
 
 
-_spec_of, _array_of = attrgetter("_spec"), attrgetter("_array")
+_spec_of, _address_of = attrgetter("_spec"), attrgetter("_array.data.ptr")
 
 
 class DeviceSlab:
@@ -51,11 +51,12 @@ class DeviceSlab:
     what is updated and rounded into them, are float32 (for parameters in half precision).
     """
 
-    __slots__ = ("_members", "arrays", "counters", "members", "owners", "placed", "specs", "values")
+    __slots__ = ("_members", "_pick", "arrays", "counters", "members", "owners", "placed", "specs", "values")
 
     def __init__(self, optimizer: "Optimizer", group: "Group", members: list[int], fresh: bool) -> None:
         params: list[Tensor] = [group["params"][member] for member in members]
         self.members = members
+        self._pick = itemgetter(*members) if len(members) > 1 else lambda sequence: (sequence[members[0]],)
         self.arrays = [param._array for param in params]
         self.counters = [param._version_counter() for param in params]
         self.specs: list[Spec] = [param._spec for param in params]
@@ -120,15 +121,17 @@ class DeviceSlab:
 
     def run(self, optimizer: "Optimizer", group: "Group", gradients: "Gradients") -> None:
         """Updates, and counts the write in each parameter's version."""
-        given: list[Any] = [gradients[member] for member in self.members]
-        if all(map(is_, map(_spec_of, given), self.specs)):  # only where each begins matters
-            flats = list(map(_array_of, given))
+        given: Any = self._pick(gradients)
+        flats: list[Any] = []  # copies, which are needed until the launch
+        if list(map(_spec_of, given)) == self.specs:  # the very same; then only where each begins matters
+            addresses = list(map(_address_of, given))
         else:
             places = zip(self.members, self.specs, given, strict=True)
             flats = [
                 gradient._array if gradient._spec is spec else in_layout_of(spec, gradient, group["params"][member])
                 for member, spec, gradient in places
             ]
+            addresses = list(map(backend.address, flats))
         options = {
             "lr": learning_rate(group),
             "weight_decay": float(group.get("weight_decay", 0)),
@@ -139,7 +142,7 @@ class DeviceSlab:
         }
         scale, found = optimizer.grad_scale, optimizer.found_inf
         self._members.step(
-            flats, options, None if scale is None else scale._array, None if found is None else found._array
+            addresses, options, None if scale is None else scale._array, None if found is None else found._array
         )
         name = type(optimizer).__name__
         for counter in self.counters:

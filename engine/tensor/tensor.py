@@ -23,6 +23,7 @@ from engine.rules import layout
 from engine.rules.dtypes import dtype
 from engine.rules.layout import contiguous_format
 from engine.rules.spec import Spec, spec_of
+from engine.tensor.exchanged import exchanged
 from engine.tensor.meta import AutogradMeta
 from engine.tensor.values import Values
 
@@ -323,7 +324,12 @@ class Tensor(Values, Methods):
                 "data set to a tensor that requires gradients must be floating point or complex dtype, got "
                 f"{value.dtype}; convert it with .to(), or call requires_grad_(False) first"
             )
-        self._array, self._spec = value._array, value._spec
+        self._take_memory(value._array, value._spec)
+
+    def _take_memory(self, array: Any, spec: Spec) -> None:
+        """Other memory, or the same laid out otherwise, from now on."""
+        self._array, self._spec = array, spec
+        exchanged.last = object()
 
     # --- copies ---
 

@@ -157,7 +157,7 @@ def become_view(target: Tensor, operation: Callable[..., Tensor], *arguments: An
     changed = operation(target, *arguments)
     base = target._base
     target._bump_version(name)
-    target._array, target._spec = changed._array, changed._spec
+    target._take_memory(changed._array, changed._spec)
     if recorded:
         take_history(target, changed)
     if base is not None and target._view_version >= 0:

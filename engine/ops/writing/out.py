@@ -136,20 +136,21 @@ def resized(tensor: Tensor, wanted: Spec) -> Tensor:
     """`tensor` itself with another Spec: on its storage where that is large enough, else in new memory that begins with
     what the storage holds from the tensor's first element on.
     """
-    if tensor._array is not None:
+    memory = tensor._array
+    if memory is not None:
         owner = backend.storage(tensor._array)
         room = (owner.nbytes - (backend.address(tensor._array) - backend.address(owner))) // wanted.dtype.itemsize
         needed = layout.storage_size(wanted.shape, wanted.stride)
         if room and needed <= room:
-            tensor._array = backend.strided_view(tensor._array, wanted, 0)
+            memory = backend.strided_view(memory, wanted, 0)
         else:
             grown = backend.empty(wanted)
             if wanted.numel and room:
                 line = wanted.like(shape=(room,))
                 backend.strided_view(grown, line, 0)[...] = backend.strided_view(tensor._array, line, 0)
-            tensor._array = grown
+            memory = grown
             counter = VersionCounter()
             counter.value = tensor._version  # of memory that is its own from here on
             tensor._base, tensor._counter = None, counter
-    tensor._spec = wanted
+    tensor._take_memory(memory, wanted)
     return tensor

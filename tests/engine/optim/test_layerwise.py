@@ -7,7 +7,8 @@ import pytest
 
 import engine
 from engine import optim
-from engine.optim.slabs import PIECE, SMALL
+from engine.optim.plan import SMALL
+from engine.optim.slabs import PIECE
 from tests.data.optim_cases import BEYOND_PYTORCH, optimizer_name
 
 SIZES = (3, 7, SMALL + 1, PIECE + 3)

@@ -8,7 +8,7 @@ import pytest
 import engine
 from engine import optim
 from engine.nn import Parameter
-from engine.optim import laying_out
+from engine.optim import laying_out, plan
 from engine.optim import slabs as flat
 from tests.data import optim_cases
 
@@ -29,8 +29,8 @@ def gradient(like: Any, step: int) -> Any:
 @pytest.mark.parametrize("case", ELEMENTWISE, ids=optim_cases.optimizer_name)
 def test_one_slab_and_single_parameters_agree_bit_for_bit(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
-    for small in (0, flat.SMALL):
-        monkeypatch.setattr(flat, "SMALL", small)
+    for small in (0, plan.SMALL):
+        monkeypatch.setattr(plan, "SMALL", small)
         params = [parameter(4, 3), parameter(7), parameter(2, 3, 4, 5), parameter(50, 21)]
         optimizer = getattr(optim, case[0])(params, **case[1])
         for step in range(4):
@@ -43,11 +43,11 @@ def test_one_slab_and_single_parameters_agree_bit_for_bit(case: Any, monkeypatch
 
 
 @pytest.mark.parametrize("case", ELEMENTWISE, ids=optim_cases.optimizer_name)
-@pytest.mark.parametrize("small", [0, flat.SMALL])
+@pytest.mark.parametrize("small", [0, plan.SMALL])
 def test_channels_last_needs_no_copy_and_changes_no_number(
     case: Any, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flat, "SMALL", small)
+    monkeypatch.setattr(plan, "SMALL", small)
     results = []
     copies = laying_out.layout_copies
     for memory_format in (engine.contiguous_format, engine.channels_last):
@@ -94,9 +94,9 @@ def test_strides_of_single_element_axes_are_no_breach() -> None:
     assert bool((param == -1).all())
 
 
-@pytest.mark.parametrize("small", [0, flat.SMALL])
+@pytest.mark.parametrize("small", [0, plan.SMALL])
 def test_parameters_with_gaps_or_overlapping_neighbours(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flat, "SMALL", small)
+    monkeypatch.setattr(plan, "SMALL", small)
     base = engine.zeros(6, 4)
     param = Parameter(base[::2, 1:3])
     assert not param.is_non_overlapping_and_dense()
@@ -109,13 +109,13 @@ def test_parameters_with_gaps_or_overlapping_neighbours(small: int, monkeypatch:
     np.testing.assert_array_equal(base.numpy(), expected.numpy())
 
 
-@pytest.mark.parametrize("size", [10, flat.SMALL + 1, flat.PIECE * 2 + 7])
+@pytest.mark.parametrize("size", [10, plan.SMALL + 1, flat.PIECE * 2 + 7])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
 def test_compiled_and_plain_updates_agree(size: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.1} if name == "SGD" else {"weight_decay": 0.1}
     results = []
     for threshold in (1, 10**9):
-        monkeypatch.setattr(flat, "FUSED_FROM", threshold)
+        monkeypatch.setattr(plan, "FUSED_FROM", threshold)
         param = parameter(size)
         optimizer = getattr(optim, name)([param], lr=0.1, **options)
         for step in range(3):

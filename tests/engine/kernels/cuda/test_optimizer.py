@@ -44,7 +44,8 @@ def test_adam_has_the_bits_of_the_cpu(cuda: engine.device, dtype: str, amsgrad: 
     options = {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-8, "maximize": False, "other": decoupled, "a": 0.9, "b": 0.99}
     for step in range(1, 4):
         gradients = samples(dtype, step)
-        plan.step([backend.require_cupy().asarray(each) for each in gradients], options)
+        there = [backend.require_cupy().asarray(each) for each in gradients]
+        plan.step(list(map(backend.address, there)), options)
         for value, gradient, m, v, largest in zip(values, gradients, *kept, strict=True):
             on_cpu.adam(
                 *(value, gradient, m, v),
@@ -74,7 +75,8 @@ def test_sgd_has_the_bits_of_the_cpu(cuda: engine.device, nesterov: bool):
     options = {"lr": 0.1, "weight_decay": 0.01, "maximize": True, "other": False, "a": 0.9, "b": 1.0, "one": nesterov}
     for step in range(3):
         gradients = samples("float32", 7 + step)
-        plan.step([backend.require_cupy().asarray(each) for each in gradients], options)
+        there = [backend.require_cupy().asarray(each) for each in gradients]
+        plan.step(list(map(backend.address, there)), options)
         for value, gradient, buffer in zip(values, gradients, buffers, strict=True):
             on_cpu.sgd(
                 *(value, gradient, buffer),
@@ -102,5 +104,5 @@ def test_no_access_is_wrong(cuda: engine.device, seed: int, dtype: str):
     options = {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-3, "maximize": False, "other": True, "a": 0.9, "b": 0.99}
     before = [each.get() for each in parameters]
     with cuda_device.checked(seed):
-        plan.step([each[: value.size] for each, value in zip(gradients, values, strict=True)], options)
+        plan.step(list(map(backend.address, gradients)), options)
     assert all((mine.get() != each).any() for mine, each in zip(parameters, before, strict=True) if each.size)
