@@ -37,9 +37,9 @@ gradient_of = attrgetter("_meta.grad")
 
 def gradients_of(leaves: Sequence[Tensor]) -> list[Any]:
     """`.grad` of each of these tensors, which an optimizer steps."""
-    if not open_blocks.open:  # nobody listens to `grad`: 2.3 µs for 48, 3.4 through it
+    if not open_blocks.open:  # nobody listens to `grad`: 1.0 µs for 48, 3.4 through it, 2.6 by an attrgetter
         try:
-            return list(map(gradient_of, leaves))
+            return [leaf._meta.grad for leaf in leaves]  # type: ignore[union-attr]
         except AttributeError:  # of one that never had a gradient
             pass
     return [leaf.grad for leaf in leaves]
