@@ -1,4 +1,4 @@
-"""Every variant of every raw CUDA source compiles: by g++ with the header of the CPU driver and, where it is
+"""Every variant of every raw CUDA source compiles by g++ with the header of the CPU driver, and every text, where it is
 installed, by NVRTC to machine code for GPUs of compute capability 8.0 or 9.0, without a GPU or a driver.
 """
 
@@ -15,7 +15,7 @@ import engine
 from engine.kernels.cuda import warm
 from engine.kernels.cuda.launch import SOURCES, Source
 from tests.cuda_driver import nvrtc
-from tests.engine.kernels.cuda.for_gpus import REGISTERS, WITHOUT_NVRTC, registers_of_block
+from tests.engine.kernels.cuda.for_gpus import REGISTERS, WITHOUT_NVRTC, registers_of_block, texts
 from tests.mpi_job import ROOT
 
 ENGINE = Path(engine.__file__).parent
@@ -70,6 +70,14 @@ def test_registers_of_a_block():
     assert registers_of_block(64, 1024) == REGISTERS < registers_of_block(65, 1024)
 
 
+def test_variants_that_differ_in_the_type_of_16_bits_are_one_text():
+    single, half, brain = ({"ELEMENT": element, "WIDTH": "8"} for element in ("float", "float16", "bfloat16"))
+    assert texts([single, half, brain]) == [single, half]
+    assert texts([single, {}, half, brain]) == [single, {}, brain]
+    ways = [{"SOURCE": "float16", "ELEMENT": "bfloat16"}, {"SOURCE": "bfloat16", "ELEMENT": "float16"}]
+    assert texts(ways) == ways
+
+
 @every_source
 def test_compiles_for_gpus(source: Source):
     """To machine code that keeps its values in registers, and can be launched."""
@@ -78,4 +86,4 @@ def test_compiles_for_gpus(source: Source):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode == WITHOUT_NVRTC:
         pytest.skip(f"compiling for GPUs needs NVRTC (pip install -e '.[nvrtc]'): {done.stderr}")
-    assert (done.returncode, done.stdout) == (0, f"{len(source.variants)} variants\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"{len(texts(source.variants))} variants\n"), done.stderr
