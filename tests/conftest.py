@@ -42,12 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "cuda" in getattr(item, "fixturenames", ()):
             item.add_marker("gpu")
-    rest = [item for item in items if tiers.needs_everything(item)]
-    if not tiers.runs_everything(config):
-        config.hook.pytest_deselected(items=rest)
-        items[:] = [item for item in items if item not in set(rest)]
-    for item in set(items) - set(rest):
+    quick = [item for item in items if not tiers.needs_everything(item)]
+    for item in quick:
         item.add_marker("quick")
+    if not tiers.runs_everything(config):
+        config.hook.pytest_deselected(items=[item for item in items if tiers.needs_everything(item)])
+        items[:] = quick
     if any(tiers.needs_a_gpu(item) for item in items) and cuda_device.why_not() is None:
         cuda_device.prepare()
 
