@@ -1,5 +1,6 @@
 """What every test may use. Tests that want several MPI ranks are marked `mpi`: see `launch/testing/`."""
 
+import gc
 import math
 import os
 import random
@@ -50,6 +51,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = quick
     if any(tiers.needs_a_gpu(item) for item in items) and cuda_device.why_not() is None:
         cuda_device.prepare()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no test's garbage is looked for in it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
