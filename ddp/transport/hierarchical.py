@@ -104,6 +104,8 @@ class HierarchicalTransport(SharedTransport):
             inside.allgather(comm.rank)
         self._first = first
         self._alone = inside.size == comm.size  # one node only: as in the shared transport
+        if not self._alone:
+            self._looks = 0  # messages of other nodes want to be looked for, too
         self._in_order = all(comm.allgather(comm.rank == first + inside.rank))
         self._announcing: deque[tuple[MPI.Request, HierarchicalBuffer]] = deque()  # headers under way
         self._queue: deque[tuple[HierarchicalBuffer, slice]] = deque()  # chunks that may be summed

@@ -33,6 +33,7 @@ class SharedBuffer:
         "divisor",
         "exchange",
         "filled",
+        "filled_at",
         "header",
         "headers",
         "parts",
@@ -43,6 +44,7 @@ class SharedBuffer:
         "stage",
         "summation",
         "summed",
+        "summed_at",
         "total",
     )
 
@@ -77,6 +79,9 @@ class SharedBuffer:
         numbers = memoryview(memory)
         self.filled = [numbers[at : at + 8].cast("Q") for at in begins]
         self.summed = [numbers[at + CACHE_LINE : at + CACHE_LINE + 8].cast("Q") for at in begins]
+        first_at = np.frombuffer(memory, np.uint8, 1).ctypes.data
+        self.filled_at = [first_at + at for at in begins]
+        self.summed_at = [first_at + at + CACHE_LINE for at in begins]
         self.headers = [np.ndarray((header,), np.float64, memory, at + header_at) for at in begins]
         self.total = np.ndarray((header,), np.float64, memory, total_at)  # of the headers; in the first rank's segment
         self.arrays = [np.ndarray((count,), dtype, memory, at + array_at) for at in begins]
@@ -117,3 +122,7 @@ class SharedBuffer:
         self.round = 0
         self.stage = IDLE
         self.cursor = 0  # the ranks before this one have reached what the stage waits for
+
+    def awaited_at(self) -> int:
+        """Where in memory the number is that is too low yet, while it waits for the others' arrays or their parts."""
+        return (self.filled_at if self.stage == FILLING else self.summed_at)[self.cursor]

@@ -92,6 +92,11 @@ def number_at(address: int) -> int:
     raise RuntimeError(f"number_at({address}) exists only inside compiled kernels")
 
 
+def relax() -> None:
+    """Tell the processor that this thread only looks again, see `engine.kernels.intrinsics`. Only inside kernels."""
+    raise RuntimeError("relax() exists only inside compiled kernels")
+
+
 def announce(address: int, number: int) -> None:
     """Write an int64 to an address that another process reads, after all that was written before. Only inside kernels
     and helpers.
@@ -132,7 +137,9 @@ def unsigned(index: Any) -> Any:
     raise RuntimeError(f"unsigned({index}) exists only inside compiled kernels")
 
 
-_INTRINSICS = (fma, array_at, array_of, sum_vectors, number_at, announce, stream, flat, address, bits, from_bits)
+_INTRINSICS = (
+    *(fma, array_at, array_of, sum_vectors, number_at, announce, relax, stream, flat, address, bits, from_bits),
+)
 
 
 def multiply_tile(rows: int, wide: bool, like: np.ndarray, *places_steps_and_counts: Any) -> None:

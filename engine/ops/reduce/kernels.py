@@ -24,6 +24,7 @@ from engine.kernels.jit import (
     kernel,
     number_at,
     real,
+    relax,
     sum_vectors,
 )
 from engine.kernels.vectors import VECTOR
@@ -117,6 +118,14 @@ def prepare_exchange(
     return _lay_down.entry(char), _sum_when_there.entry(char), (table, ones)
 
 
+@cache
+def compiled_wait() -> Callable[[int, int, int], int]:
+    """A function of the address of an int64 that another process raises, of the number that it is to reach, and of how
+    often to look: whether it has. It holds no lock of the interpreter, and leaves the core to its other thread.
+    """
+    return _wait_for.entry("d")
+
+
 def prepare_columns(sums: Array) -> Callable[[int, int], None]:
     """A function of an address and of how many rows of int64 lie there: adds their columns to ``sums``, flat int64,
     modulo 2**64. The caller keeps both alive.
@@ -173,6 +182,16 @@ def _lay_down(where: int, number: int) -> None:
 
 
 @kernel
+def _wait_for(where: int, number: int, looks: int) -> int:
+    while number_at(where) < number:
+        if looks == 0:
+            return 0
+        looks -= 1
+        relax()
+    return 1
+
+
+@kernel
 def _sum_when_there(where: int, number: int, divisor: float, looks: int) -> int:
     ranks = number_at(where)
     table = array_of(where, 8 + 5 * ranks, np.int64)
@@ -181,6 +200,7 @@ def _sum_when_there(where: int, number: int, divisor: float, looks: int) -> int:
             if looks == 0:
                 return 0
             looks -= 1
+            relax()
     header, count, ones = table[3], table[4], array_of(table[5], ranks, real)
     total = array_of(table[6], header, np.float64)
     odd = (number & 1) * ranks
