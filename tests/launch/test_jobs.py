@@ -250,7 +250,7 @@ def test_ranks_end_with_a_killed_launcher(waiting: subprocess.Popen[str]) -> Non
 def test_ranks_end_with_a_killed_mpirun(waiting: subprocess.Popen[str], tmp_path: Path) -> None:
     os.kill(mpirun_of(waiting.pid), signal.SIGKILL)
     assert waiting.wait(LIMIT) == 137
-    assert not running(tmp_path)
+    wait_until(lambda: not running(tmp_path))  # killed ranks take a moment to end where the machine is busy
 
 
 def test_what_ranks_started_does_not_outlive_the_job(run: Callable, script: Callable, tmp_path: Path) -> None:

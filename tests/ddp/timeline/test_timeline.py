@@ -232,15 +232,16 @@ def test_events_of_a_trace() -> None:
 
 
 class Sleeper(nn.Module):
-    """One rank is slow in its forward."""
+    """One rank is slow in its forward, for so many seconds."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
         self._sleeps = ddp.get_rank() == rank
+        self.seconds = 0.05
 
     def forward(self, x: engine.Tensor) -> engine.Tensor:
         if self._sleeps:
-            time.sleep(0.05)
+            time.sleep(self.seconds)
         return x
 
 
@@ -262,6 +263,16 @@ def train(net: DistributedDataParallel, sgd: SGD, number: int, accumulate: bool 
             with net.no_sync():
                 F.mse_loss(net(x), engine.zeros(4, 3)).backward()
         step(x)
+
+
+def slowest_step(net: DistributedDataParallel, sgd: SGD) -> float:
+    """Seconds, of a few: how long ranks that are not slow let each other wait, where others have the processors."""
+    seconds = []
+    for _ in range(6):
+        began = time.perf_counter()
+        train(net, sgd, 1)
+        seconds.append(time.perf_counter() - began)
+    return max(seconds[1:])
 
 
 def stepping(net: DistributedDataParallel, sgd: SGD) -> Any:
@@ -300,6 +311,7 @@ def check_nesting(events: list[dict[str, Any]]) -> None:
 def test_a_rank_that_sleeps_is_named(group: ddp.ProcessGroup, tmp_path: Path) -> None:
     slow, number = group.size() - 1, 11
     net, sgd = build(slow)
+    net.module[0].seconds = max(0.05, 2 * slowest_step(*build()))
     reducer = net.live_reducer()
     buckets = len(reducer.buckets.sizes())
     with timeline(net) as watched:
