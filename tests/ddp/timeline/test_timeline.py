@@ -249,6 +249,8 @@ def build(sleeper: int = -1, **options: Any) -> tuple[DistributedDataParallel, S
     engine.manual_seed(0)
     layers = [Sleeper(sleeper), nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 3)]
     net = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.0005, **options)
+    if sleeper >= 0:
+        layers[0].seconds = max(0.05, 2 * slowest_step(*build()))
     return net, SGD(net.parameters(), lr=0.1)
 
 
@@ -311,7 +313,6 @@ def check_nesting(events: list[dict[str, Any]]) -> None:
 def test_a_rank_that_sleeps_is_named(group: ddp.ProcessGroup, tmp_path: Path) -> None:
     slow, number = group.size() - 1, 11
     net, sgd = build(slow)
-    net.module[0].seconds = max(0.05, 2 * slowest_step(*build()))
     reducer = net.live_reducer()
     buckets = len(reducer.buckets.sizes())
     with timeline(net) as watched:
