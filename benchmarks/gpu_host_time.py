@@ -7,8 +7,8 @@ Each line {"op", "ours_us", "cupy_us", "ratio"} has CPU time of this process, al
 of rounds in which the two sides take turns. `x + y`, `x @ w` and `linear` stand beside CuPy's own call (cupy.add,
 cupy.matmul); the others beside one launch as CuPy makes it: cupy.negative, a kernel and the memory of its result. CuPy
 allocates from its own pool meanwhile, without what engine counts. `step` is a training step of 8 x (Linear 128 + ReLU)
-with AdamW. Arrays are small, so that on a GPU, too, the device is done before the host; it is waited for between the
-rounds.
+with AdamW. The gradients of `adamw of 48` are the same tensors in each step, as those in DDP's buckets are. Arrays are
+small, so that on a GPU, too, the device is done before the host; it is waited for between the rounds.
 
 On a machine without a GPU it says so and ends with exit code 2.
 """

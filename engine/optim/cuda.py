@@ -102,20 +102,11 @@ class Members:
         self._addresses = struct.Struct(f"{len(parameters)}Q")
         self._memory = memoryview(self._table.kept.reshape(1).view(np.uint8))
         self._count = backend.constant(np.int64(len(parameters)))
+        self._blocks = (len(chunks),)
 
-    def step(
-        self,
-        gradients: list[int],
-        options: dict[str, Any],
-        grad_scale: Array | None = None,
-        found_inf: Array | None = None,
-    ) -> None:
-        """One update, queued on the current stream.
-
-        gradients: where each begins, in the order of the parameters; only read. options: "lr", "weight_decay", "eps",
-        "maximize", and those the algorithm names in optimizer.cu; "lr" may be a device array with one float32 or
-        float64. grad_scale, found_inf: float32 with one element, read on the device: gradients are divided by the
-        first, and nothing at all happens where the second is not 0.
+    def set_options(self, options: dict[str, Any]) -> None:
+        """The options of the next updates: "lr", "weight_decay", "eps", "maximize", and those the algorithm names in
+        optimizer.cu; "lr" may be a device array with one float32 or float64, which is read there.
         """
         known = tuple(options.values())
         if not isinstance(options["lr"], int | float):
@@ -123,19 +114,26 @@ class Members:
         if known != self._known:
             # a new one: a launch that was captured keeps the old
             self._options, self._known = backend.constant(_packed(options)), known
+
+    def point_at(self, gradients: list[int]) -> None:
+        """Where each gradient of the next updates begins, in the order of the parameters; they are only read."""
         if gradients != self._packed_addresses:  # a pool gives the same memory in most steps
             self._addresses.pack_into(self._memory, 0, *gradients)
             self._packed_addresses = gradients
+
+    def step(self, grad_scale: Array | None = None, found_inf: Array | None = None) -> None:
+        """One update, queued on the current stream.
+
+        grad_scale, found_inf: float32 with one element, read on the device: gradients are divided by the first, and
+        nothing at all happens where the second is not 0.
+        """
         scale = self._nothing if grad_scale is None else grad_scale
         found = self._nothing if found_inf is None else found_inf
         numbers = (self._options, self._steps, *self._scalars, self._count, self._coefficients, scale, found)
         self._advance((1,), (64,), numbers)
-        if len(self._chunks):
-            self._update(
-                (len(self._chunks),),
-                (256,),
-                (self._table, self._states, self._members, self._chunks, self._coefficients, found),
-            )
+        if self._blocks[0]:
+            tables = (self._table, self._states, self._members, self._chunks, self._coefficients, found)
+            self._update(self._blocks, (256,), tables)
 
 
 def _packed(options: dict[str, Any]) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+from engine.autograd.modes import open_blocks
 from engine.memory import backend
 from engine.memory.guard import GuardedPlan, on_gpu_of
 from engine.optim.cuda import MOST_MEMBERS
@@ -35,6 +37,7 @@ class Plan:
 
     def __init__(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> None:
         self.active = [gradient is not None for gradient in gradients]
+        self._complete = all(self.active)
         self.names = tuple(optimizer.start(group))
         bundles: dict[tuple[Any, ...], list[int]] = {}
         steps = _steps_on_gpus(optimizer, group)
@@ -80,25 +83,40 @@ class Plan:
                 self._placed.setdefault(name, []).extend(tensors)
         # what was so when it was last found to fit; None where that says nothing of the next time
         self._seen: tuple[Any, ...] | None = None
-        self._params: list[Tensor] = list(group["params"])
+        self._metas: list[Any] = []
         self._kinds: list[type] = []
+        # Gradients that are the very tensors of the last step, as those in the buckets of `ddp` are, lie where they
+        # lay. None is kept alive for it, and only the first is remembered until it comes again.
+        self._given: list[tuple[ref[Tensor], Any]] = []
 
-    def repeats(self, optimizer: "Optimizer", group: "Group", kinds: list[type]) -> bool:
-        """Whether it fits because nothing was exchanged, of any tensor or state, since it was found to.
-
-        kinds: the types of the gradients.
+    def repeats(self, optimizer: "Optimizer", group: "Group") -> bool:
+        """Whether nothing was exchanged, of any tensor or state, since it was found to fit; gradients are not looked
+        at.
         """
-        seen, params = self._seen, group["params"]
+        seen = self._seen
         return (
             seen is not None
             and seen[0] is exchanged.last
             and seen[1] is changed.last
             and seen[2] is optimizer.state
-            and kinds == self._kinds
-            and len(params) == len(self._params)
-            and all(map(is_, params, self._params))
+            and [param._meta for param in group["params"]] == self._metas  # each tensor has its own: 0.6 µs for 48
             and tuple(optimizer.start(group)) == self.names
         )
+
+    def has_same_gradients(self) -> bool:
+        """Whether the gradients are those of the last step, which were read where they lie; where `repeats` says so."""
+        given = self._given
+        if len(given) != len(self._metas) or open_blocks.open:
+            return False
+        for last, meta in given:  # 2 µs for 48, and no list of them is made
+            gradient = meta.grad
+            if gradient is None or last() is not gradient:
+                return False
+        return True
+
+    def has_same_kinds(self, gradients: Gradients) -> bool:
+        """Whether it fits these gradients, too; where `repeats` says so."""
+        return list(map(type, gradients)) == self._kinds  # within the interpreter: 0.3 µs for 18 parameters
 
     def fits(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> bool:
         """Whether the same parameters have gradients and nobody has exchanged their memory or state."""
@@ -106,7 +124,8 @@ class Plan:
         found = self._finds_all(optimizer, group, gradients)
         noted = type(optimizer.state) is State and all(type(owner) is StateOfParameter for owner in self._owners)
         self._seen = seen if found and noted else None
-        self._params, self._kinds = list(group["params"]), list(map(type, gradients))
+        self._metas = [param._meta for param in group["params"]]
+        self._kinds = list(map(type, gradients))
         return found
 
     def _finds_all(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> bool:
@@ -141,8 +160,19 @@ class Plan:
 
     def run(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> None:
         """One step."""
+        before, self._given = self._given, []
+        lie_still = True
         for slab in self.slabs:
-            slab.run(optimizer, group, gradients)
+            lie_still &= slab.run(optimizer, group, gradients)
+        if lie_still and self._complete:
+            again = before and before[0][0]() is gradients[0]
+            remembered: Any = gradients if again else gradients[:1]
+            self._given = [(ref(each), meta) for each, meta in zip(remembered, self._metas, strict=False)]
+
+    def run_again(self, optimizer: "Optimizer", group: "Group") -> None:
+        """One step with the gradients of the last one."""
+        for slab in self.slabs:
+            slab.run(optimizer, group, None)
 
 
 def _served_by_device(optimizer: "Optimizer", group: "Group", param: Tensor) -> bool:

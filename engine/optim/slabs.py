@@ -133,8 +133,11 @@ class Slab:
             scalars[name] = values
         return scalars
 
-    def run(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> None:
-        """Gathers, updates, writes back, and counts the write in each parameter's version."""
+    def run(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> bool:
+        """Gathers, updates, writes back, and counts the write in each parameter's version.
+
+        Returns: False, since it needs the gradients in each step.
+        """
         name = type(optimizer).__name__
         flats = [
             gradient._array
@@ -173,6 +176,7 @@ class Slab:
         for counter in self.counters:
             counter.value += 1
             counter.last_writer = name
+        return False
 
 
 def _update(

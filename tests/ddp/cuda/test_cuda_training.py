@@ -14,7 +14,8 @@ import engine
 import engine.nn as nn
 from ddp import DistributedDataParallel
 from ddp.gradients.reducer import Reducer
-from engine.optim import SGD
+from engine.optim import SGD, AdamW
+from engine.optim.cuda import Members
 from tests import cuda_device
 
 NAMES = ["cuda_ipc", "staged", "mpi", "nccl"]  # "mpi": staged with that in the middle
@@ -426,3 +427,24 @@ def test_a_captured_step_has_the_bits_of_an_eager_one(start, name: str) -> None:
         assert count.synchronizations == 0, count.waits
     for parameter, other in zip(*(net.parameters() for net in nets), strict=True):
         assert np.array_equal(parameter.detach().cpu().numpy(), other.detach().cpu().numpy())
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_gradients_in_buckets_are_looked_at_as_long_as_they_move(
+    start: Callable[[str | None], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the same tensors in each step, though `zero_grad` drops them."""
+    _, device = start("staged")
+    looks = []
+    look = Members.point_at
+    monkeypatch.setattr(Members, "point_at", lambda self, addresses: (looks.append(addresses), look(self, addresses)))
+    net = DistributedDataParallel(whole_model().to(device))
+    optimizer = AdamW(net.parameters(), lr=0.1)
+    found = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        net(engine.ones(3, 6, device=device)).sum().backward()
+        looks.clear()
+        optimizer.step()
+        found.append(bool(looks))
+    assert found == [True, True, True, False, False, False]  # the second remembers the first gradient, the third all

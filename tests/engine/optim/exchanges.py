@@ -26,10 +26,12 @@ def drawn(seed: int, shape: tuple[int, ...], where: Any, dtype: Any = engine.flo
 
 
 class Training:
-    """An optimizer and its parameters. `slowly`: it remembers nothing from one step to the next."""
+    """An optimizer and its parameters. `slowly`: it remembers nothing from one step to the next. `standing`: gradients
+    are the same tensors in each step, written anew, as those in a bucket of `ddp` are.
+    """
 
-    def __init__(self, where: Any, slowly: bool) -> None:
-        self.where, self.slowly, self.steps = where, slowly, 0
+    def __init__(self, where: Any, slowly: bool, standing: bool = False) -> None:
+        self.where, self.slowly, self.standing, self.steps = where, slowly, standing, 0
         self.parameters = [Parameter(drawn(number, shape, where)) for number, shape in enumerate(SHAPES)]
         self.optimizer: Any = optim.AdamW(self.parameters, lr=0.1)
 
@@ -38,7 +40,11 @@ class Training:
         for number, each in enumerate(self.parameters):
             if (fresh and each.grad is not None) or self.steps == 1:
                 gradient = drawn(100 * self.steps + number, tuple(each.shape), self.where, each.dtype)
-                each.grad = gradient if each.stride() == gradient.stride() else gradient.t().contiguous().t()
+                if self.standing and each.grad is not None:
+                    with engine.no_grad():
+                        each.grad.copy_(gradient)
+                else:
+                    each.grad = gradient if each.stride() == gradient.stride() else gradient.t().contiguous().t()
         if self.slowly:
             self.optimizer._plans.clear()
         self.optimizer.step()
@@ -141,6 +147,15 @@ def options(training: Training) -> None:
     training.optimizer.param_groups[0].update(lr=0.01, betas=(0.5, 0.9), weight_decay=0.0, maximize=True)
 
 
+def options_that_change_inside(training: Training) -> None:
+    group = training.optimizer.param_groups[0]
+    group.update(lr=engine.tensor(0.2), betas=[0.8, 0.9])
+    for _ in range(3):
+        training.step()
+    group["lr"].mul_(0.1)
+    group["betas"][0] = 0.5
+
+
 def another_formula(training: Training) -> None:
     training.optimizer.param_groups[0]["amsgrad"] = True
 
@@ -180,14 +195,16 @@ def unpickled(training: Training) -> None:
 CASES: list[Callable[[Training], None]] = [
     *(other_data, data_of_another_dtype, memory_by_set, turned_in_place, another_gradient, memory_of_a_gradient),
     *(gradient_laid_out_otherwise, no_gradient, gradient_of_another_type, another_moment, moments_by_update),
-    *(state_of_a_parameter, plain_state, no_state, no_moment, all_state, loaded_state, options, another_formula),
+    *(state_of_a_parameter, plain_state, no_state, no_moment, all_state, loaded_state, options),
+    *(options_that_change_inside, another_formula),
     *(other_parameters_of_a_group, fewer_parameters, reordered_parameters, another_group, unpickled),
 ]
 every_case = pytest.mark.parametrize("change", CASES, ids=lambda each: each.__name__)
+standing_or_new = pytest.mark.parametrize("standing", [False, True], ids=["new gradients", "standing gradients"])
 
 
-def check(change: Callable[[Training], None], where: Any) -> None:
-    ours, reference = (Training(where, slowly) for slowly in (False, True))
+def check(change: Callable[[Training], None], where: Any, standing: bool) -> None:
+    ours, reference = (Training(where, slowly, standing) for slowly in (False, True))
     for training in (ours, reference):
         for _ in range(4):
             training.step()

@@ -13,14 +13,17 @@ from tests.engine.optim.exchanges import (
     every_case,
     gradient_laid_out_otherwise,
     options,
+    options_that_change_inside,
+    standing_or_new,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::engine.reports.layout_report.LayoutWarning")  # some are meant
 
 
+@standing_or_new
 @every_case
-def test_on_the_cpu(change: Callable[[Training], None]) -> None:
-    check(change, engine.device("cpu"))
+def test_on_the_cpu(change: Callable[[Training], None], standing: bool) -> None:
+    check(change, engine.device("cpu"), standing)
 
 
 # --- that it is seen at all -------------------------------------------------------------------------------------------
@@ -28,8 +31,8 @@ def test_on_the_cpu(change: Callable[[Training], None]) -> None:
 
 def repeats(training: Training) -> bool:
     group = training.optimizer.param_groups[0]
-    kinds = [type(each.grad) for each in group["params"]]
-    return training.optimizer._plans[id(group)].repeats(training.optimizer, group, kinds)
+    plan = training.optimizer._plans[id(group)]
+    return plan.repeats(training.optimizer, group) and plan.has_same_kinds([each.grad for each in group["params"]])
 
 
 def test_what_is_usual_repeats() -> None:
@@ -53,6 +56,7 @@ def test_what_is_exchanged_does_not_repeat(change: Callable[[Training], None]) -
     assert repeats(training)
     plans = dict(training.optimizer._plans)
     change(training)
-    gradients_and_options = (another_gradient, gradient_laid_out_otherwise, options, another_group)
-    if training.optimizer._plans == plans and change not in gradients_and_options:
+    gradients = (another_gradient, gradient_laid_out_otherwise)
+    of_groups = (options, options_that_change_inside, another_group)
+    if training.optimizer._plans == plans and change not in gradients + of_groups:
         assert not repeats(training)

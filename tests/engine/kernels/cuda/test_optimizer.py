@@ -45,7 +45,9 @@ def test_adam_has_the_bits_of_the_cpu(cuda: engine.device, dtype: str, amsgrad: 
     for step in range(1, 4):
         gradients = samples(dtype, step)
         there = [backend.require_cupy().asarray(each) for each in gradients]
-        plan.step(list(map(backend.address, there)), options)
+        plan.set_options(options)
+        plan.point_at(list(map(backend.address, there)))
+        plan.step()
         for value, gradient, m, v, largest in zip(values, gradients, *kept, strict=True):
             on_cpu.adam(
                 *(value, gradient, m, v),
@@ -76,7 +78,9 @@ def test_sgd_has_the_bits_of_the_cpu(cuda: engine.device, nesterov: bool):
     for step in range(3):
         gradients = samples("float32", 7 + step)
         there = [backend.require_cupy().asarray(each) for each in gradients]
-        plan.step(list(map(backend.address, there)), options)
+        plan.set_options(options)
+        plan.point_at(list(map(backend.address, there)))
+        plan.step()
         for value, gradient, buffer in zip(values, gradients, buffers, strict=True):
             on_cpu.sgd(
                 *(value, gradient, buffer),
@@ -104,5 +108,7 @@ def test_no_access_is_wrong(cuda: engine.device, seed: int, dtype: str):
     options = {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-3, "maximize": False, "other": True, "a": 0.9, "b": 0.99}
     before = [each.get() for each in parameters]
     with cuda_device.checked(seed):
-        plan.step(list(map(backend.address, gradients)), options)
+        plan.set_options(options)
+        plan.point_at(list(map(backend.address, gradients)))
+        plan.step()
     assert all((mine.get() != each).any() for mine, each in zip(parameters, before, strict=True) if each.size)
