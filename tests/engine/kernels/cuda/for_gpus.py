@@ -6,9 +6,12 @@ Of two variants that differ only in the type of 16 bits, which are one text, one
 and that of bfloat16. Prints how many were compiled; exits with 1 where one is wrong, after what is wrong with it.
 """
 
+import os
 import re
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -88,7 +91,8 @@ def main(file: str) -> int:
     warm.sources()
     (source,) = (each for each in SOURCES if each.file == file)
     variants = texts(source.variants)
-    said = [compiled(nvrtc, source, *each) for each in zip(variants, cycle(ARCHITECTURES))]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # NVRTC lets other threads run
+        said = list(threads.map(partial(compiled, nvrtc, source), variants, cycle(ARCHITECTURES)))
     for problem in filter(None, said):
         print(problem, file=sys.stderr)
     print(len(variants), "variants")
