@@ -8,17 +8,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from engine.tensor.exchanged import Mark
 
-class _Changed:
-    """`last`: another object since each change of any of these dictionaries, made after it."""
-
-    __slots__ = ("last",)
-
-    def __init__(self) -> None:
-        self.last = object()
-
-
-changed = _Changed()
+changed = Mark()
+"""Of any of these dictionaries."""
 
 
 class StateOfParameter(dict[str, Any]):

@@ -4,9 +4,9 @@ An optimizer looks here in place of at each of its parameters: `Tensor._take_mem
 """
 
 
-class _Exchanged:
-    """`last`: another object since each exchange, made after it. Nobody makes that object again, whatever threads do,
-    as long as who compares it holds it.
+class Mark:
+    """`last`: another object since each change of something, made after it. Nobody makes that object again, whatever
+    threads do, as long as who compares it holds it.
     """
 
     __slots__ = ("last",)
@@ -15,4 +15,4 @@ class _Exchanged:
         self.last = object()
 
 
-exchanged = _Exchanged()
+exchanged = Mark()
