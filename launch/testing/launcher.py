@@ -21,11 +21,10 @@ class Launcher:
 
     def __init__(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         self.config = config
-        self.files: dict[int, list[Path]] = {}
+        files: dict[int, dict[Path, None]] = {}  # as keys: to look for each of many tests in a list takes a second
         for item in items:
-            files = self.files.setdefault(number_of_ranks(item), [])
-            if item.path not in files:
-                files.append(item.path)
+            files.setdefault(number_of_ranks(item), {})[item.path] = None
+        self.files = {ranks: list(paths) for ranks, paths in files.items()}
         self.job: Job | None = None
         self.died: dict[tuple[int, Path], int] = {}
         self.next_item: pytest.Item | None = None
