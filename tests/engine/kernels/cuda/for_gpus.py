@@ -1,11 +1,13 @@
-"""Compiles a raw CUDA source to machine code for GPUs, by NVRTC: no GPU is needed, and no driver.
+"""Compiles raw CUDA sources to machine code for GPUs, by NVRTC: no GPU is needed, and no driver.
 
-    python -m tests.engine.kernels.cuda.for_gpus FILE
+    echo ops/copy/copy.cu | python -m tests.engine.kernels.cuda.for_gpus
 
-Of two variants that differ only in the type of 16 bits, which are one text, one is compiled, in turns that of float16
-and that of bfloat16. Prints how many were compiled; exits with 1 where one is wrong, after what is wrong with it.
+Reads names of files, one a line, and answers each with a line of JSON: how many variants were compiled, and what is
+wrong with which. Of two variants that differ only in the type of 16 bits, which are one text, one is compiled, in turns
+that of float16 and that of bfloat16.
 """
 
+import json
 import os
 import re
 import sys
@@ -16,7 +18,7 @@ from itertools import cycle
 from typing import Any
 
 from engine.kernels.cuda import warm
-from engine.kernels.cuda.launch import SOURCES, Source
+from engine.kernels.cuda.launch import Source
 from tests.cuda_driver.nvrtc import largest_blocks
 
 # In turns, one a variant: what two dtypes make of one text is then compiled for either, in half of the six minutes of a
@@ -79,7 +81,7 @@ def texts(variants: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     return [found[-(number // 2 % 2)] for number, found in enumerate(alike.values())]
 
 
-def main(file: str) -> int:
+def main() -> int:
     """The exit code."""
     try:
         from cupy_backends.cuda.libs import nvrtc
@@ -88,16 +90,15 @@ def main(file: str) -> int:
     except (ImportError, RuntimeError) as cause:
         print(cause, file=sys.stderr)
         return WITHOUT_NVRTC
-    warm.sources()
-    (source,) = (each for each in SOURCES if each.file == file)
-    variants = texts(source.variants)
+    sources = {source.file: source for source in warm.sources()}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # NVRTC lets other threads run
-        said = list(threads.map(partial(compiled, nvrtc, source), variants, cycle(ARCHITECTURES)))
-    for problem in filter(None, said):
-        print(problem, file=sys.stderr)
-    print(len(variants), "variants")
-    return int(any(said))
+        for line in sys.stdin:
+            source = sources[line.strip()]
+            variants = texts(source.variants)
+            said = threads.map(partial(compiled, nvrtc, source), variants, cycle(ARCHITECTURES))
+            print(json.dumps({"variants": len(variants), "problems": list(filter(None, said))}), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())
