@@ -7,9 +7,10 @@ line of JSON a figure, the medians of --rounds that take turns: seconds of the s
 the path, `torch.save` of the state by rank 0 and `torch.distributed.checkpoint` are measured in the same rounds; all of
 them sync what they write. `memory` is a checkpoint in the hosts' memory, and going on from it. `stalled / copy` is the
 time that training waits for a save beside copying the same tensors with NumPy, both into memory that was written
-before; `stall` is the part of its time that a training of 50 ms a step, saved every 100, spends
-in `Manager.step` and waiting in the optimizer's; `loss` by how much it takes longer in all, for steps that sleep and
-for steps that multiply matrices; `overlap` is with `Manager(overlap=True)`.
+before. `stall` is what saving adds to a training of 50 ms a step, saved every 100, beside the same training
+with the same manager that saves nothing, in turns of 100 steps: to the time in `Manager.step` and in the optimizer's,
+which has nothing to do but wait for the copy, the seconds of a save and as `part` of all; and as `loss` to the whole
+time. For steps that sleep and for steps that multiply matrices; `overlap` is with `Manager(overlap=True)`.
 """
 
 import argparse
@@ -31,6 +32,8 @@ from ddp import checkpoint
 from engine.optim import SGD
 
 PIECE = 4 << 20  # floats of each tensor
+EVERY = 100  # steps from one save to the next
+EARLY = 5  # of them, the one that is saved: what was begun then ends before the last
 
 
 def timed(action: Callable[[], Any]) -> float:
@@ -160,24 +163,46 @@ def machine(folder: Path) -> dict[str, Any]:
 
 
 def train(
-    step: Callable[[], Any], steps: int, optimizer: Any, manager: checkpoint.Manager | None
+    step: Callable[[], Any], optimizer: Any, manager: checkpoint.Manager, saved: int | None
 ) -> tuple[float, float]:
-    """Seconds of a training, and those in `Manager.step` and in an optimizer that has nothing to do but wait."""
-    stalled = 0.0
+    """Seconds of a training of `EVERY` steps, and those in the steps of an optimizer and of a manager.
+
+    saved: a number of steps, divisible by `EVERY`, with which the manager saves in the midst of it.
+    """
+    waited = 0.0
 
     def body() -> None:
-        nonlocal stalled
-        for number in range(1, steps + 1):
+        nonlocal waited
+        for number in range(EVERY):
             step()
             started = time.perf_counter()
             optimizer.step()
-            if manager is None:
-                ddp.barrier()
-            else:
-                manager.step(number + 1050)  # not at the end: who overlaps waits in the step after
-            stalled += time.perf_counter() - started
+            manager.step(saved if saved is not None and number == EARLY else 1)
+            waited += time.perf_counter() - started
 
-    return timed(body), stalled
+    return timed(body), waited
+
+
+def cost_of_saves(
+    step: Callable[[], Any], optimizer: Any, manager: checkpoint.Manager, first: int, count: int
+) -> dict[str, list[float]]:
+    """Of trainings with a save and without, in turns: by how many seconds the first wait longer, and what part of the
+    other's time that and the whole difference are.
+    """
+    found: dict[str, list[float]] = {"seconds": [], "part": [], "loss": []}
+    for number in range(first, first + count):
+        plain, usual = train(step, optimizer, manager, None)
+        whole, waited = train(step, optimizer, manager, number * EVERY)
+        manager.wait()
+        found["seconds"].append(waited - usual)
+        found["part"].append((waited - usual) / plain)
+        found["loss"].append(whole / plain - 1)
+    return found
+
+
+def sleep() -> None:
+    """As while a GPU works."""
+    time.sleep(0.05)
 
 
 def multiplications() -> Callable[[], Any]:
@@ -194,7 +219,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=256, help="of each rank's part")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=200, help="of the training")
     parser.add_argument("--folder", type=Path, default=Path("out/checkpoint_figures"))
     parser.add_argument("--only", choices=["speed", "stall"])
     args = parser.parse_args()
@@ -236,20 +260,19 @@ def main() -> None:
         state: dict[str, Any] = {"state": tensors, "optimizer": optimizer}
         for overlap in (False, True):
             words = ", overlap" if overlap else ""
-            with checkpoint.Manager(folder / "runs", state, every=100, keep=1, overlap=overlap) as manager:
+            with checkpoint.Manager(folder / "runs", state, every=EVERY, keep=1, overlap=overlap) as manager:
                 manager.save(1)  # memory for the copy is made once
                 manager.wait()
                 if not overlap:
                     compare(stalls(manager, arrays, args.rounds), ("stalled", "copy"))
-                for kind, step in (("sleep", lambda: time.sleep(0.05)), ("matmul", multiplications())):
-                    plain, _ = train(step, args.steps, optimizer, None)
-                    whole, stalled = train(step, args.steps, optimizer, manager)
-                    manager.wait()
-                    part, loss = round(stalled / whole, 4), round(whole / plain - 1, 4)
-                    tell(figure=f"stall, {kind}{words}", part=part, loss=loss)
-                    if rank == 0:
-                        shutil.rmtree(folder / "runs", ignore_errors=True)
-                    ddp.barrier()
+                for number, (kind, step) in enumerate((("sleep", sleep), ("matmul", multiplications()))):
+                    found = cost_of_saves(step, optimizer, manager, 1 + number * args.rounds, args.rounds)
+                    medians = {what: round(statistics.median(values), 4) for what, values in found.items()}
+                    spread = [round(bound(found["part"]), 4) for bound in (min, max)]
+                    tell(figure=f"stall, {kind}{words}", **medians, range=spread)
+            if rank == 0:
+                shutil.rmtree(folder / "runs", ignore_errors=True)
+            ddp.barrier()
     with contextlib.suppress(FileNotFoundError):
         if rank == 0:
             shutil.rmtree(folder)

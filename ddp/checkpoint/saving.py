@@ -10,7 +10,7 @@ So a host that comes anew takes that from any other one.
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from ddp.checkpoint.dealing import deal
 from ddp.checkpoint.manifest import File, Manifest, Piece, Stored
 from ddp.checkpoint.progress import Progress
 from ddp.groups.process_group import ProcessGroup
+from engine.rules.dtypes import dtype
 
 
 def save(state: Mapping[str, Any], path: str | os.PathLike[str], *, group: ProcessGroup | None = None) -> None:
@@ -73,19 +74,21 @@ class Save:
         self._group, self._place = group, place
         self._draft: places.Draft | None = None
         self._report: _Report | None = None
-        self._texts: dict[int, bytes] = {}
+        self._reports: list[_Report] | None = None
         self._error: BaseException | None = None
         self._copy: Copy | None = None
-        self._packed = together(group, lambda: states.pack(state))
-        shared, self._same_shared = _distinct(self._packed.shared_tensors)
-        own, self._same_own = _distinct(self._packed.own_tensors)
-        firsts = {name: shared.pop(name) for name in [*shared] if name in self._packed.firsts}
+        packed = together(group, lambda: states.pack(state))
+        self._shared, self._own = packed.shared, packed.own
+        self._shared_layouts, self._own_layouts = _layouts(packed.shared_tensors), _layouts(packed.own_tensors)
+        shared, self._same_shared = _distinct(packed.shared_tensors)
+        own, self._same_own = _distinct(packed.own_tensors)
+        firsts = {name: shared.pop(name) for name in [*shared] if name in packed.firsts}
         makers = place.makers
         if group.rank in makers:
             own = firsts | own
-        everybody = group.exchange((self._packed.digests(), sum(tensor.nbytes for tensor in own.values())))
+        everybody = group.exchange((packed.digests(), sum(tensor.nbytes for tensor in own.values())))
         _check_alike([digests for digests, _ in everybody])
-        if len(set(makers)) > 1 and self._packed.firsts:
+        if len(set(makers)) > 1 and packed.firsts:
             comm = group.objects()
             with group.meeting("the sending of buffers"):
                 values = comm.bcast({name: tensor.detach().cpu() for name, tensor in firsts.items()})
@@ -121,11 +124,6 @@ class Save:
             shard.stage(self._plan, memory)
         else:
             self._copy = Copy(self._plan, memory, state)
-        known = self._packed
-        self._packed = known._replace(
-            shared_tensors={name: _without_values(tensor) for name, tensor in known.shared_tensors.items()},
-            own_tensors={name: _without_values(tensor) for name, tensor in known.own_tensors.items()},
-        )
 
     def copy_rest(self) -> None:
         """Copies what `stage` has left, in any thread."""
@@ -148,13 +146,13 @@ class Save:
         except FAILURES as error:
             self._error = error
             return
-        tensors = self._packed.own_tensors | (self._packed.shared_tensors if self._group.rank == 0 else {})
+        layouts = self._own_layouts | (self._shared_layouts if self._group.rank == 0 else {})
         about = {
-            name: (tensor.dtype.name, tuple(tensor.shape), states.stored_layout(tensor)[1])
-            for name, tensor in tensors.items()
+            name: (kind.name, shape, states.stored_layout(shape, stride)[1])
+            for name, (kind, shape, stride) in layouts.items()
         }
         same = self._same_own | (self._same_shared if self._group.rank == 0 else {})
-        self._report = _Report(name, file, pieces, about, same, self._packed.own)
+        self._report = _Report(name, file, pieces, about, same, self._own)
 
     @property
     def failed(self) -> bool:
@@ -167,23 +165,20 @@ class Save:
             comm = self._group.comm and self._group.objects()
             report = None if self.failed else self._report
             reports: Any = comm.gather(report) if comm else [report]
-            error = None
-            if self._group.rank == 0 and all(reports):
-                self._texts, error = self._encode(reports)
             if comm and len(set(self._place.makers)) > 1:
-                self._texts, error = comm.bcast((self._texts, error))
-        self._error = self._error or error
+                reports = comm.bcast(reports)
+        self._reports = reports if reports and all(reports) else None
 
     def commit(self) -> None:
         """Ends the generation, where this rank is to, in any thread. Raises nothing, as `write`."""
         draft, self._draft = self._draft, None
         if draft is None:
             return
-        if self._error is not None or not self._texts:
+        if self._error is not None or self._reports is None:
             draft.abandon()
             return
         try:
-            draft.commit(self._texts[self._group.rank])
+            draft.commit(self._manifest(self._reports).encode())
         except FAILURES as error:
             self._error = error
             draft.abandon()
@@ -210,27 +205,21 @@ class Save:
         if self._group.rank in self._place.makers:
             self._draft = places.Draft(self.generation, self._place.durable)
 
-    def _encode(self, reports: list[Any]) -> tuple[dict[int, bytes], ValueError | None]:
-        """The manifest of each of those that make one."""
-        try:
-            return {maker: self._manifest(reports, maker).encode() for maker in set(self._place.makers)}, None
-        except ValueError as error:
-            return {}, error
-
-    def _manifest(self, reports: "list[_Report]", maker: int) -> Manifest:
+    def _manifest(self, reports: Sequence[_Report]) -> Manifest:
+        """That of the generation which this rank ends. Raises: ValueError where divided state contradicts itself."""
         pieces: dict[str, list[tuple[int, Piece]]] = {}
         tensors: dict[str, Stored] = {}
         for report, made_by in zip(reports, self._place.makers, strict=True):
             for name, found in report.pieces.items():
-                if made_by == maker or name not in self._packed.shared_tensors:
+                if made_by == self._group.rank or name not in self._shared_layouts:
                     pieces.setdefault(name, []).extend(found)
         for report in reports:
             for name, (kind, shape, order) in report.tensors.items():
                 of = sorted(pieces.get(report.same.get(name, name), []))
                 tensors[name] = Stored(kind, shape, order, tuple(piece for _, piece in of))
-        own = {key: states.merge(key, [report.own[key] for report in reports]) for key in self._packed.own}
+        own = {key: states.merge(key, [report.own[key] for report in reports]) for key in self._own}
         files = {report.name: report.file for report in reports}
-        return Manifest(self.step, len(reports), files, tensors, self._packed.shared | own)
+        return Manifest(self.step, len(reports), files, tensors, self._shared | own)
 
 
 def _distinct(tensors: Mapping[str, engine.Tensor]) -> tuple[dict[str, engine.Tensor], dict[str, str]]:
@@ -260,6 +249,6 @@ def _check_alike(digests: list[dict[str, str]]) -> None:
                 )
 
 
-def _without_values(tensor: engine.Tensor) -> engine.Tensor:
-    """Shape, strides and dtype of a tensor."""
-    return engine.empty_strided(tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device="meta")
+def _layouts(tensors: Mapping[str, engine.Tensor]) -> dict[str, tuple[dtype, tuple[int, ...], tuple[int, ...]]]:
+    """The dtype, shape and strides of each."""
+    return {name: (tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())) for name, tensor in tensors.items()}

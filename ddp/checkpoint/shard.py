@@ -69,7 +69,7 @@ def octets_of(tensor: engine.Tensor) -> np.ndarray:
     host = tensor if tensor.is_cpu else tensor.cpu()
     flat = flat_view(host)
     if flat is None:
-        dense = engine.empty_strided(tuple(host.shape), stored_layout(host)[0], dtype=host.dtype)
+        dense = engine.empty_strided(tuple(host.shape), stored_layout(host.shape, host.stride())[0], dtype=host.dtype)
         flat = flat_view(dense.copy_(host))
     return flat.view(np.uint8)
 
@@ -78,7 +78,7 @@ def blob_of(name: str, tensor: engine.Tensor, begin: int, end: int, taken: set[s
     """A blob of a tensor; `taken` are the keys that the file has already, and has this one's afterwards."""
     kind = container.stored(tensor.dtype)[1]
     key = name
-    shape: tuple[int, ...] = tuple(tensor.shape[axis] for axis in stored_layout(tensor)[1])
+    shape: tuple[int, ...] = tuple(tensor.shape[axis] for axis in stored_layout(tensor.shape, tensor.stride())[1])
     if kind is not tensor.dtype:
         shape = (*shape, 2)
     if (begin, end) != (0, tensor.nbytes):

@@ -86,10 +86,9 @@ def pack(state: Mapping[str, Any]) -> Packed:
     return packed
 
 
-def stored_layout(tensor: engine.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def stored_layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The strides a tensor is stored with, its own where it is dense, and its axes from the slowest to the fastest."""
-    shape = tuple(tensor.shape)
-    stride = layout.preserve_strides(shape, tuple(tensor.stride()))
+    stride = layout.preserve_strides(shape, stride)
     return stride, tuple(reversed(layout.permutation(shape, (stride,)))) if len(shape) > 1 else tuple(range(len(shape)))
 
 

@@ -84,7 +84,6 @@ class Track:
         """Of this rank: whether its thread is at work, and whether it failed."""
         if self._save is None or self._work is None:
             return False, False
-        self.settle()
         return not self._work.done(), self._save.failed
 
     def move_on(self, writing: bool, failed: bool) -> None:
