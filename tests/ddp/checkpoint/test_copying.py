@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,6 +166,63 @@ def test_what_an_interrupted_step_had_begun_with_is_copied_all_the_same(tmp_path
         backward(state, 2.0)
         state["optimizer"].step()
         assert facts(state) != before
+    checkpoint.load(state, tmp_path / "a")
+    assert facts(state) == before
+
+
+def test_a_step_waits_for_what_the_thread_has_half_copied(tmp_path, monkeypatch) -> None:
+    """It stops amidst a parameter, and goes on when the step waits for it, or else when that has written."""
+    state = made(KINDS["AdamW"])
+    copy, here = copying.copy_past_caches, threading.get_ident()
+    halfway, awaited = threading.Event(), threading.Event()
+
+    class Done(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            awaited.set()
+            return super().wait(timeout)
+
+    def in_halves(target: Any, source: Any) -> None:
+        middle = source.nbytes // 2
+        copy(target[:middle], source[:middle])
+        if threading.get_ident() != here:
+            halfway.set()
+            assert awaited.wait(60)
+        copy(target[middle:], source[middle:])
+
+    monkeypatch.setattr(copying, "copy_past_caches", in_halves)
+    monkeypatch.setattr(copying, "threading", SimpleNamespace(Event=Done, Lock=threading.Lock))
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        before = facts(state)
+        assert halfway.wait(60)
+        backward(state, 2.0)
+        state["optimizer"].step()
+        assert facts(state) != before
+        awaited.set()
+    checkpoint.load(state, tmp_path / "a")
+    assert facts(state) == before
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_step_of_the_manager_waits_for_no_copy(tmp_path, gate, late) -> None:
+    """Gradients are accumulated over several of its steps, say; what is written into meanwhile is noticed."""
+    state = made(KINDS["AdamW"])
+    with checkpoint.Manager(tmp_path / "a", state, every=3, overlap=True) as manager:
+        manager.step(3)
+        before = facts(state)
+        for number in (4, 5):  # the gate is shut
+            backward(state, 2.0)
+            manager.step(number)
+        if late:
+            with engine.no_grad():
+                for parameter in state["model"].parameters():
+                    parameter.mul_(2.0)
+            gate.of(0).set()
+            with pytest.raises(RuntimeError, match="was written into between a save and the next step of its optim"):
+                manager.wait()
+            return
+        state["optimizer"].step()
+        gate.of(0).set()
     checkpoint.load(state, tmp_path / "a")
     assert facts(state) == before
 
