@@ -149,15 +149,10 @@ def fetch(
     tensors, parts, alike = together(group, prepare)
     trusted = _checked_by_others(alike, folders[0], group)
     told = Progress(group, f"reading {folders[0]}", sum(piece.size for piece in parts))
-    errors: dict[Piece, BaseException] = {}
     with shard.Reader(folders[0], told) as reader:
-        for piece in sorted(parts, key=lambda piece: (piece.file, piece.offset)):
-            try:
-                reader.read_into(parts[piece], piece, piece not in trusted)
-            except (OSError, RuntimeError) as error:
-                errors[piece] = error
-    doubted = {piece for found in group.exchange([*errors]) for piece in found}
-    errors = {}
+        wrong = reader.read_all(parts, trusted)
+    doubted = set().union(*group.exchange(wrong))
+    errors: dict[Piece, BaseException] = {}
     for piece in [piece for piece in parts if piece in doubted]:
         problem = _read(piece, parts[piece], folders, lambda count: None)
         if problem is not None:

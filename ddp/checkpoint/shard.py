@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -192,32 +192,50 @@ class Reader:
         Raises: OSError; RuntimeError where its bytes have changed, or are not all there. A file that is no regular one
         is not opened: reading a pipe would take for ever.
         """
-        checksum, ready = Checksum(), SimpleQueue[np.ndarray | None]()
+        checksum = Checksum()
+        for part in self._parts(target, piece, PART if check else _READ):
+            if check:
+                checksum.add(part)
+        if check:
+            self._compare(piece, checksum)
 
-        def read(and_then: Callable[[np.ndarray], None], size: int) -> None:
-            for begin in range(0, piece.size, size):
-                part = target[begin : begin + size]
-                self._fill(part, piece, begin)
-                and_then(part)
+    def read_all(self, targets: Mapping[Piece, np.ndarray], trusted: Collection[Piece]) -> set[Piece]:
+        """Reads pieces, each into its target, and checks all but the trusted. Returns those that `read_into` would
+        raise for, or may: whoever reads one of them again hears what is wrong.
+
+        With a second thread one reads, and the other sums what has come: two that read would wait for each other in
+        the kernel. From piece to piece neither waits for the other.
+        """
+        wrong: set[Piece] = set()
+        sums: dict[Piece, Checksum] = {}
+        ready = SimpleQueue[tuple[Checksum, np.ndarray] | None]()
+        alone = threads.usable_threads() == 1
+
+        def read(piece: Piece) -> None:
+            if alone or piece in trusted or piece.size <= PIECE:
+                self.read_into(targets[piece], piece, piece not in trusted)
+                return
+            checksum = sums[piece] = Checksum()
+            for part in self._parts(targets[piece], piece, PIECE):
+                ready.put((checksum, part))
 
         def read_ahead() -> None:
             try:
-                read(ready.put, PIECE)
+                for piece in sorted(targets, key=lambda piece: (piece.file, piece.offset)):
+                    try:
+                        read(piece)
+                    except (OSError, RuntimeError):
+                        wrong.add(piece)
             finally:
                 ready.put(None)
 
         def add_what_was_read() -> None:
-            while (part := ready.get()) is not None:
+            while (found := ready.get()) is not None:
+                checksum, part = found
                 checksum.add(part)
 
-        if not check:
-            read(lambda part: None, _READ)
-            return
-        if threads.usable_threads() == 1 or piece.size <= PIECE:
-            read(checksum.add, PART)
-        else:  # two that read would wait for each other in the kernel: no faster
-            threads.share(lambda function: function(), (read_ahead, add_what_was_read))
-        self._compare(piece, checksum)
+        threads.share(lambda function: function(), (read_ahead, add_what_was_read))
+        return wrong | {piece for piece, checksum in sums.items() if checksum.text() != piece.checksum}
 
     def read_through(self, scratch: np.ndarray, piece: Piece) -> None:
         """Checks a piece, reading it into `scratch`, of `PIECE` bytes, again and again. Raises as `read_into`."""
@@ -227,6 +245,13 @@ class Reader:
             self._fill(part, piece, begin)
             checksum.add(part)
         self._compare(piece, checksum)
+
+    def _parts(self, target: np.ndarray, piece: Piece, size: int) -> Iterator[np.ndarray]:
+        """Fills `target` with so many bytes at a time."""
+        for begin in range(0, piece.size, size):
+            part = target[begin : begin + size]
+            self._fill(part, piece, begin)
+            yield part
 
     def _fill(self, part: np.ndarray, piece: Piece, begin: int) -> None:
         file, at, left = self._file_of(piece), piece.offset + begin, part.data
