@@ -45,7 +45,8 @@ class Code:
         """Lines of the body, each with its indent inside of it, and what stands behind names in them."""
         self.lines += [_INDENT + line for line in lines]
         for name, value in names.items():
-            assert self.names.setdefault(name, value) is value, f"{name} stands for two things in {self._title}"
+            known = self.names.setdefault(name, value)
+            assert known is value, f"{name} stands for two things in {self._title}"
 
     def call(self, result: str, function: Callable[..., Any], *arguments: str, indent: int = 0) -> None:
         """`result = function(*arguments)` for a function whose only return is at its end; arguments are names."""

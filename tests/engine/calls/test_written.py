@@ -60,6 +60,32 @@ def test_a_slot_that_a_constructor_gets_is_in_every_object(tmp_path: Path) -> No
     assert not found.returncode, found.stderr
 
 
+TRAIN = """
+import engine
+
+engine.manual_seed(0)
+net = engine.nn.Sequential(
+    engine.nn.Conv2d(1, 4, 3), engine.nn.BatchNorm2d(4), engine.nn.ReLU(), engine.nn.Flatten(), engine.nn.Linear(144, 5)
+)
+optimizer = engine.optim.AdamW(net.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = engine.nn.functional.cross_entropy(net(engine.randn(6, 1, 8, 8)), engine.arange(6) % 5)
+    loss.backward()
+    optimizer.step()
+print([parameter.sum().item().hex() for parameter in net.parameters()])
+"""
+
+
+def test_without_asserts_and_docstrings_it_computes_the_same() -> None:
+    plain, optimised = (
+        subprocess.run([sys.executable, *options, "-c", TRAIN], capture_output=True, text=True)
+        for options in ([], ["-OO"])
+    )
+    assert not optimised.returncode, optimised.stderr
+    assert plain.stdout == optimised.stdout != ""
+
+
 def example(tensor: str, size: int = 3) -> str:
     """A docstring."""
     kept: str = tensor * size
