@@ -31,6 +31,7 @@ from launch.sizes import check_started_once, settle
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ddprun with these arguments (default: those of the process) and returns its exit code."""
+    _open_what_is_closed()
     parser = build_parser()
     own, command = split_command(sys.argv[1:] if argv is None else argv)
     if said := answer(own):
@@ -146,7 +147,14 @@ def _check_not_python(own: Sequence[str], script: str, *arguments: str) -> None:
     if not re.fullmatch(r"python[\d.]*", path.name) or path.is_dir():
         return
     if not path.exists() or os.access(path, os.X_OK):
-        rest = list(itertools.dropwhile(lambda word: word.startswith("-") and word != "-m", arguments))
+        words = iter(arguments)
+        for word in words:
+            if word in ("-W", "-X"):
+                next(words, None)  # its value
+            elif not word.startswith("-") or word == "-m":
+                words = itertools.chain([word], words)
+                break
+        rest = list(words)
         typed = shlex.join(["ddprun", *own, *(rest or ["SCRIPT"])])
         raise LaunchError(f"ddprun starts {sys.executable} on every rank; leave {script!r} out: {typed}")
 
@@ -183,6 +191,20 @@ def _find_module(name: str) -> ModuleSpec | None:
         full = f"{full}.{part}"
         spec = PathFinder.find_spec(full, spec.submodule_search_locations)
     return spec
+
+
+def _open_what_is_closed() -> None:
+    """Opens standard streams that this process was started without: their numbers would go to the files opened next,
+    and what is meant for a terminal into those.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            assert nothing == number, "the lowest number that is free"
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - to the end
 
 
 def _with_home(environ: Mapping[str, str]) -> dict[str, str]:

@@ -51,6 +51,7 @@ def test_misuse_shows_the_usage(capsys: pytest.CaptureFixture[str], arguments: l
         (["-m", "not-a-name"], "no module named 'not-a-name'"),
         (["python", "train.py"], "leave 'python' out: ddprun train.py"),
         (["-n2", "python3", "-u", "-m", "package.train"], "leave 'python3' out: ddprun -n2 -m package.train"),
+        (["python3", "-X", "dev", "-u", "train.py", "-x"], "leave 'python3' out: ddprun train.py -x"),
         (["--nnodes=2", "train.py"], "--nnodes 2: there is 1 (this machine)"),
         (["-n2", "--nproc-per-node=2", "train.py"], "give one of them"),
         (["--hostfile", "missing", "train.py"], "cannot read the hostfile 'missing'"),

@@ -167,6 +167,15 @@ def test_exit_code_of_success(run: Callable, script: Callable, request_: str) ->
     assert ended.stderr.count("\n") == 1  # what was decided
 
 
+def test_standard_streams_that_are_closed_take_nothing_along(start: Callable, script: Callable, tmp_path: Path) -> None:
+    """As where a daemon starts it: what is opened next would else get their numbers, and what is printed."""
+    name = script("import sys\nfrom mpi4py import MPI\nprint('out')\nprint('err', file=sys.stderr)\nopen('ran', 'w')\n")
+    nothing = {"stdin": None, "stdout": None, "stderr": None}
+    process = start("-n", "1", name, **nothing, preexec_fn=lambda: [os.close(number) for number in range(3)])
+    assert process.wait(60) == 0
+    assert (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     "end", ["os._exit(0)", "MPI.COMM_WORLD.Abort(0), time.sleep(60)", "os.execv('/bin/true', ['true'])"]
 )
