@@ -31,14 +31,14 @@ class Report:
     """The line of one rank."""
 
     def __init__(self, line: _socket.socket) -> None:
-        self._line = line
+        self._line = line.detach()  # is open to the very end, of which Python would warn if it were a socket's
         self._pid = os.getpid()
 
     def say(self, *words: object) -> None:
         """Sends one line. A process that the rank forked has no part in it, and there may be nobody left to hear it."""
         if os.getpid() == self._pid:
             with contextlib.suppress(OSError):
-                self._line.sendall((" ".join(map(str, words)) + "\n").encode())
+                os.write(self._line, (" ".join(map(str, words)) + "\n").encode())
 
     def arrive(self, rank: str) -> None:
         """Says which rank this process is."""
@@ -48,7 +48,7 @@ class Report:
         """Sends one line and waits for the answer, which the end of ddprun is too."""
         self.say(*words)
         with contextlib.suppress(OSError):
-            self._line.recv(1)
+            os.read(self._line, 1)
 
 
 def connect(environ: MutableMapping[str, str], rank: str | None) -> Report | None:

@@ -167,6 +167,17 @@ def test_exit_code_of_success(run: Callable, script: Callable, request_: str) ->
     assert ended.stderr.count("\n") == 1  # what was decided
 
 
+def test_a_job_warns_of_nothing_that_is_ours(run: Callable, script: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    name = script(
+        "import ddp, engine\nddp.init_process_group()\nnet = ddp.DistributedDataParallel(engine.nn.Linear(3, 2))\n"
+        "net(engine.ones(4, 3)).sum().backward()\nddp.all_reduce(engine.ones(2))\n"
+    )
+    ended = run("-n", "2", name)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.count("\n") == 1, ended.stderr  # what was decided
+
+
 def test_standard_streams_that_are_closed_take_nothing_along(start: Callable, script: Callable, tmp_path: Path) -> None:
     """As where a daemon starts it: what is opened next would else get their numbers, and what is printed."""
     name = script("import sys\nfrom mpi4py import MPI\nprint('out')\nprint('err', file=sys.stderr)\nopen('ran', 'w')\n")
