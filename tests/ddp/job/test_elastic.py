@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns import elastic
+from tests.launch.jobs import this_mpi
 from tests.mpi_job import ROOT, python_path
 
 pytestmark = pytest.mark.full
+
+
+@pytest.fixture(autouse=True, scope="module")
+def an_mpi_that_goes_on() -> None:
+    if not this_mpi().elastic:
+        pytest.skip("this MPI ends the job when a rank is lost")
+
 
 # What is told by arguments happens to one rank; "all" raises on each.
 JOB = """
