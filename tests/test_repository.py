@@ -145,3 +145,35 @@ def test_the_questions_of_contributors_have_answers() -> None:
         files = re.findall(r"`((?:engine|ddp)/[\w/.]+\.py)`", row)
         assert files, row
         assert all((ROOT / file).is_file() for file in files), row
+
+
+def test_no_assert_does_something() -> None:
+    """`python -O` leaves it out."""
+    changing = {
+        "add",
+        "append",
+        "clear",
+        "discard",
+        "extend",
+        "insert",
+        "next",
+        "pop",
+        "popleft",
+        "remove",
+        "setdefault",
+    }
+    found = []
+    for package in ("engine", "ddp", "launch"):
+        for file in (ROOT / package).rglob("*.py"):
+            inside = (
+                node
+                for each in ast.walk(ast.parse(file.read_text()))
+                if isinstance(each, ast.Assert)
+                for node in ast.walk(each.test)
+            )
+            for node in inside:
+                called = getattr(node, "func", None)
+                name = getattr(called, "attr", getattr(called, "id", None))
+                if isinstance(node, ast.NamedExpr) or name in changing:
+                    found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert not found

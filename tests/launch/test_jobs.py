@@ -168,14 +168,15 @@ def test_exit_code_of_success(run: Callable, script: Callable, request_: str) ->
 
 
 def test_a_job_warns_of_nothing_that_is_ours(run: Callable, script: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    """Of nothing that was left open, above all: a rank's line to ddprun is, on purpose."""
+    monkeypatch.setenv("PYTHONWARNINGS", "error::ResourceWarning")
     name = script(
         "import ddp, engine\nddp.init_process_group()\nnet = ddp.DistributedDataParallel(engine.nn.Linear(3, 2))\n"
         "net(engine.ones(4, 3)).sum().backward()\nddp.all_reduce(engine.ones(2))\n"
     )
     ended = run("-n", "2", name)
     assert (ended.returncode, ended.stdout) == (0, "")
-    assert ended.stderr.count("\n") == 1, ended.stderr  # what was decided
+    assert "Warning" not in ended.stderr  # which may tell of kernels that are compiled
 
 
 def test_standard_streams_that_are_closed_take_nothing_along(start: Callable, script: Callable, tmp_path: Path) -> None:
