@@ -43,6 +43,7 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
 for _kind in (StateOfParameter, State):
     for _name in ("__delitem__", "__ior__", "__setitem__", "clear", "pop", "popitem", "setdefault", "update"):
         setattr(_kind, _name, _noted(getattr(_kind, _name)))
+State.__missing__ = _noted(State.__missing__)  # type: ignore[method-assign]  # which sets no item on Python 3.14.10
 
 
 def noting(state: dict[Any, Any]) -> State:
