@@ -142,33 +142,39 @@ def main() -> None:
         scheduler.step()
         return mean
 
-    history: list[dict[str, float]] = []
     speeds = []
     started = time.perf_counter()
     steps = args.epochs * len(loader) if args.steps is None else args.steps
+    epochs = math.ceil(steps / len(loader))
     states: dict[str, Any] = {"job": job, "model": model, "optimizer": optimizer, "scheduler": scheduler}
-    states |= {"history": history, "losses": []}  # of the present epoch
+    states |= {"history": [], "losses": []}  # of all epochs, and of the present one
     saving = checkpoint.Manager(args.checkpoint, states, every=args.checkpoint_every) if args.checkpoint else None
     with saving or nullcontext():
         if saving and args.resume:
             saving.restore()
-            history = states["history"]
-        for epoch in range(len(history) + 1, math.ceil(steps / len(loader)) + 1):
-            epoch_started = time.perf_counter()
-            left = range(job.step, min(epoch * len(loader), steps))  # of an epoch in which it was stopped, the rest
-            for _ in tqdm(left, desc=f"epoch {epoch}", leave=False, disable=ddp.get_rank() != 0):
-                states["losses"].append(job.run(train_step))
+        bar = tqdm(total=steps, initial=job.step, leave=False, disable=ddp.get_rank() != 0)
+        # The job says how far it is: a process that replaces a lost rank (--elastic 1:3) learns it in its first step.
+        while (epoch := len(states["history"]) + 1) <= epochs:
+            if job.step < min(epoch * len(loader), steps):
+                step_started = time.perf_counter()
+                loss = job.run(train_step)
+                speeds.append(args.batch_size / (time.perf_counter() - step_started))
+                states["losses"].append(loss)
+                bar.update()
                 if saving:
                     saving.step(job.step)
-            speeds.append(len(left) * args.batch_size / (time.perf_counter() - epoch_started))
+                continue
 
             loss_mean = statistics.fmean(states["losses"]) if states["losses"] else math.nan
             states["losses"].clear()
             accuracy = job.between(evaluate, model, test_set)
-            history.append({"epoch": epoch, "loss": loss_mean, "accuracy": accuracy})
+            states["history"].append({"epoch": epoch, "loss": loss_mean, "accuracy": accuracy})
             if ddp.get_rank() == 0:
+                bar.clear()
                 print(f"epoch {epoch:2d}   loss {loss_mean:.4f}   test accuracy {accuracy:.4f}", flush=True)
+        bar.close()
 
+    history = states["history"]
     if ddp.get_rank() == 0:
         args.out.mkdir(parents=True, exist_ok=True)
         plot(history, args.out / "curves.png")

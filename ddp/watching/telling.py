@@ -3,10 +3,12 @@
 import contextlib
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
 
+from ddp import losses
 from ddp.watching.last_resort import end_this_host
 from ddp.watching.record import Records
 from ddp.watching.verdict import describe_ranks
@@ -41,11 +43,17 @@ class Teller:
             self.say(headline, ranks, records)
 
     def give_up(self, reason: str, speaks: bool, records: Records) -> None:
-        """Ends the job if it is this rank that speaks, or if the one that does has not done so for a while."""
+        """Ends the job if it is this rank that speaks, or if the one that does has not done so for a while.
+
+        Where the others go on without a lost rank, the first time only this rank ends: it may have been MPI's doing.
+        """
         now = time.monotonic()
         if self._hopeless is None or self._hopeless[0] != reason:
             self._hopeless = reason, now
         if speaks or now - self._hopeless[1] > 2 * PATIENCE:
+            if losses.dies_alone(reason, "hopeless"):
+                self._say_of_all(f"{reason}; rank {self._rank} ends, and the others go on without it", records)
+                os.kill(os.getpid(), signal.SIGKILL)
             self.end_job(reason, records)
 
     def hope(self) -> None:
@@ -55,11 +63,16 @@ class Teller:
     def end_job(self, reason: str, records: Records) -> None:
         """Says why, and ends all ranks."""
         try:
-            self.say(f"{reason}; the job is ended", range(len(self._hosts)), records)
+            self._say_of_all(f"{reason}; the job is ended", records)
         finally:  # what cannot be told ends the job all the same
+            if (watch := losses.watching()) is not None:  # to the others MPI_Abort is one more loss
+                watch.kill([rank for rank in range(len(self._hosts)) if rank != self._rank], reason)
             if len(set(self._hosts)) > 1:
                 end_this_host(self._neighbours)
             bootstrap.abort(1)
+
+    def _say_of_all(self, headline: str, records: Records) -> None:
+        self.say(headline, range(len(self._hosts)), records)
 
     def say(self, headline: str, ranks: Iterable[int], records: Records) -> None:
         """The headline, and what these ranks do."""

@@ -191,7 +191,8 @@ class Watchdog:
             whom = describe_awaited(own, known, now)
             headline = f"rank {self.rank} has been waiting in {describe_wait(own, now)}, for {whom}"
             if now - own.since > own.timeout + (0 if speaks else 2 * PATIENCE):
-                self._teller.end_job(f"{headline}; that is longer than the timeout of {own.timeout:g} s", known)
+                reason = f"{headline}; that is longer than the timeout of {own.timeout:g} s"
+                self._teller.give_up(reason, True, known)
             elif speaks:
                 ends = f"after {own.timeout:g} s this ends the job"
                 self._teller.report(wait, now - own.since, own.timeout, f"{headline}; {ends}", own.ranks, known)

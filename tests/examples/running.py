@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 240.0  # seconds, far above what any of these runs takes: it only turns a hang into a failure
 
 
-def command(ranks: int, script: str, *arguments: object) -> list[str]:
-    """The words that run an example: plain Python for one rank, the launcher for more."""
-    launcher = [] if ranks == 1 else ["-m", "launch", "-n", str(ranks)]
+def command(ranks: int, script: str, *arguments: object, options: Sequence[str] = ()) -> list[str]:
+    """The words that run an example: plain Python for one rank, the launcher, with these options, for more."""
+    launcher = [] if ranks == 1 else ["-m", "launch", "-n", str(ranks), *options]
     return [sys.executable, *launcher, script, *map(str, arguments)]
 
 
