@@ -1,7 +1,7 @@
 """The part of a copy that goes on beside the next forward and backward: what only the step of an optimizer changes."""
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,10 @@ class Copy:
     that thread may have a lower priority, or no processor for a while.
     """
 
-    def __init__(self, plan: shard.Layout, memory: np.ndarray, state: Mapping[str, Any]) -> None:
+    def __init__(self, blobs: Sequence[shard.Blob], memory: np.ndarray, state: Mapping[str, Any]) -> None:
         optimizers = [value for value in state.values() if isinstance(value, Optimizer)]
         theirs = {tensor.data_ptr() for optimizer in optimizers for tensor in _changed_by(optimizer)}
-        self._left = shard.stage(plan, memory, lambda blob: _may_wait(blob, theirs))
+        self._left = shard.stage(blobs, memory, lambda blob: _may_wait(blob, theirs))
         sources = [(blob.tensor, blob.source) for blob, _, _ in self._left if blob.source is not None]
         self._versions = [(name, tensor, version_of(tensor)) for name, tensor in sources]
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers if self._left]

@@ -9,6 +9,7 @@ So a host that comes anew takes that from any other one.
 """
 
 import os
+import pickle
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,8 +74,8 @@ class Save:
         self.generation, self.step = generation, step
         self._group, self._place = group, place
         self._draft: places.Draft | None = None
-        self._report: _Report | None = None
-        self._reports: list[_Report] | None = None
+        self._report: bytes | None = None
+        self._reports: list[bytes] | None = None
         self._error: BaseException | None = None
         self._copy: Copy | None = None
         packed = together(group, lambda: states.pack(state))
@@ -102,7 +103,7 @@ class Save:
             *(shard.blob_of(name, tensor, 0, tensor.nbytes, taken) for name, tensor in own.items() if tensor.nbytes),
             *(shard.blob_of(names[c.place], shared[names[c.place]], c.begin, c.end, taken) for c in cuts),
         ]
-        self._plan = shard.lay_out(blobs)
+        self._blobs = shard.in_order(blobs)
         try:
             together(group, self._begin)
             places.check_seen(generation, group, socket.gethostname())
@@ -113,7 +114,7 @@ class Save:
     @property
     def nbytes(self) -> int:
         """What this rank writes, without the header."""
-        return sum(blob.nbytes for blob in self._plan.blobs)
+        return sum(blob.nbytes for blob in self._blobs)
 
     def stage(self, memory: np.ndarray, state: Mapping[str, Any] | None = None) -> None:
         """Copies this rank's part into `memory`; what is saved may change from then on.
@@ -121,9 +122,9 @@ class Save:
         state: where it is given, `copy_rest` is still to copy what the optimizers in it change in their next step.
         """
         if state is None:
-            shard.stage(self._plan, memory)
+            shard.stage(self._blobs, memory)
         else:
-            self._copy = Copy(self._plan, memory, state)
+            self._copy = Copy(self._blobs, memory, state)
 
     def copy_rest(self) -> None:
         """Copies what `stage` has left, in any thread."""
@@ -140,7 +141,7 @@ class Save:
         """Writes this rank's file. Raises nothing: what went wrong, `finish` tells all ranks."""
         name = f"{self._group.rank:05d}.safetensors"
         try:
-            file, pieces = shard.write(self.generation / name, self._plan, self._place.durable, told)
+            file, pieces = shard.write(self.generation / name, self._blobs, self._place.durable, told)
         except Cancelled:
             return
         except FAILURES as error:
@@ -152,7 +153,8 @@ class Save:
             for name, (kind, shape, stride) in layouts.items()
         }
         same = self._same_own | (self._same_shared if self._group.rank == 0 else {})
-        self._report = _Report(name, file, pieces, about, same, self._own)
+        # Pickled here, and unpickled in `commit`, beside training, which waits for `collect`.
+        self._report = pickle.dumps(_Report(name, file, pieces, about, same, self._own))
 
     @property
     def failed(self) -> bool:
@@ -178,7 +180,7 @@ class Save:
             draft.abandon()
             return
         try:
-            draft.commit(self._manifest(self._reports).encode())
+            draft.commit(self._manifest([pickle.loads(report) for report in self._reports]).encode())
         except FAILURES as error:
             self._error = error
             draft.abandon()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -90,36 +90,20 @@ def blob_of(name: str, tensor: engine.Tensor, begin: int, end: int, taken: set[s
     return Blob(name, key, kind, shape, begin, end, tensor)
 
 
-class Layout(NamedTuple):
-    """Where a file's blobs lie. head: all bytes before the first."""
-
-    head: bytes
-    blobs: Sequence[Blob]
-    offsets: Sequence[int]
-    size: int
-
-
-def lay_out(blobs: Iterable[Blob]) -> Layout:
-    """The file with these blobs: those of large elements first, so that all are aligned."""
-    order = sorted(blobs, key=lambda blob: -blob.kind.itemsize)
-    text = container.header_of({"format": "np"}, ((b.key, b.kind, b.shape) for b in order), _ALIGN)
-    at = len(text) + 8
-    offsets = []
-    for blob in order:
-        offsets.append(at)
-        at += blob.nbytes
-    return Layout(len(text).to_bytes(8, "little") + text, order, offsets, at)
+def in_order(blobs: Iterable[Blob]) -> list[Blob]:
+    """As they lie in a file: those of large elements first, so that all are aligned."""
+    return sorted(blobs, key=lambda blob: -blob.kind.itemsize)
 
 
 def stage(
-    plan: Layout, memory: np.ndarray, may_wait: Callable[[Blob], bool] = lambda blob: False
+    blobs: Iterable[Blob], memory: np.ndarray, may_wait: Callable[[Blob], bool] = lambda blob: False
 ) -> list[tuple[Blob, np.ndarray, np.ndarray]]:
     """Copies the blobs to `memory`, of at least as many bytes as they have; from there on they are written from it.
 
     Those that may wait are left: returns them, where their bytes are now, and where they are to go.
     """
     at, left = 0, []
-    for blob in plan.blobs:
+    for blob in blobs:
         target = memory[at : at + blob.nbytes]
         if may_wait(blob):
             left.append((blob, blob.octets(), target))
@@ -134,16 +118,21 @@ def _copy(target: np.ndarray, source: np.ndarray, part: slice) -> None:
     copy_past_caches(target[part], source[part])
 
 
-def write(path: Path, plan: Layout, durable: bool, told: Told) -> tuple[File, dict[str, list[tuple[int, Piece]]]]:
-    """Writes the file; returns what the manifest says of it, and of each tensor its pieces by their first byte.
+def write(
+    path: Path, blobs: Sequence[Blob], durable: bool, told: Told
+) -> tuple[File, dict[str, list[tuple[int, Piece]]]]:
+    """Writes the file with these blobs; returns what the manifest says of it, and of each tensor its pieces by their
+    first byte.
 
     durable: synced, with its folder. Raises: OSError; FileExistsError where the file is there already.
     """
     pieces: dict[str, list[tuple[int, Piece]]] = {}
-    written = 0
+    text = container.header_of({"format": "np"}, ((b.key, b.kind, b.shape) for b in blobs), _ALIGN)
+    head = len(text).to_bytes(8, "little") + text
+    at, written = len(head), 0
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb", buffering=0) as file:
-        _write_all(file, memoryview(plan.head))
-        for blob, offset in zip(plan.blobs, plan.offsets, strict=True):
+        _write_all(file, memoryview(head))
+        for blob in blobs:
             octets, checksum = blob.octets(), Checksum()
             for begin in range(0, octets.nbytes, PIECE):
                 part = octets[begin : begin + PIECE]
@@ -154,14 +143,14 @@ def write(path: Path, plan: Layout, durable: bool, told: Told) -> tuple[File, di
                 if durable and written >= _BEGIN_SYNC:
                     files.begin_sync(file.fileno())
                     written = 0
-            piece = Piece(path.name, blob.key, offset, blob.nbytes, checksum.text())
+            piece = Piece(path.name, blob.key, at, blob.nbytes, checksum.text())
             pieces.setdefault(blob.tensor, []).append((blob.begin, piece))
+            at += blob.nbytes
         if durable:
             os.fsync(file.fileno())
     if durable:
         files.sync_folder(path.parent)
-    head = np.frombuffer(plan.head, np.uint8)
-    return File(plan.size, len(plan.head), checksum_of(head)), pieces
+    return File(at, len(head), checksum_of(np.frombuffer(head, np.uint8))), pieces
 
 
 def _write_all(file: Any, content: memoryview) -> None:

@@ -19,7 +19,7 @@ def written(folder: Path) -> dict[Piece, np.ndarray]:
     contents = {f"w{size}": random.integers(0, 256, size, np.uint8) for size in SIZES}
     taken: set[str] = set()
     blobs = [shard.blob_of(name, engine.from_numpy(each), 0, each.nbytes, taken) for name, each in contents.items()]
-    _, pieces = shard.write(folder / "a", shard.lay_out(blobs), False, lambda count: None)
+    _, pieces = shard.write(folder / "a", shard.in_order(blobs), False, lambda count: None)
     return {piece: contents[name] for name, [(_, piece)] in pieces.items()}
 
 
