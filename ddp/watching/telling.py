@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -45,15 +44,19 @@ class Teller:
     def give_up(self, reason: str, speaks: bool, records: Records) -> None:
         """Ends the job if it is this rank that speaks, or if the one that does has not done so for a while.
 
-        Where the others go on without a lost rank, the first time only this rank ends: it may have been MPI's doing.
+        Where the others go on without a lost rank, the first time only this rank ends: it may have been MPI's doing. So
+        it does where another is lost already.
         """
         now = time.monotonic()
         if self._hopeless is None or self._hopeless[0] != reason:
             self._hopeless = reason, now
         if speaks or now - self._hopeless[1] > 2 * PATIENCE:
-            if losses.dies_alone(reason, "hopeless"):
-                self._say_of_all(f"{reason}; rank {self._rank} ends, and the others go on without it", records)
-                os.kill(os.getpid(), signal.SIGKILL)
+            watch = losses.watching()
+            if watch is not None and (watch.noticed.is_set() or losses.dies_alone(reason, "hopeless")):
+                try:
+                    self._say_of_all(f"{reason}; rank {self._rank} ends, and the others go on without it", records)
+                finally:
+                    bootstrap.end_alone()
             self.end_job(reason, records)
 
     def hope(self) -> None:

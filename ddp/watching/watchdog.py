@@ -14,6 +14,9 @@ while it reads the others' pages:
   collective or bucket, and the Python stack there; then again whenever the time has doubled.
 * **Hard timeout**, that of the group (`init_process_group(timeout=...)`, 30 minutes): the same, and the job is ended.
 
+Where the job goes on without lost ranks (`ddprun --elastic`), those that will not come are lost, and of ranks that wait
+for one another one is, before the job is ended.
+
 Of all that wait for the same and answer, the lowest rank speaks. The hot path writes two Python attributes a collective
 (or bucket).
 

@@ -315,13 +315,24 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
 
 def abort(code: int) -> NoReturn:
     """Ends every rank, with this exit code, once what is in standard error was read."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    _wait_until_read()
+    _empty_streams()
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is not None and MPI.Is_initialized():
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)  # in the middle of MPI's own start: its launcher ends the others
+
+
+def end_alone() -> NoReturn:
+    """Ends this rank, where the others go on without it, once what is in standard error was read."""
+    _empty_streams()
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("killed")
+
+
+def _empty_streams() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _wait_until_read()
 
 
 def _wait_until_read() -> None:

@@ -3,11 +3,13 @@
 import socket
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 import ddp
+from ddp import losses
 from ddp.watching.record import Place, Record, Waiting, stack_of_main_thread
 from ddp.watching.sockets import unacknowledged
 from ddp.watching.telling import OWN_CODE, Teller
@@ -195,6 +197,18 @@ def test_what_cannot_be_told_ends_the_job_all_the_same(monkeypatch: pytest.Monke
     with pytest.raises(AttributeError):
         Teller(0, ["here"], []).end_job("a reason", {0: object()})  # type: ignore[dict-item]
     assert ended == [1]
+
+
+def test_where_a_rank_is_lost_already_this_one_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where that cannot be told, too."""
+    ended: list[str] = []
+    monkeypatch.setattr(bootstrap, "end_alone", lambda: ended.append("alone"))
+    noticed = threading.Event()
+    noticed.set()
+    monkeypatch.setattr(losses, "watching", lambda: SimpleNamespace(noticed=noticed))
+    with pytest.raises(AttributeError):
+        Teller(0, ["here"], []).give_up("a reason", True, {0: object()})  # type: ignore[dict-item]
+    assert ended == ["alone"]
 
 
 @pytest.mark.parametrize("failure", [BrokenPipeError(), ValueError("I/O operation on closed file")])
