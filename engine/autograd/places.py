@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from engine.memory import backend
-from engine.memory.blocks import record_stream
+from engine.memory.blocks import record_stream, was_allocated_here
 from engine.tensor import Tensor
 
 in_use = False
@@ -67,7 +67,7 @@ def used_on(gradient: Any, place: Place) -> None:
     Memory that somebody else owns (a window that another process shares) is for them to keep.
     """
     array = gradient._array if isinstance(gradient, Tensor) else gradient
-    if backend.is_on_gpu(array) and hasattr(array.data.mem, "streams"):
+    if backend.is_on_gpu(array) and was_allocated_here(array):
         record_stream(array, place.raw)
 
 

@@ -33,6 +33,7 @@ class _Device:
         "peak_reserved",
         "requested",
         "retries",
+        "users",
     )
 
     def __init__(self) -> None:
@@ -41,6 +42,9 @@ class _Device:
         self.requested = self.freed = 0  # bytes, since the start
         self.peak_reserved = 0
         self.failures = self.retries = 0
+        # Block, by its identity -> streams besides its own that use it, by their addresses. Not an attribute of the
+        # block: were a stream garbage together with it, it could be destroyed first.
+        self.users: dict[int, dict[int, Any]] = {}
 
 
 _devices: dict[int, _Device] = {}
@@ -90,13 +94,11 @@ def install(cupy: Any) -> None:
 
     class Block(base):
         """One allocation: CuPy's own in `inner`, of the `private` pool of a CUDA graph or of none, counted in `known`.
-        `streams`: those besides its own that use it, by their addresses. What few blocks have is an attribute of the
-        class until one has it: to set one takes 20 ns of 1000.
+        What few blocks have is an attribute of the class until one has it: to set one takes 20 ns of 1000.
         """
 
         __slots__ = ("__dict__", "inner", "known")
         private: PrivatePool | None = None
-        streams: dict[int, Any] | None = None
 
         def __del__(self) -> None:
             if _devices is not known_devices:  # CuPy was exchanged since, or the interpreter ends
@@ -105,8 +107,8 @@ def install(cupy: Any) -> None:
             known.allocated -= size
             known.freed += size
             known.blocks -= 1
-            if self.streams and seam._cupy is cupy:
-                _free_later(self)
+            if known.users and (streams := known.users.pop(id(self), None)) and seam._cupy is cupy:
+                _free_later(self, streams)
 
     def allocate(size: int) -> Any:
         if not size:
@@ -148,14 +150,14 @@ def private_pool(raw: Any) -> PrivatePool | None:
     return found
 
 
-def _free_later(block: Any) -> None:
+def _free_later(block: Any, streams: dict[int, Any]) -> None:
     """Keeps a block that nobody holds any more until the streams that use it have come so far."""
     if block.private is not None:
         block.private.kept.append(block.inner)
         return
     events = []
     cuda = backend.require_cupy().cuda
-    for raw in block.streams.values():
+    for raw in streams.values():
         captured = private_pool(raw) if capturing else None
         if captured is not None:  # an event of a capture cannot be asked whether it is done
             captured.kept.append(block.inner)
@@ -226,22 +228,25 @@ def in_words(number: int) -> str:
     return f"{number} bytes"
 
 
+def was_allocated_here(array: Any) -> bool:
+    """Whether a raw array's memory is a block of ours; others' is CuPy's own, or that of whoever made it."""
+    return hasattr(array.data.mem, "known")
+
+
 def record_stream(array: Any, raw: Any) -> None:
     """A stream of CuPy's uses the memory of a raw array: what is freed goes back to the pool only after that.
 
     Raises: RuntimeError for memory that was not allocated here.
     """
     block = array.data.mem
-    if not hasattr(block, "streams"):
+    if not was_allocated_here(array):
         if getattr(block, "size", 0) == 0:
             return
         raise RuntimeError(
             f"record_stream: this memory was not allocated by engine ({type(block).__name__}); whoever made it has to "
             "keep it until the stream is done"
         )
-    if block.streams is None:
-        block.streams = {}
-    block.streams[raw.ptr] = raw
+    block.known.users.setdefault(id(block), {})[raw.ptr] = raw
 
 
 def reserved(index: int) -> int:

@@ -1,5 +1,6 @@
 """Streams and events, and memory that is used on several streams. On the CPU driver a race is an error."""
 
+import gc
 import threading
 
 import pytest
@@ -173,6 +174,21 @@ def test_freed_memory_that_another_stream_uses_is_not_given_away(cuda):
     engine.empty(1, device=cuda)
     assert not memory._waiting
     assert y.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("stream_first", [True, False])
+def test_a_stream_that_is_garbage_with_what_it_used(cuda, stream_first):
+    """Garbage is finalised in the order in which it was made: memory asks for a stream that is to be destroyed."""
+    cycle = [engine.cuda.Stream(), engine.ones(4, device=cuda)]
+    if not stream_first:
+        cycle[0] = engine.cuda.Stream()
+    side, x = cycle
+    x.record_stream(side)
+    cycle.append(cycle)
+    del cycle, side, x
+    gc.collect()  # what a finaliser raises fails the test
+    assert len(memory._waiting) == 1
+    engine.empty(1, device=cuda)
 
 
 @pytest.mark.parametrize("name", ["memory", "transfer"])
