@@ -2,9 +2,9 @@
 
 `load()` puts the driver's libraries where CuPy looks for NVIDIA's. CuPy's compiled code, its memory pools and its
 kernels are the real ones; what CuPy hands to NVRTC, kernels of this project among it, is compiled with g++ and run, one
-block after another. Ours are the functions of the CUDA runtime and driver that CuPy calls (source/), the language
-CUDA C++ and its assembler on a host (host/), products in place of cuBLAS, LAPACK in place of cuSOLVER, and sorting in
-place of Thrust (thrust.py).
+block after another, CuPy's own once for arrays of different numbers of dimensions (dimensions.py). Ours are the
+functions of the CUDA runtime and driver that CuPy calls (source/), the language CUDA C++ and its assembler on a host
+(host/), products in place of cuBLAS, LAPACK in place of cuSOLVER, and sorting in place of Thrust (thrust.py).
 """
 
 import ctypes
@@ -83,7 +83,7 @@ def _connect(driver: ctypes.CDLL) -> None:
     def compile(source: bytes, options: bytes, instances: bytes, text: int, size: int) -> int:
         try:
             lines = [each.decode().splitlines() for each in (options, instances)]
-            found, good = str(nvrtc.compiled(source.decode(), *lines)), 1
+            found, good = nvrtc.machine_code(source.decode(), *lines), 1
         except RuntimeError as cause:
             found, good = str(cause), 0
         ctypes.memmove(text, found.encode()[: size - 1] + b"\0", min(len(found.encode()), size - 1) + 1)

@@ -16,7 +16,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from tests.cuda_driver import build
+from tests.cuda_driver import build, dimensions
 
 HOST = build.HERE / "host"
 FLAGS = (
@@ -35,13 +35,19 @@ FLAGS_OF_OURS = ("-fsanitize=alignment,bounds",)
 UNDECLARED, UNDECLARED_OF_CUPY = 256, 1024
 
 
-def compiled(source: str, options: Sequence[str], instances: Sequence[str] = ()) -> Path:
-    """The shared object of a program. Instances of kernels that are templates, `name<int>`, are in it as `instance_0`
-    and so on.
+def machine_code(source: str, options: Sequence[str], instances: Sequence[str] = ()) -> str:
+    """What stands for it: the path of a shared object, and in a second line the dimensions of the kernel's parameters,
+    where it is CuPy's for any number of them. Instances of kernels that are templates, `name<int>`, are in the object
+    as `instance_0` and so on.
 
     Raises: RuntimeError with the compiler's words.
     """
     cupys = "#include <cupy/" in source
+    source, of_parameters = dimensions.widened(source) if cupys else (source, "")
+    return f"{_compiled(source, cupys, options, instances)}\n{of_parameters}"
+
+
+def _compiled(source: str, cupys: bool, options: Sequence[str], instances: Sequence[str]) -> Path:
     prelude = "cuda.h" if not cupys else "cupy_half.h" if "float16" in source else "cupy.h"
     included = tuple(each for each in options if each.startswith("-I"))
     text = _text(source, options, instances, UNDECLARED_OF_CUPY if cupys else UNDECLARED)

@@ -5,6 +5,8 @@
 
 #include <cstring>
 #include <dlfcn.h>
+#include <iterator>
+#include <sstream>
 #include <unistd.h>
 
 using namespace driver;
@@ -15,8 +17,22 @@ bool kernels_run = true;
 
 struct Module {
     void* library;
+    std::vector<int> dimensions;  // of a kernel's parameters, -1 for what has none; empty where it takes them as they are
     std::map<std::string, Kernel> kernels;
 };
+
+// What one parameter is, and a whole one for a kernel that takes arrays of four dimensions: CuPy's arrays are an address,
+// a size, a shape and strides, its indexers a size, a shape and an index. Dimensions of one element come after the others.
+static std::vector<char> value(const void* parameter, size_t size, int dimensions) {
+    if (dimensions < 0) return {(const char*)parameter, (const char*)parameter + size};
+    const size_t most = 4, before = size / sizeof(ptrdiff_t) - 2 * most, known = (size_t)dimensions;
+    auto* from = (const ptrdiff_t*)parameter;
+    std::vector<ptrdiff_t> wide(from, from + before + known);
+    wide.resize(before + most, 1);
+    wide.insert(wide.end(), from + before + known, from + before + 2 * known);
+    wide.resize(before + 2 * most, 0);
+    return {(const char*)wide.data(), (const char*)(wide.data() + wide.size())};
+}
 
 extern "C" {
 
@@ -57,15 +73,18 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-    const char* path = (const char*)image;
-    if (strncmp(path, "/", 1)) return CUDA_ERROR_INVALID_IMAGE;
+    std::istringstream text((const char*)image);
+    std::string path;
+    std::getline(text, path);
+    if (path.empty() || path[0] != '/') return CUDA_ERROR_INVALID_IMAGE;
     Locked locked;
-    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         problem("%s", dlerror());
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    *module = (CUmodule) new Module{library, {}};
+    std::vector<int> dimensions{std::istream_iterator<int>(text), {}};
+    *module = (CUmodule) new Module{library, dimensions, {}};
     return CUDA_SUCCESS;
 }
 CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }  // kept: graphs may have its kernels
@@ -82,9 +101,11 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
             problem("the module has no kernel %s", name);
             return CUDA_ERROR_NOT_FOUND;
         }
-        Kernel made{symbol, thread, {}, *most, 48 << 10, dlsym(module.library, "ended_threads_arrive") != nullptr};
+        Kernel made{symbol, thread, {}, {}, *most, 48 << 10, dlsym(module.library, "ended_threads_arrive") != nullptr};
         for (const char* at = signature(); *at; at = strchr(at, ' ') + 1)
             made.sizes.push_back((size_t)(*at == 'P' ? sizeof(void*) : strtoul(at + 1, nullptr, 10)));
+        made.dimensions = module.dimensions;
+        made.dimensions.resize(made.sizes.size(), -1);
         found = module.kernels.emplace(name, made).first;
     }
     *function = (CUfunction)&found->second;
@@ -128,7 +149,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     // The parameters are what they are now: a captured launch runs later.
     std::vector<std::vector<char>> values;
     for (size_t i = 0; i < kernel.sizes.size(); i++)
-        values.emplace_back((char*)parameters[i], (char*)parameters[i] + kernel.sizes[i]);
+        values.push_back(value(parameters[i], kernel.sizes[i], kernel.dimensions[i]));
     Shape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared};
     const char* wrong = submit(*stream, kernel.name, [&kernel, values = std::move(values), shape]() mutable {
         std::vector<void*> pointers;

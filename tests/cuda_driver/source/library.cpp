@@ -46,3 +46,9 @@ void* lapack_function(const std::string& name) {
 }  // namespace driver
 
 extern "C" void driver_set_lapack(const char* library) { driver::numpys = dlopen(library, RTLD_NOW | RTLD_LOCAL); }
+
+// What stands for a function of a library's that is not there.
+extern "C" void driver_has_not(const char* function) {
+    driver::Locked locked;
+    driver::problem("%s is not there", function);
+}

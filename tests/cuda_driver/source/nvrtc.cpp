@@ -1,5 +1,5 @@
 // NVRTC: a program is compiled by a function of Python's (tests/cuda_driver/nvrtc.py); its "machine code" is the path of
-// a shared object, which cuModuleLoadData opens.
+// a shared object, which cuModuleLoadData opens, and a line about dimensions (tests/cuda_driver/dimensions.py).
 
 #include <cstring>
 #include <map>
