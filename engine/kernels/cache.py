@@ -141,7 +141,11 @@ class DiskCache(caching._Cache):
             result.library.codegen.set_env(environment.env_name, environment)
         if self.path is None:
             return
-        content = self._about + serialize.dumps(result._reduce())
+        *found, environments = result._reduce()
+        # Those of what was inlined hold constants of Python's, which no kernel has; to make one imports its module, and
+        # NumPy's functions of Numba take 30 ms of a process's start.
+        environments = tuple(one for one in environments if one.consts)
+        content = self._about + serialize.dumps((*found, environments))
         try:
             store.write(self.path, hashlib.sha256(content).digest() + content)
         except store.UntrustedError as why:

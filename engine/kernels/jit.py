@@ -256,10 +256,11 @@ class Kernel(dict[str, Any]):
         Called with other arguments it may do anything. A call takes 0.1 us, and 0.3 with the search, in a process with
         a second thread, where either costs more.
         """
-        assert all(hint in _SCALARS for hint in self._hints().values()), f"{self.name} takes more than scalars"
+        assert all(hint in _SCALARS for hint in self._hints.values()), f"{self.name} takes more than scalars"
         (compiled,) = self[char].overloads.values()
         return compiled.entry_point
 
+    @functools.cached_property
     def _hints(self) -> dict[str, Any]:
         hints = typing.get_type_hints(self.function, include_extras=True)
         hints.pop("return", None)
@@ -282,7 +283,7 @@ class Kernel(dict[str, Any]):
         return self[char]
 
     def _argument_types(self, char: str) -> tuple[Any, ...]:
-        return tuple(_numba_type(hint, DTYPES[char]) for hint in self._hints().values())
+        return tuple(_numba_type(hint, DTYPES[char]) for hint in self._hints.values())
 
 
 @contextlib.contextmanager
