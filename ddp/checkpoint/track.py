@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ddp import losses
 from ddp.checkpoint import places
 from ddp.checkpoint.agreeing import FAILURES, together
 from ddp.checkpoint.places import Place
@@ -101,12 +102,13 @@ class Track:
             if not failed:
                 return
             self._join()
-        self._save = None
         try:
             save.conclude()
-        except FAILURES:
-            self._last = None
+        except FAILURES as error:
+            if not losses.is_behind(error):  # else it may not be complete, and is begun anew
+                self._save = self._last = None
             raise
+        self._save = None
 
     def wait(self) -> None:
         """Collective: until nothing is under way. Raises what went wrong."""
@@ -124,14 +126,14 @@ class Track:
 
     def begin_anew(self) -> bool:
         """Collective over the ranks that are left when some were lost: gives up what is under way, and removes what
-        they have left of it; whether there was anything.
+        they have left of it; whether there was anything that is not complete.
         """
-        under_way = self._save is not None
+        under_way = self._save and self._save.step
         self.give_up()
         self.place = self._locate()
         self.sweep()
         complete = [step for step, path in places.generations(self.place.folder).items() if places.is_complete(path)]
-        everyones = self._group.exchange((under_way, max(complete, default=None)))
+        everyones = self._group.exchange((under_way not in (None, *complete), max(complete, default=None)))
         self._last = everyones[0][1]
         return any(each for each, _ in everyones)
 

@@ -406,6 +406,18 @@ def test_a_sample_of_the_campaign(capfd: pytest.CaptureFixture[str]) -> None:
     assert sum(int(row[3]) for row in rows) >= 4, f"ranks were struck:\n{table}"
 
 
+def test_the_rank_that_completes_the_last_checkpoint_is_lost_over_it(tmp_path: Path) -> None:
+    """When all others have written their parts, and wait to hear that it is complete."""
+    done = elastic.run(tmp_path, "shared", 2, None)
+    assert done.returncode == 0, done.stderr
+    names = (tmp_path / "points-0").read_text().splitlines()
+    put_in_place = len(names) - 1 - names[::-1].index("replace")
+    strike = elastic.Strike("SIGKILL", (0,), put_in_place)
+    ending = elastic.judge(strike, "shared", 2, elastic.digest_of(done.stdout))
+    assert ending.places == ["replace"]
+    assert not ending.problem, ending.output
+
+
 def test_a_job_that_ends_badly_before_its_fault_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
