@@ -88,17 +88,17 @@ def test_who_reads_a_kernel_loads_no_compiler_and_may_compile_afterwards(tmp_pat
     run(tmp_path)
     rest = """
     import sys
-    print("numba.np.linalg" in sys.modules, "engine.kernels.intrinsics" in sys.modules)
+    print("numba.np.arraymath" in sys.modules, "engine.kernels.intrinsics" in sys.modules)
     import engine
     print(engine.softmax(engine.zeros(1, 4), 1).tolist(), compiler.compiled)
     import numba
     @numba.njit
     def product(a, b):
-        return a * b + np.linalg.inv(a)
+        return a * b + np.median(a)
     print(product(np.eye(2), np.full((2, 2), 3.0)).tolist())
     """
     out, _ = run(tmp_path, SUM + textwrap.dedent(rest))
-    assert out.splitlines() == ["30.0 0", "False False", "[[0.25, 0.25, 0.25, 0.25]] 1", "[[4.0, 0.0], [0.0, 4.0]]"]
+    assert out.splitlines() == ["30.0 0", "False False", "[[0.25, 0.25, 0.25, 0.25]] 1", "[[3.5, 0.5], [0.5, 3.5]]"]
 
 
 def test_a_thread_compiles_its_own_code_beside(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_thread_compiles_its_own_code_beside(tmp_path: Path) -> None:
             for kind in ("float32", "float64", "complex128"):
                 @numba.njit
                 def product(a):
-                    return np.linalg.inv(a) @ np.sort(np.ones(2)).astype(a.dtype)
+                    return np.diag(a) * np.sort(np.ones(2)).astype(a.dtype)
                 results.append(product(np.eye(2, dtype=kind)).tolist())
 
         results = []
