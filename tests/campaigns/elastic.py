@@ -9,11 +9,13 @@
 
 tests/campaigns/elastic_job.py is the job. An undisturbed run counts its places; then, for each transport, number of
 ranks, and victim (the first and the last rank), every k-th of them is struck. Of each case it is asked: did the job end
-well, with the digest of the undisturbed run; is the newest checkpoint there; how long was it from the fault to the next
-step. Prints a table; exit code 1 where anything was otherwise, also of a case that never came to its fault.
+well, with the digest of the undisturbed run; is its last checkpoint whole, with the same in it; how long was it from
+the fault to the next step. Prints a table; exit code 1 where anything was otherwise, also of a case that never came to
+its fault.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -28,11 +30,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ddp.checkpoint import tools
+
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = ("SIGKILL", "SIGSTOP", "raise", "os._exit", "sys.exit", "segfault")
 # What comes to two ranks without being the same error at the same step, which is a bug and no loss.
 WITHOUT_ERROR = ("SIGKILL", "SIGSTOP", "os._exit", "segfault")
 TRANSPORTS = ("shared", "mpi", "hierarchical")
+_LAST = Path("checkpoints", "step-00000030")
 _STOPPED = 4.0  # seconds, the time-out of a stopped rank
 _LIMIT = 60.0
 _REPLACEMENT = 120  # places of a replacement: its start, the meeting in which it joins, its first steps
@@ -55,6 +60,14 @@ class Strike(NamedTuple):
         also = f" and {self.recovery} of the recovery" if self.recovery else ""
         also += f" and place {self.replacement} of the replacement" if self.replacement else ""
         return f"{self.fault} of {','.join(map(str, self.victims))} at place {self.place}{also}"
+
+
+class Reference(NamedTuple):
+    """What comes of a job that nothing is done to. places: how many each rank has. checkpoint: its last one."""
+
+    places: list[int]
+    digest: str
+    checkpoint: Path
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,7 @@ def digest_of(output: str) -> str:
     return str(json.loads(lines[-1])) if lines else ""
 
 
-def judge(strike: Strike, transport: str, ranks: int, expected: str) -> Ending:
+def judge(strike: Strike, transport: str, ranks: int, expected: Reference) -> Ending:
     """Runs one case and judges it."""
     with tempfile.TemporaryDirectory(prefix="elastic-") as name:
         folder = Path(name)
@@ -114,10 +127,12 @@ def judge(strike: Strike, transport: str, ranks: int, expected: str) -> Ending:
         problem = ""
         if done.returncode != 0:
             problem = f"exit code {done.returncode}"
-        elif digest_of(done.stdout) != expected:
+        elif digest_of(done.stdout) != expected.digest:
             problem = "another digest" if digest_of(done.stdout) else "no digest"
-        elif not (folder / "checkpoints" / "step-00000030").exists():
+        elif not (folder / _LAST).exists():
             problem = "no checkpoint"
+        else:
+            problem = "; ".join(tools.verify(folder / _LAST) or tools.difference(folder / _LAST, expected.checkpoint))
         return Ending(
             struck.read_text().splitlines() if struck.exists() else [],
             float(went_on.read_text()) if went_on.exists() else None,
@@ -126,14 +141,13 @@ def judge(strike: Strike, transport: str, ranks: int, expected: str) -> Ending:
         )
 
 
-def undisturbed(transport: str, ranks: int) -> tuple[list[int], str]:
-    """How many places each rank has, and the digest. Raises RuntimeError where the job does not end well."""
-    with tempfile.TemporaryDirectory(prefix="elastic-none-") as name:
-        done = run(Path(name), transport, ranks, None)
-        if done.returncode != 0:
-            raise RuntimeError(f"the undisturbed job ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        places = [len(Path(name, f"points-{rank}").read_text().splitlines()) for rank in range(ranks)]
-        return places, digest_of(done.stdout)
+def undisturbed(transport: str, ranks: int, folder: Path) -> Reference:
+    """Runs the job in a folder, which is to be kept. Raises RuntimeError where it does not end well."""
+    done = run(folder, transport, ranks, None)
+    if done.returncode != 0:
+        raise RuntimeError(f"the undisturbed job ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    places = [len((folder / f"points-{rank}").read_text().splitlines()) for rank in range(ranks)]
+    return Reference(places, digest_of(done.stdout), folder / _LAST)
 
 
 def strikes(
@@ -167,10 +181,10 @@ def campaign(
     """
     deadline = time.monotonic() + seconds
     endings: dict[str, list[Ending]] = {fault: [] for fault in faults}
-    for transport in transports:
-        for size in ranks:
-            places, expected = undisturbed(transport, size)
-            for strike in strikes(faults, victims, size, places, every, begin):
+    for transport, size in itertools.product(transports, ranks):
+        with tempfile.TemporaryDirectory(prefix="elastic-none-") as name:
+            expected = undisturbed(transport, size, Path(name))
+            for strike in strikes(faults, victims, size, expected.places, every, begin):
                 if time.monotonic() > deadline:
                     print(f"not begun, for want of time: {strike}, {size} ranks, {transport}, and what comes after it")
                     return _print_table(endings)

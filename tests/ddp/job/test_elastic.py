@@ -390,10 +390,14 @@ def test_who_talks_after_the_step_is_told(tmp_path: Path) -> None:
     assert "this talks to other ranks after optimizer.step()" in done.stderr
 
 
+@pytest.fixture(scope="module")
+def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> elastic.Reference:
+    return elastic.undisturbed("shared", 3, tmp_path_factory.mktemp("three_ranks"))
+
+
 @pytest.mark.parametrize("fault", ["SIGSTOP", "os._exit", "segfault"])
-def test_a_fault_in_the_midst_of_a_backward(fault: str) -> None:
-    places, expected = elastic.undisturbed("shared", 3)
-    ending = elastic.judge(elastic.Strike(fault, (2,), places[2] // 2), "shared", 3, expected)
+def test_a_fault_in_the_midst_of_a_backward(fault: str, three_ranks: elastic.Reference) -> None:
+    ending = elastic.judge(elastic.Strike(fault, (2,), three_ranks.places[2] // 2), "shared", 3, three_ranks)
     assert ending.places
     assert not ending.problem, ending.output
 
@@ -406,14 +410,11 @@ def test_a_sample_of_the_campaign(capfd: pytest.CaptureFixture[str]) -> None:
     assert sum(int(row[3]) for row in rows) >= 4, f"ranks were struck:\n{table}"
 
 
-def test_the_rank_that_completes_the_last_checkpoint_is_lost_over_it(tmp_path: Path) -> None:
+def test_the_rank_that_completes_the_last_checkpoint_is_lost_over_it(three_ranks: elastic.Reference) -> None:
     """When all others have written their parts, and wait to hear that it is complete."""
-    done = elastic.run(tmp_path, "shared", 2, None)
-    assert done.returncode == 0, done.stderr
-    names = (tmp_path / "points-0").read_text().splitlines()
+    names = (three_ranks.checkpoint.parents[1] / "points-0").read_text().splitlines()
     put_in_place = len(names) - 1 - names[::-1].index("replace")
-    strike = elastic.Strike("SIGKILL", (0,), put_in_place)
-    ending = elastic.judge(strike, "shared", 2, elastic.digest_of(done.stdout))
+    ending = elastic.judge(elastic.Strike("SIGKILL", (0,), put_in_place), "shared", 3, three_ranks)
     assert ending.places == ["replace"]
     assert not ending.problem, ending.output
 
@@ -421,7 +422,7 @@ def test_the_rank_that_completes_the_last_checkpoint_is_lost_over_it(tmp_path: P
 def test_a_job_that_ends_badly_before_its_fault_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(elastic, "undisturbed", lambda *_: ([1, 1], "digest"))
+    monkeypatch.setattr(elastic, "undisturbed", lambda *_: elastic.Reference([1, 1], "digest", Path()))
     monkeypatch.setattr(elastic, "run", lambda *_: subprocess.CompletedProcess([], 1, "", "SyntaxError"))
     assert elastic.main(["--ranks", "2", "--faults", "SIGKILL"]) == 1
     assert "| SIGKILL | 2 | 0 | 0 |" in capsys.readouterr().out
