@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Sequence
 
 from ddp import losses
@@ -75,7 +76,11 @@ class Teller:
             bootstrap.abort(1)
 
     def _say_of_all(self, headline: str, records: Records) -> None:
-        self.say(headline, range(len(self._hosts)), records)
+        try:
+            self.say(headline, range(len(self._hosts)), records)
+        except Exception:
+            traceback.print_exc()  # this process ends before anybody else could show it
+            raise
 
     def say(self, headline: str, ranks: Iterable[int], records: Records) -> None:
         """The headline, and what these ranks do."""

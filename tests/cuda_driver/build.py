@@ -114,7 +114,7 @@ def _make(place: Path) -> None:
     work.mkdir()
     optimised = [name for library in LIBRARIES for name in library.sources]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        of_cupy = pool.submit(_compile_runtime, work)  # half a minute: the longest, so it comes first
+        of_cupy = pool.submit(_compile_runtime, work)  # the longest, with a download: so it comes first
         of_libraries = pool.map(lambda name: _compile(HERE / f"source/{name}.cpp", work, "-O3"), optimised)
         objects = list(pool.map(lambda name: _compile(HERE / f"source/{name}.cpp", work), SOURCES))
         compiled = dict(zip(optimised, of_libraries, strict=True))

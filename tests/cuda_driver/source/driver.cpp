@@ -21,11 +21,13 @@ struct Module {
     std::map<std::string, Kernel> kernels;
 };
 
-// What one parameter is, and a whole one for a kernel that takes arrays of four dimensions: CuPy's arrays are an address,
-// a size, a shape and strides, its indexers a size, a shape and an index. Dimensions of one element come after the others.
+// What one parameter is, and a whole one for a kernel that takes arrays of more dimensions, as large as `size` says: CuPy's
+// arrays are an address, a size, a shape and strides, its indexers a size, a shape and an index, which makes their words
+// an odd number. Dimensions of one element come after the others.
 static std::vector<char> value(const void* parameter, size_t size, int dimensions) {
     if (dimensions < 0) return {(const char*)parameter, (const char*)parameter + size};
-    const size_t most = 4, before = size / sizeof(ptrdiff_t) - 2 * most, known = (size_t)dimensions;
+    const size_t words = size / sizeof(ptrdiff_t), before = words % 2 ? 1 : 2, most = (words - before) / 2;
+    const size_t known = (size_t)dimensions;
     auto* from = (const ptrdiff_t*)parameter;
     std::vector<ptrdiff_t> wide(from, from + before + known);
     wide.resize(before + most, 1);

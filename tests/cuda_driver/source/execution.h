@@ -11,7 +11,7 @@ struct Kernel {
     std::string name;
     void (*thread)(void** parameters);
     std::vector<size_t> sizes;    // of the parameters
-    std::vector<int> dimensions;  // that the caller's have where the kernel is for four, else -1
+    std::vector<int> dimensions;  // that the caller's have where the kernel is for more, else -1
     int most_threads;           // of a block
     int most_shared;            // bytes of dynamic shared memory that it is permitted
     bool ended_arrive;          // threads that have ended count as arrived at barriers

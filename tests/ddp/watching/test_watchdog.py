@@ -199,8 +199,10 @@ def test_what_cannot_be_told_ends_the_job_all_the_same(monkeypatch: pytest.Monke
     assert ended == [1]
 
 
-def test_where_a_rank_is_lost_already_this_one_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And where that cannot be told, too."""
+def test_where_a_rank_is_lost_already_this_one_ends_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And where that cannot be told, too: then with the error that is the reason."""
     ended: list[str] = []
     monkeypatch.setattr(bootstrap, "end_alone", lambda: ended.append("alone"))
     noticed = threading.Event()
@@ -209,6 +211,7 @@ def test_where_a_rank_is_lost_already_this_one_ends_alone(monkeypatch: pytest.Mo
     with pytest.raises(AttributeError):
         Teller(0, ["here"], []).give_up("a reason", True, {0: object()})  # type: ignore[dict-item]
     assert ended == ["alone"]
+    assert "AttributeError: 'object' object has no attribute" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("failure", [BrokenPipeError(), ValueError("I/O operation on closed file")])
