@@ -267,12 +267,11 @@ def ratios(figures: list[Line]) -> Iterator[Line]:
     for (_, library), found in bandwidth.items():
         aim = {"at_least": 0.85} if library == "engine" else {}
         yield {"figure": "ratio", "adamw": library, "of_copy": round(found / copies[0], 3), **aim}
-    summed = {(line["bytes"], line["transport"], line["in_place"]): line for line in figures if line["figure"] == "ipc"}
-    for (nbytes, transport, in_place), line in summed.items():
+    summed = {(line["bytes"], line["transport"]): line for line in figures if line["figure"] == "ipc"}
+    for (nbytes, transport), line in summed.items():
         if transport == "cuda_ipc":
-            share = line["memory_GBps"] / summed[nbytes, "device_copy", in_place]["memory_GBps"]
-            sizes = {"bytes": nbytes, "in_place": in_place}
-            yield {"figure": "ratio", "ipc": sizes, "of_copy": round(share, 3), "at_least": 0.8}
+            share = line["memory_GBps"] / summed[nbytes, "device_copy"]["memory_GBps"]
+            yield {"figure": "ratio", "ipc": nbytes, "of_copy": round(share, 3), "at_least": 0.8}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast ranks sum: every transport, in place and not, beside MPI's own Allreduce.
+"""How fast ranks sum: every transport, beside MPI's own Allreduce.
 
     ddprun -n 2 -m ddp.bench                        # 1 KiB to 256 MiB, a table as of nccl-tests
     ddprun -n 2 -m ddp.bench --json --max-bytes 64M # one JSON line a figure
@@ -11,12 +11,11 @@ rank counts. Seconds are the median over the rounds. They come in blocks that ta
 transports, so that whatever else the machine does hits all alike (over 64 MiB one transport comes after the other, for
 the sake of memory); the first two rounds of a block, which find the caches as the others left them, do not count.
 
-Buffers are the transport's own memory, as DistributedDataParallel's are: in place the sum replaces the addends, out of
-place it goes to a second buffer and the addends stay. MPI's own Allreduce has private arrays, with MPI.IN_PLACE or two
-of them, and memory management as in a program of its own: what `engine.memory.allocator` does for training is undone
-(it would make Open MPI 5.0.11 faster where it takes temporary memory: 64 MiB 23 to 16 ms, in place 16 to 9). Algorithm
-bandwidth is bytes / seconds; bus bandwidth is that times 2 (n - 1) / n, what has to travel at least, and does not
-depend on the number n of ranks.
+Buffers are the transport's own memory, as DistributedDataParallel's are, in which the sum replaces the addends. MPI's
+own Allreduce has a private array and MPI.IN_PLACE, and memory management as in a program of its own: what
+`engine.memory.allocator` does for training is undone (it would make Open MPI 5.0.11 faster where it takes temporary
+memory: 64 MiB 16 to 9 ms). Algorithm bandwidth is bytes / seconds; bus bandwidth is that times 2 (n - 1) / n, what has
+to travel at least, and does not depend on the number n of ranks.
 
 On GPUs a round ends when the device is through with it. `device_copy` is a copy from one array to another, by all ranks
 at the same time. `memory_GBps` of the JSON lines is what memory has to read and write in all, 2 bytes a byte and rank

@@ -31,19 +31,19 @@ def usable(comm: Any) -> list[str]:
     return [*found, *([NCCL_LIBRARY] if "nccl" in found else []), COPY]
 
 
-def cases(names: list[str], comm: Any) -> Callable[[str, int, bool], Case]:
-    """Collective: `make(name, count, in_place)`, collective too, for float32 arrays of so many elements."""
+def cases(names: list[str], comm: Any) -> Callable[[str, int], Case]:
+    """Collective: `make(name, count)`, collective too, for float32 arrays of so many elements."""
     transports: dict[str, Any] = {
         name: CUDA_TRANSPORTS[name](comm, _gpu(), None) for name in names if name in CUDA_TRANSPORTS
     }
     library = _library(comm) if NCCL_LIBRARY in names else None
 
-    def make(name: str, count: int, in_place: bool) -> Case:
+    def make(name: str, count: int) -> Case:
         if name == COPY:
-            return _copy_case(count, in_place)
+            return _copy_case(count)
         if name == NCCL_LIBRARY:
-            return _library_case(library, comm.rank, count, in_place)
-        return _transport_case(transports[name], count, in_place)
+            return _library_case(library, comm.rank, count)
+        return _transport_case(transports[name], count)
 
     return make
 
@@ -56,8 +56,8 @@ def _waited_for() -> None:
     require_cupy().cuda.get_current_stream().synchronize()
 
 
-def _transport_case(transport: Any, count: int, in_place: bool) -> Case:
-    buffer = transport.allocate(count, np.float32, out_of_place=not in_place)
+def _transport_case(transport: Any, count: int) -> Case:
+    buffer = transport.allocate(count, np.float32)
 
     def prepare(round_: int) -> None:
         buffer.array.fill(round_ + transport.rank)
@@ -68,11 +68,10 @@ def _transport_case(transport: Any, count: int, in_place: bool) -> Case:
         transport.wait(buffer)
         _waited_for()
 
-    return Case(transport.name, in_place, prepare, run, buffer.result)
+    return Case(transport.name, prepare, run, buffer.array)
 
 
-def _copy_case(count: int, in_place: bool) -> Case:
-    """In place or not is the same here."""
+def _copy_case(count: int) -> Case:
     cupy = require_cupy()
     source, target = cupy.zeros(count, np.float32), cupy.zeros(count, np.float32)
 
@@ -84,7 +83,7 @@ def _copy_case(count: int, in_place: bool) -> Case:
         target.data.copy_from_device_async(source.data, source.nbytes)
         _waited_for()
 
-    return Case(COPY, in_place, prepare, run, target)
+    return Case(COPY, prepare, run, target)
 
 
 def _library(comm: Any) -> Any:
@@ -93,19 +92,18 @@ def _library(comm: Any) -> Any:
     return nccl, nccl.NcclCommunicator(comm.size, identity, comm.rank)
 
 
-def _library_case(library: Any, rank: int, count: int, in_place: bool) -> Case:
+def _library_case(library: Any, rank: int, count: int) -> Case:
     nccl, communicator = library
     cupy = require_cupy()
-    result = cupy.zeros(count, np.float32)
-    source = result if in_place else cupy.zeros(count, np.float32)
+    array = cupy.zeros(count, np.float32)
 
     def prepare(round_: int) -> None:
-        source.fill(round_ + rank)
+        array.fill(round_ + rank)
         _waited_for()
 
     def run() -> None:
         stream = cupy.cuda.get_current_stream().ptr
-        communicator.allReduce(source.data.ptr, result.data.ptr, count, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream)
+        communicator.allReduce(array.data.ptr, array.data.ptr, count, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream)
         _waited_for()
 
-    return Case(NCCL_LIBRARY, in_place, prepare, run, result)
+    return Case(NCCL_LIBRARY, prepare, run, array)

@@ -16,7 +16,6 @@ class Figure(NamedTuple):
     bytes: int
     ranks: int
     seconds: float
-    in_place: bool
 
     def as_json(self) -> dict[str, Any]:
         algorithm = self.bytes / self.seconds / 1e9
@@ -27,7 +26,7 @@ class Figure(NamedTuple):
 
 
 def plot(figures: list[Figure], path: str) -> None:
-    """Bus bandwidth over size, log-log: a colour for each transport, lighter and dashed out of place."""
+    """Bus bandwidth over size, log-log: a colour for each transport."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -35,18 +34,15 @@ def plot(figures: list[Figure], path: str) -> None:
 
     drawing, axes = plt.subplots(figsize=(9, 5), layout="constrained")
     for number, name in enumerate(dict.fromkeys(figure.transport for figure in figures)):
-        for in_place in (True, False):
-            line = [figure for figure in figures if (figure.transport, figure.in_place) == (name, in_place)]
-            style: dict[str, Any] = {"linestyle": "-"} if in_place else {"linestyle": "--", "alpha": 0.5}
-            axes.loglog(
-                [figure.bytes for figure in line],
-                [figure.as_json()["busbw_GBps"] for figure in line],
-                marker="o",
-                markersize=4,
-                color=f"C{number}",
-                label=f"{name}, {'in place' if in_place else 'out of place'}",
-                **style,
-            )
+        line = [figure for figure in figures if figure.transport == name]
+        axes.loglog(
+            [figure.bytes for figure in line],
+            [figure.as_json()["busbw_GBps"] for figure in line],
+            marker="o",
+            markersize=4,
+            color=f"C{number}",
+            label=name,
+        )
     sizes = sorted({figure.bytes for figure in figures})
     shown = sizes[:: -(-len(sizes) // _LABELS)]
     axes.set_xscale("log", base=2)
@@ -68,15 +64,11 @@ def size_in_words(nbytes: int) -> str:
 
 
 HEADING = """\
-#                                                   out-of-place                       in-place
-#      size       count    transport     time   algbw   busbw     time   algbw   busbw
-#       (B)  (elements)                  (us)  (GB/s)  (GB/s)     (us)  (GB/s)  (GB/s)"""
+#      size       count    transport     time   algbw   busbw
+#       (B)  (elements)                  (us)  (GB/s)  (GB/s)"""
 
 
-def table_row(out_of_place: Figure, in_place: Figure) -> str:
-    """Two figures of one size and transport as a line of the table, in the order of nccl-tests."""
-    columns = [f"{in_place.bytes:>11}  {in_place.bytes // 4:>10}  {in_place.transport:>11}"]
-    for figure in (out_of_place, in_place):
-        values = figure.as_json()
-        columns.append(f"{figure.seconds * 1e6:>9.1f}  {values['algbw_GBps']:>6.2f}  {values['busbw_GBps']:>6.2f}")
-    return "".join(columns)
+def table_row(figure: Figure) -> str:
+    """A line of the table, its columns as those of nccl-tests."""
+    what, values = f"{figure.bytes:>11}  {figure.bytes // 4:>10}  {figure.transport:>11}", figure.as_json()
+    return f"{what}{figure.seconds * 1e6:>9.1f}  {values['algbw_GBps']:>6.2f}  {values['busbw_GBps']:>6.2f}"

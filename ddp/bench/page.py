@@ -19,12 +19,12 @@ def page(figures: Sequence[Figure], table: str) -> str:
         [
             (
                 "Bandwidth by size",
-                "Bus bandwidth: what has to travel at least, in a second. Full lines: in place; dashed: out of place.",
+                "Bus bandwidth: what has to travel at least, in a second.",
                 _plot(graph, figures, lambda figure, _: figure.as_json()["busbw_GBps"], "GB/s"),
             ),
             (
                 "Time beside the library's",
-                "How many times faster than the MPI library's own sum of that size, in the same mode; below 1: slower.",
+                "How many times faster than the MPI library's own sum of that size; below 1: slower.",
                 _plot(graph, figures, _times_faster, "times faster"),
             ),
         ],
@@ -39,43 +39,33 @@ def verdict(figures: Sequence[Figure]) -> str:
         if not ours:
             continue
         best = min(ours, key=lambda figure: figure.seconds)
-        text = f"{size_in_words(nbytes)}: {best.transport} takes {1e6 * best.seconds:.4g} µs {_mode(best)}"
+        text = f"{size_in_words(nbytes)}: {best.transport} takes {1e6 * best.seconds:.4g} µs"
         ratio = _times_faster(best, figures)
         words.append(text + (f", {ratio:.3g} times as fast as the library." if ratio else "."))
     return " ".join(words)
-
-
-def _mode(figure: Figure) -> str:
-    return "in place" if figure.in_place else "out of place"
 
 
 def _times_faster(figure: Figure, figures: Sequence[Figure]) -> float | None:
     """None where the library was not measured, or this is it."""
     if figure.transport in LIBRARIES:
         return None
-    of_library = [
-        f.seconds
-        for f in figures
-        if f.transport in LIBRARIES and (f.bytes, f.in_place) == (figure.bytes, figure.in_place)
-    ]
+    of_library = [f.seconds for f in figures if f.transport in LIBRARIES and f.bytes == figure.bytes]
     return of_library[0] / figure.seconds if of_library else None
 
 
 def _plot(graph: Any, figures: Sequence[Figure], value: Any, unit: str) -> Any:
     drawn = graph.Figure()
     for number, name in enumerate(dict.fromkeys(figure.transport for figure in figures)):
-        for in_place in (True, False):
-            line = [f for f in figures if (f.transport, f.in_place) == (name, in_place)]
-            points = [(f, y) for f in line if (y := value(f, figures)) is not None]
-            if not points:
-                continue
-            drawn.add_scatter(
-                name=f"{name}, {_mode(line[0])}", x=[f.bytes for f, _ in points], y=[y for _, y in points],
-                mode="lines+markers", marker={"size": 6}, opacity=1.0 if in_place else 0.6, legendgroup=name,
-                line={"color": _COLOURS[number % len(_COLOURS)], "dash": "solid" if in_place else "dash"},
-                customdata=[f"{size_in_words(f.bytes)}: {1e6 * f.seconds:.4g} µs" for f, _ in points],
-                hovertemplate=f"%{{customdata}}<br>%{{y:.3g}} {unit}<extra>{name}, {_mode(line[0])}</extra>",
-            )  # fmt: skip
+        line = [figure for figure in figures if figure.transport == name]
+        points = [(f, y) for f in line if (y := value(f, figures)) is not None]
+        if not points:
+            continue
+        drawn.add_scatter(
+            name=name, x=[f.bytes for f, _ in points], y=[y for _, y in points],
+            mode="lines+markers", marker={"size": 6}, line={"color": _COLOURS[number % len(_COLOURS)]},
+            customdata=[f"{size_in_words(f.bytes)}: {1e6 * f.seconds:.4g} µs" for f, _ in points],
+            hovertemplate=f"%{{customdata}}<br>%{{y:.3g}} {unit}<extra>{name}</extra>",
+        )  # fmt: skip
     sizes = sorted({figure.bytes for figure in figures})
     drawn.update_layout(
         height=430,

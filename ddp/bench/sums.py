@@ -29,7 +29,6 @@ class Case(NamedTuple):
     """What is timed: `prepare` writes this round's addends and is not timed, `run` is; then `result` holds the sum."""
 
     transport: str
-    in_place: bool
     prepare: Callable[[int], None]
     run: Callable[[], None]
     result: Any
@@ -39,10 +38,9 @@ def measure(
     names: list[str],
     sizes: list[int],
     device: str = "cpu",
-    ways: tuple[bool, ...] = (False, True),
     seconds_each: float = _SECONDS,
 ) -> Iterator[Figure]:
-    """Collective: the figures, size by size, out of place and in place (`ways`). Every sum is checked once."""
+    """Collective: the figures, size by size, of sums in place. Every sum is checked once."""
     give_freed_memory_back()
     group = resolve(None)
     comm = group.comm
@@ -55,49 +53,46 @@ def measure(
         with group.meeting(_MEETING):
             transports = {name: TRANSPORTS[name](comm) for name in names if name != LIBRARY}
 
-        def make_case(name: str, count: int, in_place: bool) -> Case:
+        def make_case(name: str, count: int) -> Case:
             if name == LIBRARY:
-                return _library_case(comm, count, in_place)
-            return _transport_case(transports[name], count, in_place)
+                return _library_case(comm, count)
+            return _transport_case(transports[name], count)
 
-    kinds = [(name, in_place) for name in names for in_place in ways]
     for nbytes in sizes:
-        for batch in [kinds] if nbytes <= _TOGETHER else [[kind] for kind in kinds]:
+        for batch in [names] if nbytes <= _TOGETHER else [[name] for name in names]:
             with group.meeting(_MEETING):
-                cases = [make_case(name, nbytes // 4, in_place) for name, in_place in batch]
+                cases = [make_case(name, nbytes // 4) for name in batch]
                 for case in cases:
                     _check(case, group.size())
                 medians = _median_seconds(cases, comm, seconds_each)
             for case, seconds in zip(cases, medians, strict=True):
-                yield Figure(case.transport, nbytes, group.size(), seconds, case.in_place)
+                yield Figure(case.transport, nbytes, group.size(), seconds)
             del cases, case
     if device == "cpu":
         for transport in transports.values():
             transport.close()
 
 
-def _transport_case(transport: Any, count: int, in_place: bool) -> Case:
-    buffer = transport.allocate(count, np.float32, out_of_place=not in_place)
+def _transport_case(transport: Any, count: int) -> Case:
+    buffer = transport.allocate(count, np.float32)
 
     def run() -> None:
         transport.start(buffer)
         transport.wait(buffer)
 
     fill = buffer.array.fill
-    return Case(transport.name, in_place, lambda round_: fill(round_ + transport.rank), run, buffer.result)
+    return Case(transport.name, lambda round_: fill(round_ + transport.rank), run, buffer.array)
 
 
-def _library_case(comm: Any, count: int, in_place: bool) -> Case:
+def _library_case(comm: Any, count: int) -> Case:
     from mpi4py import MPI
 
-    result = np.zeros(count, np.float32)
-    source = result if in_place else np.zeros(count, np.float32)
-    given = MPI.IN_PLACE if in_place else source
+    array = np.zeros(count, np.float32)
 
     def run() -> None:
-        comm.Allreduce(given, result)
+        comm.Allreduce(MPI.IN_PLACE, array)
 
-    return Case(LIBRARY, in_place, lambda round_: source.fill(round_ + comm.rank), run, result)
+    return Case(LIBRARY, lambda round_: array.fill(round_ + comm.rank), run, array)
 
 
 def _check(case: Case, ranks: int) -> None:
@@ -179,16 +174,11 @@ def main(arguments: list[str] | None = None) -> None:
             names = options.transport or [*_usable(group.comm), LIBRARY]
     if group.rank == 0 and not options.json:
         print(HEADING)
-    figures, row = [], []
+    figures = []
     for figure in measure(names, sizes_between(options.min_bytes, options.max_bytes), options.device):
         figures.append(figure)
-        row.append(figure)
-        if group.rank == 0 and options.json:
-            print(json.dumps(figure.as_json()), flush=True)
-        if len(row) == 2:
-            if group.rank == 0 and not options.json:
-                print(table_row(*row), flush=True)
-            row.clear()
+        if group.rank == 0:
+            print(json.dumps(figure.as_json()) if options.json else table_row(figure), flush=True)
     if options.plot and group.rank == 0:
         _draw(figures, options.plot)
     ddp.destroy_process_group()
@@ -200,8 +190,7 @@ def _draw(figures: list[Figure], path: str) -> None:
         return
     from ddp.bench.page import page
 
-    rows = [table_row(*figures[number : number + 2]) for number in range(0, len(figures), 2)]
-    Path(path).write_text(page(figures, "\n".join([HEADING, *rows])))
+    Path(path).write_text(page(figures, "\n".join([HEADING, *map(table_row, figures)])))
 
 
 def _measurable() -> list[str]:

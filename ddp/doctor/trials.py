@@ -124,8 +124,8 @@ def transports(group: ProcessGroup, ranks: Sequence[Facts]) -> list[Finding]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # that it is not the best one: said above
         chosen = group.transport
-    figures = [*measure([*usable, _LIBRARY], [_SMALL, _LARGE], ways=(True,), seconds_each=_SECONDS)]
-    figures += measure([chosen.name], [_BUCKET], ways=(True,), seconds_each=_SECONDS)
+    figures = [*measure([*usable, _LIBRARY], [_SMALL, _LARGE], seconds_each=_SECONDS)]
+    figures += measure([chosen.name], [_BUCKET], seconds_each=_SECONDS)
     seconds = {(one.transport, one.bytes): one.seconds for one in figures}
     found += [judge_transport(name, seconds) for name in usable]
     found.append(Finding(OK, "MPI's Allreduce", _both(seconds, _LIBRARY)))

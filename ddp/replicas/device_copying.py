@@ -34,7 +34,7 @@ def copy_from(root: int, tensors: list[engine.Tensor], group: ProcessGroup) -> N
         begin = 0
         for part in parts:
             if group.rank != root:
-                part[...] = room.result[begin : begin + part.size]
+                part[...] = room.array[begin : begin + part.size]
             begin += part.size
     if group.rank != root:
         for tensor, piece in zip(tensors, pieces, strict=True):

@@ -75,7 +75,7 @@ class Sums:
             return False
         piece, buffer = self._moving.popleft()
         self.members.transport.wait(buffer)
-        piece.values[...] = buffer.result[: piece.values.size]
+        piece.values[...] = buffer.array[: piece.values.size]
         if piece.last:
             piece.sum.finish()
         return True

@@ -208,7 +208,7 @@ def _gather_on_device(group: ProcessGroup, own: engine.Tensor, count: int) -> tu
     transport.start(room)
     with group.meeting("the statistics of SyncBatchNorm"):
         transport.wait(room)
-    parts = room.result.reshape(group.size(), values).copy()  # the next layer uses the same memory
+    parts = room.array.reshape(group.size(), values).copy()  # the next layer uses the same memory
     return engine.Tensor(parts, backend.spec_of_array(parts, own.device)), int(room.header[0])
 
 

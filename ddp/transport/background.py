@@ -57,11 +57,10 @@ class BackgroundTransport:
         count: int,
         dtype: DTypeLike,
         header: int = 0,
-        out_of_place: bool = False,
         shards: int | None = None,
     ) -> Buffer:
         with self._lock:
-            return self.inner.allocate(count, dtype, header, out_of_place, shards)
+            return self.inner.allocate(count, dtype, header, shards)
 
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         with self._lock:

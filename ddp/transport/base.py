@@ -3,9 +3,8 @@
 The rules every transport keeps (`tests/ddp/transport/test_transport.py` runs the same cases over the whole registry):
 
 * **Buffers.** `allocate` is collective and called in the same order, with the same count and dtype, on every rank. The
-  buffer's `array` is a flat array that the caller fills in place; after `wait` its `result` holds the sum, bit for bit
-  the same on every rank: the same array, or out of place another one, and the addends are still there. Memory lives as
-  long as the last array that looks at it, also after `close`.
+  buffer's `array` is a flat array that the caller fills in place; after `wait` it holds the sum, bit for bit the same
+  on every rank. Memory lives as long as the last array that looks at it, also after `close`.
 * **Order of summation.** Element by element in rank order, `((x0 + x1) + x2) + ...`, then one true division by
   `divisor`, then one rounding to the dtype. So the bits depend neither on the bucket's size, nor on who summed which
   part, nor on arrival time, nor on the transport. float16 and bfloat16 are summed and divided in float32.
@@ -58,9 +57,7 @@ class Buffer(Protocol):
     """A flat array to be summed over the ranks, with its header."""
 
     array: NDArray[Any]
-    """Shape (count,): this rank's addends."""
-    result: NDArray[Any]
-    """Shape (count,): the sum after `wait`. In place, `array` itself."""
+    """Shape (count,): this rank's addends, and after `wait` the sum."""
     header: NDArray[np.float64]
     """Shape (header,): summed like the array, never divided."""
     shards: "Shards | None"
@@ -81,12 +78,10 @@ class Transport(Protocol):
         count: int,
         dtype: DTypeLike,
         header: int = 0,
-        out_of_place: bool = False,
         shards: int | None = None,
     ) -> Buffer:
-        """Collective: a zeroed buffer of `count` elements and `header` float64; out of place, with another `count`
-        elements for the result; with room for the shards that this rank carries of so many. TypeError: `dtype` is not
-        summed.
+        """Collective: a zeroed buffer of `count` elements and `header` float64, with room for the shards that this rank
+        carries of so many. TypeError: `dtype` is not summed.
         """
         ...
 
@@ -105,7 +100,7 @@ class Transport(Protocol):
         ...
 
     def wait(self, buffer: Any) -> None:
-        """Block until `buffer.result` and `buffer.header` hold the sums. RuntimeError if it was not started."""
+        """Block until `buffer.array` and `buffer.header` hold the sums. RuntimeError if it was not started."""
         ...
 
     def is_done(self, buffer: Any) -> bool:

@@ -35,7 +35,7 @@ def check_transport(transport: Transport, comm: "MPI.Intracomm | None") -> None:
             transport.start(buffer, divisor=2)
             transport.wait(buffer)
             where = f"rank {transport.rank}, {count} float32, round {round_}"
-            result = _on_host(buffer.result)
+            result = _on_host(buffer.array)
             wrong = np.flatnonzero(result != expected)
             if wrong.size:
                 first = int(wrong[0])

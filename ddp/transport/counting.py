@@ -26,10 +26,9 @@ class CountingTransport:
         count: int,
         dtype: DTypeLike,
         header: int = 0,
-        out_of_place: bool = False,
         shards: int | None = None,
     ) -> Buffer:
-        buffer = self.inner.allocate(count, dtype, header, out_of_place, shards)
+        buffer = self.inner.allocate(count, dtype, header, shards)
         self.allocated.append(buffer.array.nbytes)
         return buffer
 

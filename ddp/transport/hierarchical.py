@@ -3,7 +3,7 @@
 As in `ddp.transport.shared`, rank r of a node owns slice r of the arrays. When the node's arrays are filled, each owner
 adds up its slice, chunk by chunk, along the chain of nodes: the first node's owner sends the sum of its ranks to the
 second's, which adds its own ranks, and so on; the last one divides, and the results travel back the same way. An owner
-writes them to every result of its node and says so by `summed`. All owners of a node do this side by side.
+writes them to every array of its node and says so by `summed`. All owners of a node do this side by side.
 
 The chain is what keeps the order of summation: ranks one after the other, node after node, so the bits are those of
 `shared` and `mpi` wherever the ranks of each node are consecutive, as launchers place them. (Placed otherwise, the
@@ -49,11 +49,10 @@ class HierarchicalBuffer(SharedBuffer):
         count: int,
         dtype: np.dtype[Any],
         header: int,
-        out_of_place: bool,
         order: Order,
         first: int,
     ) -> None:
-        super().__init__(node, count, dtype, header, out_of_place, order, first)
+        super().__init__(node, count, dtype, header, order, first)
         ranks, last = len(order.parts), first + node.size
         # How many sums come from the nodes before this one, and how many go to the next; see `Order`.
         self.sums = order.left(first), order.left(last)
@@ -119,11 +118,10 @@ class HierarchicalTransport(SharedTransport):
         count: int,
         dtype: DTypeLike,
         header: int = 0,
-        out_of_place: bool = False,
         shards: int | None = None,
     ) -> SharedBuffer:
         if self._alone:
-            return super().allocate(count, dtype, header, out_of_place, shards)
+            return super().allocate(count, dtype, header, shards)
         wide = accumulator_dtype(dtype).itemsize
         if shards is not None and not self._in_order:
             raise RuntimeError(
@@ -131,7 +129,7 @@ class HierarchicalTransport(SharedTransport):
                 "each other; place them so (mpirun --map-by slot), or choose transport='mpi'"
             )
         order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
-        buffer = HierarchicalBuffer(self._node, count, np.dtype(dtype), header, out_of_place, order, self._first)
+        buffer = HierarchicalBuffer(self._node, count, np.dtype(dtype), header, order, self._first)
         if self._local < self._owners:
             bounds = slice_bounds(count, buffer.array.dtype.itemsize, self._owners)
             begin, end = bounds[self._local], bounds[self._local + 1]
@@ -227,25 +225,25 @@ class HierarchicalTransport(SharedTransport):
             Summation(addends, _sums(scratch, buffer, chunk, buffer.sums[1]), buffer.merges).run(1.0, weights)
             total = _part(scratch, buffer, chunk, buffer.sums[1])
             self._send(buffer, chunk, total, self._at + 1, scratch)
-            request = self._column.Irecv(_bytes(buffer.result[chunk]), self._at + 1, _BACK)
+            request = self._column.Irecv(_bytes(buffer.array[chunk]), self._at + 1, _BACK)
             self._returning.append(Step(request, buffer, chunk, None))
             return
         assert buffer.divisor is not None
-        Summation(addends, [result[chunk] for result in buffer.results], buffer.merges).run(buffer.divisor, weights)
+        Summation(addends, [array[chunk] for array in buffer.arrays], buffer.merges).run(buffer.divisor, weights)
         if scratch is not None:
             self._scratch.append(scratch)
         self._finish(buffer, chunk)
 
     def _take(self, step: Step) -> None:
         """Results have come from the next node."""
-        for result in step.buffer.results:
-            if result is not step.buffer.result:
-                result[step.chunk] = step.buffer.result[step.chunk]
+        for array in step.buffer.arrays:
+            if array is not step.buffer.array:
+                array[step.chunk] = step.buffer.array[step.chunk]
         self._finish(step.buffer, step.chunk)
 
     def _finish(self, buffer: HierarchicalBuffer, chunk: slice) -> None:
         if self._at:
-            self._send(buffer, chunk, buffer.result[chunk], self._at - 1, None)
+            self._send(buffer, chunk, buffer.array[chunk], self._at - 1, None)
         buffer.remaining -= 1
 
     def _send(

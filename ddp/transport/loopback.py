@@ -15,24 +15,21 @@ from ddp.transport.summing import Summation, check_divisor
 class LoopbackBuffer:
     """Private memory; see `ddp.transport.base.Buffer`."""
 
-    __slots__ = ("array", "header", "in_flight", "result", "shards", "summation")
+    __slots__ = ("array", "header", "in_flight", "shards", "summation")
 
-    def __init__(
-        self, array: NDArray[Any], result: NDArray[Any], header: NDArray[np.float64], shards: int | None
-    ) -> None:
+    def __init__(self, array: NDArray[Any], header: NDArray[np.float64], shards: int | None) -> None:
         self.array = array
-        self.result = result
         self.header = header
         self.in_flight = False
         self.shards: Shards | None = None
         if shards is None:
-            self.summation = Summation([array], [result])
+            self.summation = Summation([array], [array])
             return
         order = tree_order(shards, 1)
         wide = accumulator_dtype(array.dtype)
         slots = [aligned_zeros(array.size, wide) for _ in range(order.slots(array.dtype))]
         self.shards = Shards(array, slots, order.own[0])
-        self.summation = Summation(self.shards.parts, [result], order.merges)
+        self.summation = Summation(self.shards.parts, [array], order.merges)
 
 
 class LoopbackTransport:
@@ -51,12 +48,10 @@ class LoopbackTransport:
         count: int,
         dtype: DTypeLike,
         header: int = 0,
-        out_of_place: bool = False,
         shards: int | None = None,
     ) -> LoopbackBuffer:
         accumulator_dtype(dtype)
-        array = aligned_zeros(count, dtype)
-        return LoopbackBuffer(array, aligned_zeros(count, dtype) if out_of_place else array, np.zeros(header), shards)
+        return LoopbackBuffer(aligned_zeros(count, dtype), np.zeros(header), shards)
 
     def start(self, buffer: LoopbackBuffer, divisor: float | None = 1.0) -> None:
         if self._closed:
@@ -65,7 +60,7 @@ class LoopbackTransport:
             raise RuntimeError("transport loopback: the buffer was started twice; wait for it first")
         check_divisor(buffer.array.dtype, divisor)
         buffer.in_flight = True
-        if buffer.shards is None and buffer.result is buffer.array and divisor in (None, 1):
+        if buffer.shards is None and divisor in (None, 1):
             return  # the mean of one rank's gradients is there already
         alone = 1.0 if buffer.shards is None else weights([buffer.header])[0]
         buffer.summation.run(alone if divisor is None else divisor)

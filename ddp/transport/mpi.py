@@ -53,9 +53,9 @@ class Chunk(NamedTuple):
     """A part of a buffer's arrays, as bytes, and how its two messages cut it: (counts, displacements) in bytes."""
 
     parts: list[NDArray[Any]]  # elements
-    result: NDArray[np.uint8]
+    sums: NDArray[np.uint8]
     bounds: list[int]  # in elements: slice r of the chunk, which belongs to rank r, begins there
-    slices: tuple[list[int], list[int]]  # of the result
+    slices: tuple[list[int], list[int]]  # of the sums
     send: tuple[list[int], list[int]]
     receive: tuple[list[int], list[int]]  # where this rank's slice of every rank arrives
 
@@ -77,16 +77,13 @@ class MpiBuffer:
         "headers",
         "order",
         "remaining",
-        "result",
         "shards",
         "started",
         "summation",
         "wide",
     )
 
-    def __init__(
-        self, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool, order: Order, rank: int
-    ) -> None:
+    def __init__(self, count: int, dtype: np.dtype[Any], header: int, order: Order, rank: int) -> None:
         size = len(order.parts)
         self.order = order
         whole = order.shards is None and count * dtype.itemsize <= WHOLE_BYTES
@@ -97,8 +94,7 @@ class MpiBuffer:
         self.header = self.ahead[: 8 * header].view(np.float64)
         self.headers = rows[:, : 8 * header].view(np.float64)
         array = self.ahead[begin:].view(dtype) if whole else aligned_zeros(count, dtype)
-        result = aligned_zeros(count, dtype) if out_of_place else array
-        self.summation = Summation([row[begin:].view(dtype) for row in rows], [result]) if whole and count else None
+        self.summation = Summation([row[begin:].view(dtype) for row in rows], [array]) if whole and count else None
         self.shards: Shards | None = None
         self.wide = array.dtype  # of what is sent to be summed
         parts = [array]
@@ -108,19 +104,18 @@ class MpiBuffer:
             self.shards = Shards(array, slots, order.own[rank])
             parts = self.shards.parts
         self.array = array
-        self.result = result
         ahead = (_AHEAD,) * bool(self.ahead.size)
-        self.chunks = ahead if whole else (*ahead, *_chunks(parts, result, order, rank))
+        self.chunks = ahead if whole else (*ahead, *_chunks(parts, array, order, rank))
         self.divisor: float | None = 1.0
         self.remaining = 0  # chunks of this round that are not complete
         self.started = False
 
 
-def _chunks(parts: list[NDArray[Any]], result: NDArray[Any], order: Order, rank: int) -> Iterator[Chunk]:
-    itemsize, wide, numbers = result.dtype.itemsize, parts[0].dtype.itemsize, order.parts
+def _chunks(parts: list[NDArray[Any]], array: NDArray[Any], order: Order, rank: int) -> Iterator[Chunk]:
+    itemsize, wide, numbers = array.dtype.itemsize, parts[0].dtype.itemsize, order.parts
     length = CHUNK_BYTES // (wide * max(numbers))
-    for begin in range(0, result.size, length):
-        sums = result[begin : begin + length]
+    for begin in range(0, array.size, length):
+        sums = array[begin : begin + length]
         bounds = slice_bounds(sums.size, itemsize, len(numbers))
         counts = [end - begin for begin, end in pairwise(bounds)]
         own, mine = wide * numbers[rank], wide * counts[rank]
@@ -176,12 +171,11 @@ class MpiTransport:
         count: int,
         dtype: DTypeLike,
         header: int = 0,
-        out_of_place: bool = False,
         shards: int | None = None,
     ) -> MpiBuffer:
         accumulator_dtype(dtype)
         order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
-        return MpiBuffer(count, np.dtype(dtype), header, out_of_place, order, self.rank)
+        return MpiBuffer(count, np.dtype(dtype), header, order, self.rank)
 
     def start(self, buffer: MpiBuffer, divisor: float | None = 1.0) -> None:
         if self._closed:
@@ -247,7 +241,7 @@ class MpiTransport:
     def _post_scatter(self, buffer: MpiBuffer, chunk: Chunk) -> None:
         if chunk is _AHEAD:
             request = self._scatter_comm.Iallgather(buffer.ahead, buffer.everyones)
-            self._scattering.append(_Scatter(request, buffer, chunk, chunk.result, chunk.result))
+            self._scattering.append(_Scatter(request, buffer, chunk, chunk.sums, chunk.sums))
             return
         scratch = self._scratch.pop() if self._scratch else np.empty(0, np.uint8)
         wanted = sum(chunk.receive[0])
@@ -271,9 +265,9 @@ class MpiTransport:
         each = (chunk.bounds[self.rank + 1] - chunk.bounds[self.rank]) * wide.itemsize
         received = [scratch[part * each : (part + 1) * each].view(wide) for part in range(sum(buffer.order.parts))]
         merges = None if buffer.shards is None else buffer.order.merges
-        self._sum(buffer, Summation(received, [chunk.result[at : at + mine].view(buffer.array.dtype)], merges))
+        self._sum(buffer, Summation(received, [chunk.sums[at : at + mine].view(buffer.array.dtype)], merges))
         self._scratch.append(scratch)
-        request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.result, chunk.slices])
+        request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.sums, chunk.slices])
         self._gathering.append((request, buffer))
 
     def _sum(self, buffer: MpiBuffer, summation: Summation) -> None:

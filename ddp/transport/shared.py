@@ -1,8 +1,7 @@
 """Sums inside one node, through memory that all its ranks see: no message is sent.
 
 Rank r sums slice r of every rank's array in rank order, divides once, and writes the sums to slice r of every rank's
-result, which is the array itself unless the buffer is out of place. Two numbers per rank and buffer, each on its own
-cache line, order this without a barrier; both only ever grow:
+array. Two numbers per rank and buffer, each on its own cache line, order this without a barrier; both only ever grow:
 
 * `filled[q] = k`: rank q has filled its array for round k, and will not touch it until the round is over for it;
 * `summed[r] = k`: rank r has read slice r of every array, and the headers, of round k, and has written the results.
@@ -100,21 +99,20 @@ class SharedTransport:
         count: int,
         dtype: DTypeLike,
         header: int = 0,
-        out_of_place: bool = False,
         shards: int | None = None,
     ) -> SharedBuffer:
         accumulator_dtype(dtype)
         order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
         together = self.size * (8 * header + count * np.dtype(dtype).itemsize)
         small = shards is None and 0 < together <= _SMALL_BYTES
-        buffer = SharedBuffer(self._node, count, np.dtype(dtype), header, out_of_place, order, 0, small)
+        buffer = SharedBuffer(self._node, count, np.dtype(dtype), header, order, 0, small)
         if small:
             return buffer
         bounds = slice_bounds(count, buffer.array.dtype.itemsize, self.size)
         mine = slice(bounds[self.rank], bounds[self.rank + 1])
         addends = [part[mine] for parts in buffer.parts for part in parts]
         merges = None if shards is None else order.merges
-        buffer.summation = Summation(addends, [one[mine] for one in buffer.results], merges)
+        buffer.summation = Summation(addends, [array[mine] for array in buffer.arrays], merges)
         return buffer
 
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:

@@ -37,8 +37,6 @@ class SharedBuffer:
         "header",
         "headers",
         "parts",
-        "result",
-        "results",
         "round",
         "shards",
         "stage",
@@ -49,7 +47,6 @@ class SharedBuffer:
     )
 
     array: NDArray[Any]
-    result: NDArray[Any]
     header: NDArray[np.float64]
 
     def __init__(
@@ -58,7 +55,6 @@ class SharedBuffer:
         count: int,
         dtype: np.dtype[Any],
         header: int,
-        out_of_place: bool,
         order: Order,
         first: int,
         small: bool = False,
@@ -67,11 +63,10 @@ class SharedBuffer:
         total_at = 2 * CACHE_LINE
         header_at = total_at + round_up(header * 8, CACHE_LINE)
         array_at = header_at + round_up(header * 8, CACHE_LINE)
-        result_at = array_at + (round_up(count * dtype.itemsize, CACHE_LINE) if out_of_place else 0)
-        slots_at = result_at + round_up(count * dtype.itemsize, CACHE_LINE)
+        slots_at = array_at + round_up(count * dtype.itemsize, CACHE_LINE)
         wide, slots = accumulator_dtype(dtype), order.slots(dtype)
         slot_bytes = round_up(count * wide.itemsize, CACHE_LINE)
-        end = slots_at + slots * slot_bytes if slots else result_at + count * dtype.itemsize
+        end = slots_at + slots * slot_bytes if slots else array_at + count * dtype.itemsize
         places_at = round_up(end, CACHE_LINE)
         place_bytes = array_at - header_at + round_up(count * dtype.itemsize, CACHE_LINE)
         memory, length = map_segments(node, places_at + 2 * place_bytes if small else end)
@@ -85,11 +80,7 @@ class SharedBuffer:
         self.headers = [np.ndarray((header,), np.float64, memory, at + header_at) for at in begins]
         self.total = np.ndarray((header,), np.float64, memory, total_at)  # of the headers; in the first rank's segment
         self.arrays = [np.ndarray((count,), dtype, memory, at + array_at) for at in begins]
-        self.results = self.arrays
-        if out_of_place:
-            self.results = [np.ndarray((count,), dtype, memory, at + result_at) for at in begins]
-        self.array, self.result = self.arrays[node.rank], self.results[node.rank]
-        self.header = self.headers[node.rank]
+        self.array, self.header = self.arrays[node.rank], self.headers[node.rank]
         self.parts = [[array] for array in self.arrays]  # of each rank, what the sum is made of
         self.shards: Shards | None = None
         if order.shards is not None:
@@ -116,7 +107,7 @@ class SharedBuffer:
                 places,
                 [[place[:header] for place in of_turn] for of_turn in places],
                 [[np.ndarray((count,), dtype, memory, at + addends_at) for at in of_turn] for of_turn in turns],
-                self.result,
+                self.array,
             )
         self.divisor: float | None = 1.0
         self.round = 0

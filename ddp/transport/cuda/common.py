@@ -2,13 +2,13 @@
 
 To the rules of `ddp.transport.base` they add:
 
-* `array` and `result` are device memory; `header` is host memory, as ever. `allocate` makes them on the device that the
-  transport was made for.
+* `array` is device memory; `header` is host memory, as ever. `allocate` makes it on the device that the transport was
+  made for.
 * `start` returns at once, on the host and on the device: the sum comes after everything that was queued before on the
   streams that `streams` names (the Reducer notes those that wrote gradients), or on the current one.
 * `wait` blocks the host until every rank has queued its part and the header is there, never until the device is through
   with it (but `staged` and `gpu_mpi`, whose messages the host has to see off). What is queued on the current stream
-  after it comes after the result.
+  after it comes after the sum.
 * `is_done` says whether neither the host nor a stream would wait.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport import headers
-from ddp.transport.base import CACHE_LINE, accumulator_dtype, closed, round_up
+from ddp.transport.base import accumulator_dtype, closed
 from ddp.transport.pausing import pause
 from ddp.transport.shards import Shards
 from ddp.transport.summing import check_divisor
@@ -33,17 +33,16 @@ IDLE, UNDER_WAY, DONE = range(3)
 class CudaBuffer:
     """Device memory; see `ddp.transport.base.Buffer`. What a transport has to remember of a buffer is in `work`."""
 
-    __slots__ = ("array", "divisor", "done", "header", "ready", "result", "shards", "stage", "streams", "work")
+    __slots__ = ("array", "divisor", "done", "header", "ready", "shards", "stage", "streams", "work")
 
-    def __init__(self, array: Any, result: Any, header: NDArray[np.float64]) -> None:
+    def __init__(self, array: Any, header: NDArray[np.float64]) -> None:
         cuda = require_cupy().cuda
         self.array = array
-        self.result = result
         self.header = header
         self.shards: Shards | None = None
         self.streams: dict[int, Any] = {}  # by pointer: those whose work fills the array
         self.ready = cuda.Event(disable_timing=True)  # of one of them
-        self.done = cuda.Event(disable_timing=True)  # the result is there
+        self.done = cuda.Event(disable_timing=True)  # the sum is there
         self.divisor: float | None = 1.0
         self.stage = IDLE
         self.work: Any = None
@@ -69,7 +68,7 @@ class CudaTransport(ABC):
     # --- what a transport has to say ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _allocate(self, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool) -> CudaBuffer:
+    def _allocate(self, count: int, dtype: np.dtype[Any], header: int) -> CudaBuffer:
         """As `allocate`, with the device current."""
 
     @abstractmethod
@@ -95,14 +94,13 @@ class CudaTransport(ABC):
         count: int,
         dtype: DTypeLike,
         header: int = 0,
-        out_of_place: bool = False,
         shards: int | None = None,
     ) -> CudaBuffer:
         if shards is not None:
             raise NotImplementedError(f"transport {self.name}: shards are summed in host memory only")
         accumulator_dtype(dtype)
         with self._on_device:
-            return self._allocate(count, np.dtype(dtype), header, out_of_place)
+            return self._allocate(count, np.dtype(dtype), header)
 
     def start(self, buffer: Any, divisor: float | None = 1.0) -> None:
         if self._closed:
@@ -182,18 +180,17 @@ class LoopbackCudaTransport(CudaTransport):
     def __init__(self, where: device) -> None:
         super().__init__(where, 0, 1)
 
-    def _allocate(self, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool) -> CudaBuffer:
-        array = device_zeros(count, dtype)
-        return CudaBuffer(array, device_zeros(count, dtype) if out_of_place else array, np.zeros(header))
+    def _allocate(self, count: int, dtype: np.dtype[Any], header: int) -> CudaBuffer:
+        return CudaBuffer(device_zeros(count, dtype), np.zeros(header))
 
     def _begin(self, buffer: CudaBuffer) -> None:
         mean = 1.0 if buffer.divisor is None else buffer.divisor
-        if not buffer.array.size or (mean == 1 and buffer.result is buffer.array):
+        if not buffer.array.size or mean == 1:
             buffer.done.record(self._stream)
             return
         from ddp.transport.cuda.summing import SliceSum
 
-        buffer.work = buffer.work or SliceSum([buffer.array], [buffer.result])
+        buffer.work = buffer.work or SliceSum([buffer.array], [buffer.array])
         with self._on_stream():
             buffer.work.run(mean, None)
         buffer.done.record(self._stream)
@@ -213,12 +210,7 @@ def device_zeros(count: int, dtype: DTypeLike) -> Any:
     return require_cupy().zeros(count, dtype)
 
 
-def laid_out(memory: Any, offset: int, count: int, dtype: np.dtype[Any]) -> Any:
-    """`count` elements in a CuPy memory, `offset` bytes after its start."""
+def laid_out(memory: Any, count: int, dtype: np.dtype[Any]) -> Any:
+    """`count` elements at the start of a CuPy memory."""
     cupy = require_cupy()
-    return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, offset))
-
-
-def padded_bytes(count: int, dtype: np.dtype[Any]) -> int:
-    """Bytes of an array, rounded up to a cache line."""
-    return round_up(count * dtype.itemsize, CACHE_LINE)
+    return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, 0))

@@ -36,17 +36,16 @@ _WAITING, _SCATTERING, _ADDING, _GATHERING, _OVER = range(5)
 class _Chunk:
     """A part of a buffer's arrays and its way through the two steps."""
 
-    __slots__ = ("bounds", "place", "requests", "result", "rows", "source", "stage", "sums", "total")
+    __slots__ = ("array", "bounds", "place", "requests", "rows", "stage", "sums", "total")
 
-    def __init__(self, source: Any, result: Any, bounds: list[int], place: int, rows: list[Any], rank: int) -> None:
-        self.source = source
-        self.result = result
+    def __init__(self, array: Any, bounds: list[int], place: int, rows: list[Any], rank: int) -> None:
+        self.array = array
         self.bounds = bounds  # slice r, of rank r
         self.place = place  # which scratch memory it uses
         self.rows = rows  # of that: where a slice of every rank arrives
         mine = slice(bounds[rank], bounds[rank + 1])
-        addends = [source[mine] if peer == rank else row for peer, row in enumerate(rows)]
-        self.sums = SliceSum(addends, [result[mine]])
+        addends = [array[mine] if peer == rank else row for peer, row in enumerate(rows)]
+        self.sums = SliceSum(addends, [array[mine]])
         self.total = require_cupy().cuda.Event(disable_timing=True)  # the slice is summed
         self.requests: list[Any] = []
         self.stage = _OVER
@@ -88,10 +87,9 @@ class GpuMpiTransport(CudaTransport):
         self._adding: deque[tuple[CudaBuffer, _Chunk]] = deque()
         self._gathering: list[tuple[CudaBuffer, _Chunk]] = []
 
-    def _allocate(self, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool) -> CudaBuffer:
+    def _allocate(self, count: int, dtype: np.dtype[Any], header: int) -> CudaBuffer:
         headers = self._host.allocate(0, np.float32, header + self.size)
         array = device_zeros(count, dtype)
-        result = device_zeros(count, dtype) if out_of_place else array
         length = CHUNK_BYTES // dtype.itemsize
         chunks = []
         for number, begin in enumerate(range(0, count, length)):
@@ -100,8 +98,8 @@ class GpuMpiTransport(CudaTransport):
             mine = bounds[self.rank + 1] - bounds[self.rank]
             nbytes = mine * dtype.itemsize
             rows = [self._scratch[place][at * nbytes : (at + 1) * nbytes].view(dtype) for at in range(self.size)]
-            chunks.append(_Chunk(array[part], result[part], bounds, place, rows, self.rank))
-        buffer = CudaBuffer(array, result, headers.header[:header])
+            chunks.append(_Chunk(array[part], bounds, place, rows, self.rank))
+        buffer = CudaBuffer(array, headers.header[:header])
         buffer.work = _Messages(headers, chunks)
         return buffer
 
@@ -147,7 +145,7 @@ class GpuMpiTransport(CudaTransport):
         self._free[chunk.place] = False
         mine = chunk.bounds[self.rank + 1] - chunk.bounds[self.rank]
         others = [rank for rank in range(self.size) if rank != self.rank]
-        slices = [chunk.source[begin:end] for begin, end in pairwise(chunk.bounds)]
+        slices = [chunk.array[begin:end] for begin, end in pairwise(chunk.bounds)]
         chunk.requests = [self._comm.Irecv(_bytes(chunk.rows[rank]), rank, _SCATTER) for rank in others if mine]
         chunk.requests += [
             self._comm.Isend(_bytes(slices[rank]), rank, _SCATTER) for rank in others if slices[rank].size
@@ -171,7 +169,7 @@ class GpuMpiTransport(CudaTransport):
         return True
 
     def _gather(self, buffer: CudaBuffer, chunk: _Chunk) -> None:
-        slices = [chunk.result[begin:end] for begin, end in pairwise(chunk.bounds)]
+        slices = [chunk.array[begin:end] for begin, end in pairwise(chunk.bounds)]
         others = [rank for rank in range(self.size) if rank != self.rank]
         chunk.requests = [self._comm.Irecv(_bytes(slices[rank]), rank, _GATHER) for rank in others if slices[rank].size]
         if slices[self.rank].size:

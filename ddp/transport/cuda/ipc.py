@@ -1,13 +1,13 @@
 """Sums inside one node through device memory that all its ranks map: no message is sent, no copy made.
 
 The twin of `ddp.transport.shared` on GPUs. Rank r sums slice r of every rank's array in rank order, with one kernel,
-and writes the sums to slice r of every rank's result. Two ranks may share one GPU.
+and writes the sums to slice r of every array. Two ranks may share one GPU.
 
 The device orders the work, by two events of every rank and buffer that all ranks have opened:
 
 * `filled` of rank q: q's array is full. Before rank r's kernel, its stream waits for those of all ranks.
-* `summed` of rank r: r's kernel has read slice r of all arrays and written slice r of all results. Before a rank uses
-  its result, its stream waits for those of all ranks.
+* `summed` of rank r: r's kernel has read slice r of all arrays and written it to all of them. Before a rank uses
+  the sum, its stream waits for those of all ranks.
 
 An event has to be recorded before another process waits for it, or that waits for the record before. So the hosts tell
 one another, by two rounds without data of a host transport: `arrived`, started when `filled` was recorded, and
@@ -27,7 +27,7 @@ import numpy as np
 
 from ddp.transport.base import Transport, slice_bounds
 from ddp.transport.cuda import NotServed
-from ddp.transport.cuda.common import CudaBuffer, CudaTransport, laid_out, padded_bytes
+from ddp.transport.cuda.common import CudaBuffer, CudaTransport, laid_out
 from ddp.transport.cuda.mapped import Block, MappedBlocks
 from ddp.transport.cuda.summing import SliceSum
 from ddp.transport.nodes import count_nodes
@@ -77,24 +77,23 @@ class IpcTransport(CudaTransport):
             self._blocks = MappedBlocks(self._comm, comm.rank) if blocks is None else blocks
             self._results = require_cupy().cuda.Stream(non_blocking=True)  # waits for the other ranks' sums
 
-    def _allocate(self, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool) -> CudaBuffer:
+    def _allocate(self, count: int, dtype: np.dtype[Any], header: int) -> CudaBuffer:
         cupy = require_cupy()
         arrived = self._host.allocate(0, np.float32, header + self.size)
         departed = self._host.allocate(0, np.float32)
         if not count:
             empty = cupy.empty(0, dtype)
-            buffer = CudaBuffer(empty, empty, arrived.header[:header])
+            buffer = CudaBuffer(empty, arrived.header[:header])
             buffer.work = _Round(arrived, departed, None, [], None)
             return buffer
         events = [cupy.cuda.Event(disable_timing=True, interprocess=True) for _ in (_FILLED, _SUMMED)]
-        at = padded_bytes(count, dtype) if out_of_place else 0  # of the result
-        block, memories = self._blocks.allocate(at + count * dtype.itemsize, events)
-        arrays = [laid_out(memory, 0, count, dtype) for memory in memories]
-        results = [laid_out(memory, at, count, dtype) for memory in memories] if out_of_place else arrays
+        block, memories = self._blocks.allocate(count * dtype.itemsize, events)
+        arrays = [laid_out(memory, count, dtype) for memory in memories]
         bounds = slice_bounds(count, dtype.itemsize, self.size)
         mine = slice(bounds[self.rank], bounds[self.rank + 1])
-        sums = SliceSum([array[mine] for array in arrays], [result[mine] for result in results])
-        buffer = CudaBuffer(arrays[self.rank], results[self.rank], arrived.header[:header])
+        parts = [array[mine] for array in arrays]
+        sums = SliceSum(parts, parts)
+        buffer = CudaBuffer(arrays[self.rank], arrived.header[:header])
         buffer.work = _Round(arrived, departed, block, events, sums)
         return buffer
 

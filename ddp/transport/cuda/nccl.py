@@ -77,12 +77,11 @@ class NcclTransport(CudaTransport):
         if problems:
             raise RuntimeError(problems[0])
 
-    def _allocate(self, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool) -> CudaBuffer:
+    def _allocate(self, count: int, dtype: np.dtype[Any], header: int) -> CudaBuffer:
         headers = self._host.allocate(0, np.float32, header + self.size)
         length = slice_bounds(count, dtype.itemsize, self.size)[1]
         whole = device_zeros(length * self.size, dtype)
-        result = device_zeros(length * self.size, dtype) if out_of_place else whole
-        buffer = CudaBuffer(whole[:count], result[:count], headers.header[:header])
+        buffer = CudaBuffer(whole[:count], headers.header[:header])
         slices = [whole[rank * length : (rank + 1) * length] for rank in range(self.size)]
         sums, received = None, [None] * self.size
         if count:
@@ -91,9 +90,9 @@ class NcclTransport(CudaTransport):
             rows = self._scratch[: whole.nbytes].view(dtype).reshape(self.size, length)
             received = [None if rank == self.rank else rows[rank] for rank in range(self.size)]
             addends = [slices[rank] if row is None else row for rank, row in enumerate(received)]
-            sums = SliceSum(addends, [result[self.rank * length : (self.rank + 1) * length]])
+            sums = SliceSum(addends, [slices[self.rank]])
         buffer.work = _Exchange(headers, slices, received, sums)
-        buffer.work.whole = result
+        buffer.work.whole = whole
         return buffer
 
     def _begin(self, buffer: CudaBuffer) -> None:

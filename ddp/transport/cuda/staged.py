@@ -34,11 +34,10 @@ _COPYING_OUT, _SUMMING, _COPIED_BACK = range(3)
 class _Chunk:
     """A part of a buffer's arrays, and the host memory it travels through."""
 
-    __slots__ = ("__weakref__", "array", "copied", "host", "locked", "result", "stage")
+    __slots__ = ("__weakref__", "array", "copied", "host", "locked", "stage")
 
-    def __init__(self, array: Any, result: Any, host: Any) -> None:
+    def __init__(self, array: Any, host: Any) -> None:
         self.array = array
-        self.result = result
         self.host = host  # a buffer of the host transport
         self.copied = require_cupy().cuda.Event(disable_timing=True)  # the last copy, out or back
         self.locked = _page_locked(host.array, self)  # its memory, or what is copied to and from there
@@ -58,17 +57,16 @@ class StagedTransport(CudaTransport):
             self._back = require_cupy().cuda.Stream(non_blocking=True)
         self._leaving: deque[tuple[CudaBuffer, _Chunk]] = deque()  # in the order of start: not yet summed over ranks
 
-    def _allocate(self, count: int, dtype: np.dtype[Any], header: int, out_of_place: bool) -> CudaBuffer:
+    def _allocate(self, count: int, dtype: np.dtype[Any], header: int) -> CudaBuffer:
         array = device_zeros(count, dtype)
-        result = device_zeros(count, dtype) if out_of_place else array
         length = CHUNK_BYTES // dtype.itemsize
         chunks = []
         for begin in range(0, count, length) or (0,):
             part = slice(begin, min(begin + length, count))
             # The header travels with the first chunk, and with each one the weight that its mean needs.
             host = self.inner.allocate(part.stop - part.start, dtype, header if begin == 0 else min(header, 1))
-            chunks.append(_Chunk(array[part], result[part], host))
-        buffer = CudaBuffer(array, result, chunks[0].host.header)
+            chunks.append(_Chunk(array[part], host))
+        buffer = CudaBuffer(array, chunks[0].host.header)
         buffer.work = chunks
         return buffer
 
@@ -111,8 +109,8 @@ class StagedTransport(CudaTransport):
     def _copy_back(self, chunk: _Chunk) -> None:
         if chunk.array.size:
             if chunk.locked is not chunk.host.array:
-                chunk.locked[:] = chunk.host.result
-            chunk.result.data.copy_from_host_async(chunk.locked.ctypes.data, chunk.result.nbytes, self._back)
+                chunk.locked[:] = chunk.host.array
+            chunk.array.data.copy_from_host_async(chunk.locked.ctypes.data, chunk.array.nbytes, self._back)
             chunk.copied.record(self._back)
         chunk.stage = _COPIED_BACK
 

@@ -13,18 +13,15 @@ PROGRAM = "from ddp.bench import main\nmain()\n"
 
 
 @pytest.mark.full
-def test_every_transport_and_mpis_own_sum_are_measured_both_ways() -> None:
+def test_every_transport_and_mpis_own_sum_are_measured() -> None:
     result = run_job(PROGRAM, 2, timeout=120, args=["--json", "--max-bytes", "16K"])
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert {(line["transport"], line["bytes"], line["in_place"]) for line in lines} == {
-        (name, size, in_place)
-        for name in ("shared", "mpi", "hierarchical", "mpi_library")
-        for size in (1024, 4096, 16384)
-        for in_place in (True, False)
+    assert {(line["transport"], line["bytes"]) for line in lines} == {
+        (name, size) for name in ("shared", "mpi", "hierarchical", "mpi_library") for size in (1024, 4096, 16384)
     }
     for line in lines:
-        assert set(line) == {"transport", "bytes", "ranks", "seconds", "in_place", "algbw_GBps", "busbw_GBps"}
+        assert set(line) == {"transport", "bytes", "ranks", "seconds", "algbw_GBps", "busbw_GBps"}
         assert line["ranks"] == 2
         assert line["busbw_GBps"] == pytest.approx(line["algbw_GBps"])
         assert line["algbw_GBps"] == pytest.approx(line["bytes"] / line["seconds"] / 1e9, abs=1e-4)
@@ -35,14 +32,14 @@ def test_the_table_and_the_choice() -> None:
     result = run_job(PROGRAM, 3, timeout=120, args=["--transport", "shared", "--max-bytes", "4K"])
     assert result.returncode == 0, result.stderr
     *heading, first, second = result.stdout.splitlines()
-    assert [line[0] for line in heading] == ["#"] * 3
-    assert heading[1].split()[1:] == ["size", "count", "transport", *("time", "algbw", "busbw") * 2]
+    assert [line[0] for line in heading] == ["#"] * 2
+    assert heading[0].split()[1:] == ["size", "count", "transport", "time", "algbw", "busbw"]
     assert first.split()[:3] == ["1024", "256", "shared"]
     assert second.split()[:3] == ["4096", "1024", "shared"]
     for row in (first, second):
-        for microseconds, algorithm, bus in (map(float, row.split()[3:6]), map(float, row.split()[6:])):
-            assert algorithm == pytest.approx(int(row.split()[0]) / microseconds / 1e3, abs=0.006, rel=0.05)
-            assert bus == pytest.approx(algorithm * 4 / 3, abs=0.012)
+        microseconds, algorithm, bus = map(float, row.split()[3:])
+        assert algorithm == pytest.approx(int(row.split()[0]) / microseconds / 1e3, abs=0.006, rel=0.05)
+        assert bus == pytest.approx(algorithm * 4 / 3, abs=0.012)
 
 
 def test_one_rank_is_told_that_it_takes_two() -> None:
@@ -68,18 +65,15 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
     monkeypatch.setattr(plt, "close", kept.append)
     names, sizes = ("shared", "mpi"), [2**power for power in range(10, 29)]
-    figures = [
-        Figure(name, size, 2, size / 1e9, in_place) for size in sizes for name in names for in_place in (True, False)
-    ]
+    figures = [Figure(name, size, 2, size / 1e9) for size in sizes for name in names]
     plot(figures, str(tmp_path / "plot.png"))
     monkeypatch.undo()
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     (drawing,) = kept
     (axes,) = drawing.axes
     lines = {line.get_label(): line for line in axes.get_lines()}
-    colours = [lines[f"{name}, {way}"].get_color() for name in names for way in ("in place", "out of place")]
-    assert colours[0] == colours[1] != colours[2] == colours[3]
-    assert lines["mpi, in place"].get_linestyle() != lines["mpi, out of place"].get_linestyle()
+    assert set(lines) == set(names)
+    assert lines["shared"].get_color() != lines["mpi"].get_color()
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == [size_in_words(size) for size in sizes[::2]]
     (legend,) = drawing.legends

@@ -233,7 +233,7 @@ def test_a_transport_that_is_many_times_slower_than_mpi() -> None:
 
 
 def test_a_slow_network() -> None:
-    figures = [Figure("mpi_library", 4 << 20, 2, seconds, True) for seconds in (0.004, 0.4)]
+    figures = [Figure("mpi_library", 4 << 20, 2, seconds) for seconds in (0.004, 0.4)]
     assert trials.judge_link(figures, 1) == []
     assert only(trials.judge_link(figures[:1], 2)).text.startswith("1.05 GB/s between 2 hosts")
     assert only(trials.judge_link(figures[1:], 2)).verdict == WARN
