@@ -49,7 +49,12 @@ LIBRARIES = (
     Library("libcusolver.so.11", "cusolver", ("cusolver",), (f"{_MODULES}/cusolver", "cupyx/_cusolver"), 9),
     Library("libcufft.so.11", "cufft", ("cufft",), ("cupy/cuda/cufft",), 16),
 )
-WANTED = {"cupy": "cupy-cuda12x", "Cython": "cython", "nvidia.cuda_runtime": "nvidia-cuda-runtime-cu12"}
+WANTED = {
+    "cupy": "cupy-cuda12x",
+    "Cython": "cython",
+    "nvidia.cuda_runtime": "nvidia-cuda-runtime-cu12",
+    "setuptools": "setuptools",
+}
 
 
 def why_not() -> str | None:
@@ -174,7 +179,7 @@ def _cupy_sources() -> Path:
         with tempfile.TemporaryDirectory(dir=folder()) as scratch:
             _call(
                 *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "cupy"),
-                *(f"cupy=={version}", "--dest", scratch),
+                *("--no-build-isolation", f"cupy=={version}", "--dest", scratch),
                 CUPY_INSTALL_USE_STUB="1",  # pip wants its metadata, for which it looks for CUDA else
             )
             with tarfile.open(next(Path(scratch).glob("cupy-*.tar.gz"))) as archive:

@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import matplotlib.image
 import pytest
 from PIL import Image
 
@@ -55,7 +54,9 @@ def test_two_ranks_learn_the_digits(tmp_path: Path) -> None:
     assert done.stderr.count("| 0/435 [") == 1
     assert "%|" not in done.stdout
 
-    curves = matplotlib.image.imread(tmp_path / "curves.png")
+    from matplotlib import image  # half a second, which every process that collects tests would take
+
+    curves = image.imread(tmp_path / "curves.png")
     assert curves.shape[0] > 200
     assert curves[..., :3].std() > 0.01, "a blank picture"
     ours, shown = (said(path) for path in (tmp_path / "curves.png", ROOT / "docs" / "digits.png"))
