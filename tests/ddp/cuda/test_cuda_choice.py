@@ -201,8 +201,8 @@ def test_a_probe_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         f"import os, pathlib, time\npathlib.Path({str(tmp_path)!r}, f'pid-{{os.getpid()}}').touch()\ntime.sleep(600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", python_path())
-    verdict = probing.probe([sys.executable, "-m", "launch", "-n", "2", str(script)], timeout=8)
-    assert verdict == (False, "the probe of this MPI with device memory was not through after 8 s")
+    verdict = probing.probe([sys.executable, "-m", "launch", "-n", "2", str(script)], timeout=15)
+    assert verdict == (False, "the probe of this MPI with device memory was not through after 15 s")
     started = list(tmp_path.glob("pid-*"))
     assert len(started) == 2
     end = time.monotonic() + 10
