@@ -16,8 +16,10 @@ _PR_SET_PDEATHSIG = 1
 
 # Set for each process by Open MPI, and by the Hydra of MPICH and Intel MPI.
 _LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-# Where Open MPI 5 and 4 look for the folder. Files of ranks that were killed stay in it: 16 MiB each.
+_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
+# Where Open MPI 5 and 4 look for the folder, in which each rank has a file. Those of ranks that were killed stay in it.
 _BACKING = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
+_BACKING_BYTES = 16 << 20  # of a file
 
 
 def memory_folder(job: str) -> str:
@@ -31,19 +33,38 @@ def join(open_line: Callable[[MutableMapping[str, str]], _socket.socket | None])
     if job is None:
         return
     folder = memory_folder(job)
-    # Where there is no such place, or it is full or read-only, MPI has its own way out.
-    with contextlib.suppress(OSError):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        found = os.lstat(folder)
-        if found.st_uid == os.geteuid() and found.st_mode & 0o777 == 0o700:
-            for name in _BACKING:
-                os.environ.setdefault(name, folder)
+    backing = [folder] if _has_room(os.environ) and _make_own(folder) else _session_folders(os.environ)
+    for name in _BACKING if backing else ():
+        os.environ.setdefault(name, backing[0])
     local = next((os.environ[name] for name in _LOCAL_RANK if name in os.environ), "")
     if local == "0" and (line := open_line(os.environ)) is not None:
         line.sendall(f"guard {os.uname().nodename}\n".encode())
         start_guard(line.fileno(), job, os.getppid(), [folder, *_session_folders(os.environ)])
         line.close()
+
+
+def _has_room(environ: MutableMapping[str, str]) -> bool:
+    """Whether the files of all ranks of this host fit into its shared memory, of which Docker gives 64 MiB.
+
+    Where one does not, Open MPI does not start. In the session's folder, on a disk, they are as fast (two ranks, ext4,
+    1 KiB to 16 MiB).
+    """
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize >= int(environ.get(_LOCAL_SIZE, "1")) * _BACKING_BYTES
+
+
+def _make_own(folder: str) -> bool:
+    """Whether the folder is there, this user's alone: another rank may have made it, or somebody else."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and found.st_mode & 0o777 == 0o700
 
 
 def _session_folders(environ: MutableMapping[str, str]) -> list[str]:
