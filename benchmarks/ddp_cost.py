@@ -3,9 +3,9 @@
     ddprun -n 2 benchmarks/ddp_cost.py mlp cnn
 
 One JSON line a workload, from rank 0, medians over the rounds: plain_ms, a step of each rank without the wrapper (all
-ranks busy, nobody waits for another); slower_ms, the mean over the rounds of the slower rank's, which any lock step
-costs at least; ddp_ms, wrapped; and in_backward_ms, wrapped with `ddp.step_in_backward`. cost and cost_in_backward are
-their shares above the mean of plain_ms.
+ranks busy, nobody waits for another); lock_step_ms, the same with a barrier after each, as the slowest rank of every
+step costs whoever trains together; ddp_ms, wrapped; and in_backward_ms, wrapped with `ddp.step_in_backward`. cost and
+cost_in_backward are their shares above the mean of plain_ms, beyond_lock_step that of ddp_ms above lock_step_ms.
 """
 
 import argparse
@@ -27,7 +27,9 @@ STEPS, WARMUP = 10, 3  # a round
 
 
 def steps_of(name: str) -> dict[str, Callable[[], object]]:
-    """Collective: the three kinds of steps, each on a model of its own."""
+    """Collective: the four kinds of steps, those with a wrapper on models of their own."""
+    from mpi4py import MPI  # which ddp has started
+
     library.manual_seed(0)
     model, inputs, targets = workloads.WORKLOADS[name](library.Generator().manual_seed(ddp.get_rank()))
     plain = training_step(copy.deepcopy(model))
@@ -40,8 +42,13 @@ def steps_of(name: str) -> dict[str, Callable[[], object]]:
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(net(inputs), targets).backward()
 
+    def lock_step() -> None:
+        plain(inputs, targets)
+        MPI.COMM_WORLD.Barrier()
+
     return {
         "plain": lambda: plain(inputs, targets),
+        "lock_step": lock_step,
         "ddp": lambda: wrapped(inputs, targets),
         "in_backward": in_backward,
     }
@@ -68,11 +75,12 @@ def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
         "workload": name,
         "ranks": len(ranks),
         "plain_ms": [round(each, 4) for each in medians["plain"]],
-        "slower_ms": round(statistics.mean(map(max, zip(*(rank["plain"] for rank in ranks), strict=True))), 4),
+        "lock_step_ms": round(medians["lock_step"][0], 4),
         "ddp_ms": round(medians["ddp"][0], 4),
         "in_backward_ms": round(medians["in_backward"][0], 4),
         "cost": round(medians["ddp"][0] / plain - 1, 4),
         "cost_in_backward": round(medians["in_backward"][0] / plain - 1, 4),
+        "beyond_lock_step": round(medians["ddp"][0] / medians["lock_step"][0] - 1, 4),
     }
 
 
