@@ -23,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from packaging.requirements import Requirement
+
 HERE = Path(__file__).parent
 SOURCES = ("execution", "memory", "streams", "pinned", "processes", "runtime", "driver", "nvrtc", "library")
 FLAGS = ("-O2", "-fPIC", "-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
@@ -49,26 +51,22 @@ LIBRARIES = (
     Library("libcusolver.so.11", "cusolver", ("cusolver",), (f"{_MODULES}/cusolver", "cupyx/_cusolver"), 9),
     Library("libcufft.so.11", "cufft", ("cufft",), ("cupy/cuda/cufft",), 16),
 )
-WANTED = {
-    "cupy": "cupy-cuda12x",
-    "Cython": "cython",
-    "nvidia.cuda_runtime": "nvidia-cuda-runtime-cu12",
-    "setuptools": "setuptools",
-}
+WANTED = ("cupy-cuda12x", "cython", "nvidia-cuda-runtime-cu12", "setuptools>=77")  # in `pyproject.toml`'s words
 
 
 def why_not() -> str | None:
     """What is missing for the driver; None where it can be made."""
     if shutil.which("g++") is None:
         return "the CPU driver for CUDA needs g++"
-    missing = [package for module, package in WANTED.items() if not _exists(module)]
+    missing = [requirement for requirement in WANTED if not _is_installed(requirement)]
     return f"the CPU driver for CUDA needs {', '.join(missing)}: pip install -e '.[cuda-driver]'" if missing else None
 
 
-def _exists(module: str) -> bool:
+def _is_installed(requirement: str) -> bool:
+    wanted = Requirement(requirement)
     try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
+        return importlib.metadata.version(wanted.name) in wanted.specifier
+    except importlib.metadata.PackageNotFoundError:
         return False
 
 
