@@ -119,9 +119,9 @@ def test_a_training_goes_on_after_a_signal_that_asks_for_no_end(job: Callable, t
 
 
 def test_ctrl_c_can_be_caught_as_python_users_do(job: Callable, tmp_path: Path) -> None:
-    process = job("ready()\ntry: time.sleep(3600)\nexcept KeyboardInterrupt: checkpoint()\n")
+    process = job("try:\n    ready()\n    time.sleep(3600)\nexcept KeyboardInterrupt: checkpoint()\n")
     process.send_signal(signal.SIGINT)
-    assert process.wait(LIMIT) == 0
+    assert process.wait(LIMIT) == 0, process.stderr.read()
     assert {"checkpoint.0", "checkpoint.1"} <= names(tmp_path)
 
 
