@@ -1,14 +1,16 @@
 """Every variant of every raw CUDA source compiles by g++ with the header of the CPU driver, and every text, where it is
-installed, by NVRTC to machine code for GPUs of compute capability 8.0 or 9.0, without a GPU or a driver.
+installed, by NVRTC to machine code for GPUs of compute capability 8.0 or 9.0, without a GPU or a driver: each that is
+not the one it was.
 """
 
+import copy
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import engine
 from engine.kernels.cuda import warm
 from engine.kernels.cuda.launch import SOURCES, Source
 from tests.cuda_driver import nvrtc
-from tests.engine.kernels.cuda.for_gpus import REGISTERS, WITHOUT_NVRTC, registers_of_block, texts
+from tests.engine.kernels.cuda.for_gpus import RECORD, REGISTERS, WITHOUT_NVRTC, registers_of_block, texts, variants_of
 from tests.mpi_job import ROOT
 
 ENGINE = Path(engine.__file__).parent
@@ -81,13 +83,32 @@ def test_variants_that_differ_in_the_type_of_16_bits_are_one_text():
     assert texts(ways) == ways
 
 
-@pytest.fixture(scope="module")
-def for_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Any]]]:
+def test_what_is_recorded_is_of_texts_that_exist():
+    sizes = json.loads(RECORD.read_text(encoding="utf-8"))["sizes"]
+    gone = sizes.keys() - {variant.digest() for source in SOURCES for variant in variants_of(source)}
+    assert not gone, "a source was changed: run `python -m tests.engine.kernels.cuda.for_gpus --record`"
+
+
+def test_all_that_a_compiler_is_given_tells_texts_apart():
+    variant = variants_of(SOURCES[0])[0]
+    other_options, other_text = copy.copy(variant.source), copy.copy(variant.source)
+    other_options.contract = not variant.source.contract
+    other_text.headers = ()
+    others = [
+        variant._replace(architecture="sm_90"),
+        variant._replace(macros={**variant.macros, "ELEMENT": "double"}),
+        variant._replace(source=other_options),
+        variant._replace(source=other_text),
+    ]
+    assert len({each.digest() for each in (variant, *others)}) == 5
+
+
+@contextmanager
+def compiling(said: Path, *options: str) -> Iterator[Callable[[str], dict[str, Any]]]:
     """Compiles a file. In a process of its own, as here another NVRTC is in its place, and in one for all files, as its
     start is 0.6 s of a processor.
     """
-    command = [sys.executable, "-m", "tests.engine.kernels.cuda.for_gpus"]
-    said = tmp_path_factory.mktemp("for_gpus") / "stderr"
+    command = [sys.executable, "-m", "tests.engine.kernels.cuda.for_gpus", *options]
     with (
         said.open("w") as stderr,
         subprocess.Popen(
@@ -110,9 +131,24 @@ def for_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
         yield compile
 
 
+@pytest.fixture(scope="module")
+def for_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Any]]]:
+    with compiling(tmp_path_factory.mktemp("for_gpus") / "stderr") as compile:
+        yield compile
+
+
 @every_source
 def test_compiles_for_gpus(source: Source, for_gpus):
     """To machine code that keeps its values in registers, and can be launched."""
     found = for_gpus(source.file)
     assert found["problems"] == [], "\n".join(found["problems"])
-    assert found["variants"] == len(texts(source.variants))
+    assert len(found["sizes"]) == len(texts(source.variants))
+
+
+def test_what_is_recorded_is_what_is_compiled(for_gpus, tmp_path):
+    """Seen with two files that are compiled in an instant."""
+    with compiling(tmp_path / "stderr", "--anew") as anew:
+        for file in ("ops/attention/attention_draws.cu", "ops/rnn/rnn.cu"):
+            found = anew(file)
+            assert found["compiled"] == len(found["sizes"])
+            assert found["sizes"] == for_gpus(file)["sizes"]
