@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def entry(place: Path) -> Path:
     return found
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Puts the one kernel, compiled once for all tests, below a folder, and says where it is."""
+    made = tmp_path_factory.mktemp("compiled")
+    assert run(made)[0] == "30.0 1"
+
+    def kept(place: Path) -> Path:
+        shutil.copytree(made / "allstride", place / "allstride")
+        return entry(place)
+
+    return kept
+
+
 @pytest.fixture
 def open_place() -> Iterator[Path]:
     """A folder that all users may write; not below pytest's own, which no other user may enter."""
@@ -84,8 +98,10 @@ def test_folders_and_files_are_for_their_user_alone_whatever_the_umask(tmp_path:
     assert modes == [0o700, 0o700, 0o700, 0o600]
 
 
-def test_who_reads_a_kernel_loads_no_compiler_and_may_compile_afterwards(tmp_path: Path) -> None:
-    run(tmp_path)
+def test_who_reads_a_kernel_loads_no_compiler_and_may_compile_afterwards(
+    tmp_path: Path, kept: Callable[[Path], Path]
+) -> None:
+    kept(tmp_path)
     rest = """
     import sys
     compilers = {"numba.np.linalg", "numba.np.arraymath", "numba.np.arrayobj", "engine.kernels.intrinsics"}
@@ -129,10 +145,9 @@ def test_a_thread_compiles_its_own_code_beside(tmp_path: Path) -> None:
     assert out.splitlines()[-1] == "True", error
 
 
-def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:
+def test_what_others_may_write_is_not_loaded(tmp_path: Path, kept: Callable[[Path], Path]) -> None:
     """File, folder, and the folder around that; the last leads to a folder of the user's own."""
-    run(tmp_path)
-    path = entry(tmp_path)
+    path = kept(tmp_path)
     path.chmod(0o620)
     out, error = run(tmp_path)
     assert out == "30.0 1"
@@ -153,9 +168,8 @@ def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:
         assert re.search(rf"kernels are kept in {own} instead", error)
 
 
-def test_a_link_in_place_of_a_kernel_is_not_followed(tmp_path: Path) -> None:
-    run(tmp_path)
-    path = entry(tmp_path)
+def test_a_link_in_place_of_a_kernel_is_not_followed(tmp_path: Path, kept: Callable[[Path], Path]) -> None:
+    path = kept(tmp_path)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     out, error = run(tmp_path)
@@ -164,10 +178,9 @@ def test_a_link_in_place_of_a_kernel_is_not_followed(tmp_path: Path) -> None:
     assert not path.is_symlink()
 
 
-def test_a_kernel_at_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_kernel_at_the_place_of_another_is_not_taken_for_it(tmp_path: Path, kept: Callable[[Path], Path]) -> None:
     """Nor one for another machine: each file says what it is."""
-    run(tmp_path)
-    path = entry(tmp_path)
+    path = kept(tmp_path)
     content = path.read_bytes()
     for word in (b"buckets.sum_of_squares", b'"cpu": ', b'"features": ', b'"numba": ', b'"numpy": ', b'"source": '):
         assert word in content
@@ -196,10 +209,9 @@ def test_the_width_of_vectors_decides_the_folder(monkeypatch: pytest.MonkeyPatch
 
 
 @ROOT
-def test_what_another_user_has_put_there_is_not_loaded(open_place: Path) -> None:
+def test_what_another_user_has_put_there_is_not_loaded(open_place: Path, kept: Callable[[Path], Path]) -> None:
     """He makes the folder, with a kernel of the right name in it that would run his code."""
-    run(open_place)
-    path = entry(open_place)
+    path = kept(open_place)
     for one in (open_place / "allstride", path.parent, path):
         os.chown(one, NOBODY, NOBODY)
     for one in (open_place / "allstride", path.parent):
@@ -220,10 +232,9 @@ def test_what_another_user_has_put_there_is_not_loaded(open_place: Path) -> None
 
 
 @ROOT
-def test_what_root_keeps_for_all_is_read_by_all(open_place: Path) -> None:
+def test_what_root_keeps_for_all_is_read_by_all(open_place: Path, kept: Callable[[Path], Path]) -> None:
     """And where root has kept nothing for others, a user has a folder of his own."""
-    run(open_place)
-    path = entry(open_place)
+    path = kept(open_place)
     out, error = run(open_place, AS_NOBODY)
     assert out == "30.0 1"
     assert f"kept in {open_place}/allstride-{NOBODY} instead" in error
