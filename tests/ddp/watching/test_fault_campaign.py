@@ -10,9 +10,9 @@ from tests.campaigns import faults
 def test_a_job_that_is_struck_ends_as_it_should(
     transport: str, tmp_path: faults.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A fault after the other, at every 60th place of the first rank and of the last."""
+    """A fault after the other, at every 40th place of the first rank and of the last."""
     kept = tmp_path / "kept"
-    chosen = ["--every", "60", "--begin", "5", "--ranks", "2", "--transports", transport]
+    chosen = ["--every", "40", "--begin", "5", "--ranks", "2", "--transports", transport]
     wrong = faults.main([*chosen, "--keep", str(kept)])
     table = capfd.readouterr().out
     assert not wrong, "\n".join([table, *(path.read_text() for path in kept.iterdir())])

@@ -1,6 +1,6 @@
 """Every variant of every raw CUDA source compiles by g++ with the header of the CPU driver, and every text, where it is
-installed, by NVRTC to machine code for GPUs of compute capability 8.0 or 9.0, without a GPU or a driver: each that is
-not the one it was.
+installed, by NVRTC to machine code for GPUs of compute capability 8.0 or 9.0, without a GPU or a driver. A text whose
+machine code is known, from `for_gpus.json`, is not compiled again.
 """
 
 import copy
