@@ -15,7 +15,6 @@ from ddp.collectives.wire import (
     elements,
     elements_like,
     in_shape,
-    keep,
     landing,
     layout_of,
     overlap,
@@ -26,7 +25,7 @@ from ddp.collectives.wire import (
 from ddp.execution.calls import Call
 from ddp.execution.collective import run
 from ddp.execution.layouts import TensorLayout
-from ddp.execution.messages import Messages
+from ddp.execution.messages import Messages, keep
 from ddp.execution.work import Work
 from ddp.groups.process_group import ProcessGroup
 from engine.calls.effects import effect
@@ -50,7 +49,8 @@ def all_gather(
     own = apart(elements(tensor), parts, members.rank)
 
     def finish() -> None:
-        keep(own, parts[members.rank])
+        if members.size() == 1:
+            keep(own, parts[0])
         for target, part in zip(tensor_list, parts, strict=True):
             settle(target, part, tensor)
 
@@ -77,7 +77,8 @@ def all_gather_into_tensor(
     own = apart(elements(input_tensor), parts, members.rank)
 
     def finish() -> None:
-        keep(own, parts[members.rank])
+        if members.size() == 1:
+            keep(own, parts[0])
         if in_place is None:
             stacked = np.stack([in_shape(part, input_tensor) for part in parts])
             store(output_tensor, stacked.reshape(tuple(output_tensor.shape)))

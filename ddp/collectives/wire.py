@@ -150,12 +150,6 @@ def overlap(ones: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
     return False
 
 
-def keep(own: np.ndarray, part: np.ndarray) -> None:
-    """Copies what goes from this rank to itself, unless it is there."""
-    if not np.may_share_memory(own, part):
-        part[...] = own
-
-
 def store(tensor: engine.Tensor, values: np.ndarray) -> None:
     """Writes `values`, of the tensor's shape, into it."""
     if tensor.device.type == "cpu":

@@ -1,7 +1,7 @@
 """How a collective goes from its call to its result: the ranks compare their calls, bytes move, results are written.
 
-On one node what is compared goes through memory that all ranks see, and so do the bytes that fit there, beside it;
-others follow through MPI (`ddp.execution.in_memory`).
+On one node what is compared goes through memory that all ranks see, and the bytes beside it and in further rounds; only
+what goes from rank to rank in sizes that others need not know follows through MPI (`ddp.execution.in_memory`).
 
 Over MPI comparing is one small `Iallreduce` (`ddp.execution.calls`), posted at the call; the bytes follow when it is
 through. It is nonblocking because a rank may say `async_op` where another does not. Where none does, the bytes take
@@ -88,7 +88,7 @@ class Collective(Work):
         messages = MessagesInMemory(room, self._lines.bytes)
         if self._move is not None:
             self._move(messages)
-        room.lay_down(messages.laid, self._words)
+        room.lay_down(messages.first(), self._words)
         while not room.is_filled():
             yield
         alike = balance = 0

@@ -24,6 +24,12 @@ def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
         yield array[begin : begin + length]
 
 
+def keep(own: np.ndarray, part: np.ndarray) -> None:
+    """Copies what goes from this rank to itself, unless it is there."""
+    if not np.may_share_memory(own, part):
+        part[...] = own
+
+
 class Messages:
     """Posts to `comm`; what is not done when a method returns is in `requests`, and then `unpack` follows.
 
@@ -70,9 +76,11 @@ class Messages:
             self._call("bcast", piece, root)
 
     def collect(self, own: np.ndarray, parts: Sequence[np.ndarray]) -> None:
-        """What is `own` on rank r comes to part r, (count,), of all others."""
+        """What is `own` on rank r comes to part r, (count,), of all. It may be this rank's part."""
+        keep(own, parts[self._comm.rank])
         if own.nbytes * len(parts) > MESSAGE_BYTES:
-            self.exchange(own, parts)
+            others = list(self._others())
+            self.swap([(rank, own) for rank in others], [(rank, parts[rank]) for rank in others])
             return
         from mpi4py import MPI
 
@@ -80,10 +88,6 @@ class Messages:
         self._rows[self._comm.rank] = own
         self._parts = parts
         self._call("allgather", MPI.IN_PLACE, self._rows.view(np.uint8))
-
-    def exchange(self, own: np.ndarray, parts: Sequence[np.ndarray]) -> None:
-        """The same in a message from each rank to each: MPI copies within a node from one's array to the other's."""
-        self.swap([(rank, own) for rank in self._others()], [(rank, parts[rank]) for rank in self._others()])
 
     def swap(self, to_send: Pairs, to_receive: Pairs) -> None:
         """From rank to rank: (destination, array) and (source, array)."""

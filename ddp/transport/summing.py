@@ -178,7 +178,7 @@ def combine(
     """`out` = two or more flat arrays combined from left to right, in their dtype.
 
     operation: as MPI names it. work: takes what is combined before the last one, and may be the first or second of
-    them; then `out` may be any. Without, it is `out`, which is none of them.
+    them; then `out` may be any. Without, it is `out`, which may be the first or second, or none.
     """
     ufunc, total = _UFUNCS[operation], addends[0]
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Collectives of one node go through memory, what does not fit there and others through MPI: results are the same."""
+"""Collectives of one node go through memory, others through MPI: results are the same."""
 
 from collections.abc import Iterator
 
@@ -7,15 +7,13 @@ import pytest
 
 import ddp
 import engine
-from ddp.execution import in_memory
 from ddp.groups.group import resolve
 from ddp.groups.process_group import ProcessGroup
 from ddp.transport.room import PLACE_BYTES
 from engine import nn
 
 FITTING = PLACE_BYTES // 4  # float32
-PIECE_BYTES = 1 << 17
-LARGE = 3 * PLACE_BYTES // 4 + 1000  # that are combined in several pieces of the last size
+LARGE = 3 * FITTING + 1000  # that take several rounds, the last one short
 
 
 @pytest.fixture(scope="module", params=[None, "mpi"], ids=["memory", "mpi"])
@@ -25,9 +23,7 @@ def road(request) -> Iterator[ProcessGroup]:
     if group.size() > 1:
         assert group.lines is not None
         assert (group.lines.room is None) == (request.param == "mpi")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(in_memory, "_PIECE_BYTES", PIECE_BYTES)
-        yield group
+    yield group
     ddp.destroy_process_group()
 
 

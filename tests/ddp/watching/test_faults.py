@@ -197,6 +197,9 @@ elif site == "sleeps for a while":
     print("the end")
 elif site == "a collective for backward":
     ddp.all_reduce(x) if last else backward()
+elif site == "in the midst of a collective":
+    work = ddp.all_reduce(engine.ones(3_000_000), group=impatient, async_op=True)
+    oversleep() if last else work.wait()
 elif site == "another order":
     ddp.broadcast(x, 0) if last else ddp.all_reduce(x)
 elif site == "groups in another order":
@@ -282,17 +285,20 @@ def test_another_order_of_collectives_is_an_error_that_names_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "label"),
+    ("site", "label", "whom"),
     [
-        ("sleeps before a collective", "broadcast"),
-        pytest.param("sleeps in a hook", r"gradient bucket 1 of 1 \(bias to weight\)", marks=pytest.mark.full),
+        ("sleeps before a collective", "broadcast", "rank 1"),
+        pytest.param(
+            "sleeps in a hook", r"gradient bucket 1 of 1 \(bias to weight\)", "rank 1", marks=pytest.mark.full
+        ),
+        pytest.param("in the midst of a collective", "all_reduce", "bytes to arrive, .* here", marks=pytest.mark.full),
     ],
 )
-def test_who_sleeps_is_named_with_its_python_line_and_then_the_job_ends(site: str, label: str) -> None:
+def test_who_sleeps_is_named_with_its_python_line_and_then_the_job_ends(site: str, label: str, whom: str) -> None:
     result = run_job(LATE, 2, timeout=90, args=[site, "4"], runner=())
     assert result.returncode != 0
     waiting = (
-        rf"ddp watchdog on \S+: rank 0 has been waiting in {label} \(number \d+ of .*\) for \d+ s, for rank 1; (.*)"
+        rf"ddp watchdog on \S+: rank 0 has been waiting in {label} \(number \d+ of .*\) for \d+ s, for {whom}; (.*)"
     )
     soft, hard = re.findall(waiting, result.stderr)
     assert soft == "after 4 s this ends the job"
