@@ -2,8 +2,8 @@
 
 A family's CPU kernels are Numba functions on raw NumPy arrays, in its `kernels.py` or `kernels/`
 (`engine.kernels.files`); nothing there knows about tensors. Importing them imports no Numba and compiles nothing, the
-first call of a kernel does. :func:`warm` compiles all of them ahead of time. CUDA sources stand in their families, too
-(`engine.kernels.cuda`).
+first call of a kernel does, unless the disk cache has it. :func:`warm` compiles all of them ahead of time. CUDA sources
+stand in their families, too (`engine.kernels.cuda`).
 """
 
 import importlib

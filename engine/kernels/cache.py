@@ -1,4 +1,4 @@
-"""The disk cache of compiled kernels. Like `engine.kernels.compiler` it imports Numba at its top.
+"""The disk cache of compiled kernels. Who reads them imports no Numba.
 
 It is not Numba's own. Numba keeps one index file per function that lists all its dtypes and CPUs, and two processes
 that add to it at once can leave an entry that points to the other one's machine code. Here every machine function is
@@ -11,21 +11,26 @@ import functools
 import hashlib
 import json
 import os
-import pickle
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import llvmlite
-import numba
 import numpy
-from numba.core import caching, compiler, serialize
-from numba.core.runtime.nrt import rtsys
+from llvmlite import binding
 
-from engine.kernels import files, store
+from engine.kernels import files, machine, store
 from engine.kernels.vectors import vector_bytes
+
+# Numba's settings that decide machine code; it has them from variables, and from a file in the current folder.
+_SETTINGS = {
+    *("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_INTEL_SVML"),
+    *("NUMBA_OPT", "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE"),
+    *("NUMBA_BOUNDSCHECK", "NUMBA_DEBUGINFO", "NUMBA_DEVELOPER_MODE"),
+}
 
 
 def cache_directory() -> Path:
@@ -52,35 +57,32 @@ def build() -> str:
     digest = hashlib.sha256()
     for source in files.sources():
         digest.update(source.read_bytes())
-    triple, cpu, features = numba.core.registry.cpu_target.target_context.codegen().magic_tuple()
-    settings = vars(numba.config)
-    names = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
+    told = Path(".numba_config.yaml")
     about = {
         "source": digest.hexdigest(),
-        "numba": numba.__version__,
+        "numba": metadata.version("numba"),
         "llvmlite": llvmlite.__version__,
         "numpy": numpy.__version__,
         "python": f"{sys.implementation.cache_tag}{sys.abiflags}",
-        "triple": triple,
-        "cpu": cpu,
-        "features": features,
+        "triple": binding.get_process_triple(),
+        "cpu": binding.get_host_cpu_name(),
+        "features": binding.get_host_cpu_features().flatten(),
         "vector_bytes": vector_bytes(),
-        "settings": {name: str(settings.get(name)) for name in names},
+        "settings": {name: value for name, value in os.environ.items() if name in _SETTINGS},
+        "settings file": told.read_text() if told.is_file() else "",
     }
     return json.dumps(about, sort_keys=True)
 
 
-class DiskCache(caching._Cache):
-    """One kernel's place in the cache, in the form that Numba's dispatcher asks for.
+class DiskCache:
+    """One kernel's place in the cache.
 
     Attributes:
         path: the file; None if there is no place for it, which is told.
-        missed: called when there is no function to be read, before it is compiled.
     """
 
-    def __init__(self, name: str, argument_types: Any):
+    def __init__(self, name: str, argument_types: Sequence[Any]):
         self.path: Path | None = None
-        self.missed: Callable[[], None] = lambda: None
         types_digest = hashlib.sha256(repr(argument_types).encode()).hexdigest()[:16]
         entry = f"{name}.{types_digest}"
         self._about = f"{entry}\n{build()}\n".encode()
@@ -93,30 +95,8 @@ class DiskCache(caching._Cache):
         """Whether there is a file, whatever is in it."""
         return self.path is not None and self.path.exists()
 
-    @property
-    def cache_path(self) -> str:
-        return str(self.path and self.path.parent)
-
-    def enable(self) -> None:
-        raise NotImplementedError("the kernel cache is always on")
-
-    def disable(self) -> None:
-        raise NotImplementedError("the kernel cache is always on")
-
-    def flush(self) -> None:
-        raise NotImplementedError("delete the cache directory instead")
-
-    def load_overload(self, argument_types: Any, target_context: Any) -> Any:
-        """The stored compile result, or None."""
-        found = self._load(target_context)
-        if found is None:
-            self.missed()
-        return found
-
-    def _load(self, target_context: Any) -> Any:
-        # All that machine code of kernels calls. What Numba itself does here, `refresh`, loads all that it could
-        # compile, and SciPy if that is installed: 0.4 s of each process's start.
-        rtsys.initialize(target_context)
+    def load(self) -> tuple[str, bytes] | None:
+        """A symbol and the object file it is in, as they were saved; None where there is nothing of use."""
         if self.path is None:
             return None
         try:
@@ -133,19 +113,14 @@ class DiskCache(caching._Cache):
         if hashlib.sha256(content).digest() != digest or not content.startswith(self._about):
             warnings.warn(f"compiled kernel {self.path} is damaged and is compiled again", RuntimeWarning, stacklevel=2)
             return None
-        return compiler.CompileResult._rebuild(target_context, *pickle.loads(content[len(self._about) :]))
+        symbol, _, code = content[len(self._about) :].partition(b"\n")
+        return None if machine.missing(code) else (symbol.decode(), code)
 
-    def save_overload(self, argument_types: Any, result: Any) -> None:
-        """Store a compile result; a directory that cannot be written is told once and changes nothing else."""
-        for environment in result._find_referenced_environments():  # those of helpers too
-            result.library.codegen.set_env(environment.env_name, environment)
+    def save(self, symbol: str, code: bytes) -> None:
+        """Store them; a directory that cannot be written is told once and changes nothing else."""
         if self.path is None:
             return
-        *found, environments = result._reduce()
-        # Those of what was inlined hold constants of Python's, which no kernel has; to make one imports its module, and
-        # NumPy's functions of Numba take 30 ms of a process's start.
-        environments = tuple(one for one in environments if one.consts)
-        content = self._about + serialize.dumps((*found, environments))
+        content = self._about + symbol.encode() + b"\n" + code
         try:
             store.write(self.path, hashlib.sha256(content).digest() + content)
         except store.UntrustedError as why:

@@ -1,18 +1,17 @@
-"""Compilation of kernels and helpers. It, `cache`, `intrinsics`, `run` and `tile` import Numba at their top."""
+"""Compilation of kernels and helpers. It, `intrinsics`, `run`, `tile` and `wrapper` import Numba at their top."""
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import llvmlite.binding
 import numba
-from numba.core import codegen, compiler, compiler_machinery, typed_passes, untyped_passes
+from numba.core import codegen, compiler, compiler_machinery, lowering, typed_passes, types, untyped_passes
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.runtime.nrt import rtsys
 
-from engine.kernels import store
-from engine.kernels.cache import DiskCache
+from engine.kernels import wrapper
 
 # LLVM gives up vectorising a loop that needs more than 8 overlap checks between arrays, such as AMSGrad's with its
 # five: 16.8 M floats took 102 ms that way (an earlier form) and 17 ms with more checks, a few comparisons a loop.
@@ -20,41 +19,32 @@ _OVERLAP_CHECKS = 128
 _LLVM_DEFAULTS = {"-runtime-memory-check-threshold": 8, "-force-vector-interleave": 0}
 
 
-compiled = 0  # kernels that this process has compiled, not read
-
-
 def compile_kernel(
-    name: str,
-    cache: DiskCache,
-    function: Callable[..., Any],
-    complete: Callable[[], None],
-    argument_types: tuple[Any, ...],
-    interleave: int,
-    missing: Callable[[Path | None], None],
-    meanwhile: Callable[[], bool],
-) -> Any:
-    """The machine function of ``function`` for exactly these argument types, from the disk cache where it is there.
-
-    Where it is not, ``missing`` is told, and while another process compiles it ``meanwhile`` does something else;
-    ``complete`` puts into the function what only compiling needs.
-    """
+    name: str, function: Callable[..., Any], argument_types: Sequence[Any], interleave: int
+) -> tuple[str, bytes]:
+    """Machine code of ``function`` for exactly these argument types: its symbol, and the object file it is in."""
     if vars(numba.config)["DISABLE_JIT"]:
         raise RuntimeError(f"kernel {name} needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it")
-    dispatcher = numba.njit(nogil=True, **_OPTIONS)(function)
-    dispatcher._cache, cache.missed = cache, complete
+    dispatcher = numba.njit(**_OPTIONS)(function)
+    context = dispatcher.targetdescr.target_context
+    rtsys.initialize(context)  # declares what allocates; `wrapper` defines it
     with contextlib.ExitStack() as stack:
-        if not cache.is_there():
-            missing(cache.path)
-            if cache.path is not None:
-                stack.enter_context(store.turn(cache.path, meanwhile))
         stack.enter_context(global_compiler_lock)  # no other thread's Numba code meets what follows
         stack.enter_context(_options_of_the_process(interleave))
-        stack.enter_context(_few_definitions(dispatcher.targetdescr.target_context))
-        dispatcher.compile(argument_types)
-    global compiled
-    compiled += sum(dispatcher.stats.cache_misses.values())
-    dispatcher.disable_compile()
-    return dispatcher
+        stack.enter_context(_few_definitions(context))
+        dispatcher.compile(tuple(map(_numba_type, argument_types)))
+        (result,) = dispatcher.overloads.values()
+        return result.fndesc.llvm_cpython_wrapper_name, result.library.machine_code()
+
+
+def _numba_type(kind: Any) -> Any:
+    """Of an argument as `engine.kernels.jit` describes it."""
+    if kind == "pair":
+        return types.UniTuple(types.int64, 2)
+    if isinstance(kind, str):
+        return getattr(types, kind)
+    dtype, dimensions, access = kind
+    return types.Array(getattr(types, dtype), dimensions, "C", readonly=access == "read")
 
 
 def compile_helper(function: Callable[..., Any], reassociate: bool) -> Any:
@@ -66,34 +56,22 @@ def compile_helper(function: Callable[..., Any], reassociate: bool) -> Any:
 class _Library(codegen.JITCodeLibrary):
     """LLVM's form of a kernel or a helper, without the work that Numba does for callers which ours do not have.
 
-    A helper is linked into kernels and never called from Python, so no machine code is made of it. Together with the
-    wrappers that are left out this saves a quarter of the time; the kernel's own code is the same.
+    A helper is linked into kernels, so no machine code is made of it, and that of a kernel is linked by
+    `engine.kernels.machine`. Together with the wrappers that are left out this saves a quarter of the time; the
+    kernel's own code is the same.
     """
-
-    def __init__(self, owner: Any, name: str):
-        super().__init__(owner, name)
-        self._called_from_python = False
 
     @property
     def codegen(self) -> Any:
-        return super().codegen if self._called_from_python else _NowhereToSetEnvironments()
-
-    def add_ir_module(self, module: Any) -> None:
-        self._called_from_python |= module.name == "wrapper"
-        super().add_ir_module(module)
+        return _NowhereToSetEnvironments()
 
     def get_pointer_to_function(self, name: str) -> int:
         self._ensure_finalized()
-        return int(super().get_pointer_to_function(name)) if self._called_from_python else 0
+        return 0
 
-    def _get_module_for_linking(self) -> Any:
-        if not self._called_from_python:
-            return super()._get_module_for_linking()
-        # Nothing is linked with a kernel. Of its form that is kept beside its machine code Numba asks which functions
-        # there are, and with their bodies, and those of all that was inlined, reading it took twice as long: 3.9 ms.
-        functions = (one for one in self._final_module.functions if not one.is_declaration)
-        named = (one.name for one in functions if one.linkage == llvmlite.binding.Linkage.external)
-        return llvmlite.binding.parse_assembly("".join(f'define void @"{name}"() {{ ret void }}\n' for name in named))
+    def machine_code(self) -> bytes:
+        """An object file."""
+        return bytes(self._codegen._tm.emit_object(self._final_module))
 
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
@@ -109,27 +87,34 @@ class _Library(codegen.JITCodeLibrary):
         passes.run(self._final_module, builder)
 
     def _finalize_final_module(self) -> None:
-        if self._called_from_python:
-            super()._finalize_final_module()
-        else:
-            self._finalize_dynamic_globals()
-            self._finalized = True
+        self._finalize_dynamic_globals()
+        self._finalized = True
 
 
 class _NowhereToSetEnvironments:
-    """Stands for the machine code that a helper has not."""
+    """Stands for the machine code that Numba has not got."""
 
     def set_env(self, name: str, environment: Any) -> None:
-        """Nothing: `compile_kernel` sets the environments of what a kernel has inlined."""
+        """Nothing: an environment holds constants of Python's, which no kernel has."""
+
+
+class _Lower(lowering.Lower):
+    """Numba's way from typed Python to LLVM's terms, with our own function for Python's calls."""
+
+    def create_cpython_wrapper(self, release_gil: bool = False) -> None:
+        self.library.add_ir_module(wrapper.build(self.context, self.fndesc))
 
 
 @compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(typed_passes.NativeLowering):
     _name = "allstride_lowering"
 
+    @property
+    def lowering_class(self) -> Any:
+        return _Lower
+
     def run_pass(self, state: Any) -> bool:
         state.library = _Library(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.library.enable_object_caching()
         return bool(super().run_pass(state))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import bits, fma, from_bits, helper, real
+from engine.kernels.jit import helper
+from engine.kernels.language import bits, fma, from_bits, real
 
 
 def _exp64(x: Any) -> Any:

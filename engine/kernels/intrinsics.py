@@ -227,6 +227,28 @@ def flat(typing_context: Any, array: Any) -> Any:
 
 
 @intrinsic
+def lines(typing_context: Any, array: Any) -> Any:
+    """A C-contiguous array of two dimensions or more as a matrix of what lies along its last one, in the same memory.
+
+    Numba's ``reshape`` calls a function of Numba's, which kernels are not linked with.
+    """
+    result = types.Array(array.dtype, 2, "C", readonly=not array.mutable)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        whole = context.make_array(array)(context, builder, arguments[0])
+        *outer, length = cgutils.unpack_tuple(builder, whole.shape)
+        count = context.get_constant(types.intp, 1)
+        for one in outer:
+            count = builder.mul(count, one)
+        view = context.make_array(result)(context, builder)
+        steps = [builder.mul(length, whole.itemsize), whole.itemsize]
+        arrayobj.populate_array(view, whole.data, [count, length], steps, whole.itemsize, None)
+        return view._getvalue()
+
+    return result(array), generate
+
+
+@intrinsic
 def address(typing_context: Any, array: Any) -> Any:
     """Where an array's first element lies."""
 

@@ -1,14 +1,14 @@
 """Compile a kernel on its first call: one machine function per kernel and dtype, kept on disk.
 
 A kernel is a plain Python function under :func:`kernel`; its annotations (``Read2``, ``Write1``, ``float``, ...) are
-its signature. Importing it costs nothing: Numba is imported, and the function compiled or read back from the disk
-cache, when ``name[dtype.char]`` is first looked up. Afterwards that look-up is one dictionary access and gives the
-compiled function itself, so nothing of ours stands between a caller and Numba's dispatcher.
+its signature. Importing it costs nothing: when ``name[dtype.char]`` is first looked up, machine code is read from the
+disk cache and linked, or Numba is imported and compiles it. Afterwards that look-up is one dictionary access and gives
+the function itself, so nothing of ours stands between a caller and machine code.
 
 Inside a kernel ``real`` is the constructor of the dtype being compiled (literals must go through it: a bare ``0.5`` is
-float64 and would make float32 loops run in float64), ``fma(a, b, c)`` is ``a * b + c`` rounded once, ``min`` and
-``max`` are of two numbers, and every :func:`helper` is inlined. With scratch that the caller brings a kernel compiles
-0.1 s sooner than with ``np.empty``.
+float64 and would make float32 loops run in float64), ``min`` and ``max`` are of two numbers, every :func:`helper` is
+inlined, and what `engine.kernels.language` names exists. With scratch that the caller brings a kernel compiles 0.1 s
+sooner than with ``np.empty``.
 
 Numbers: no fast-math flag is set unless a helper asks for ``reassociate``. An elementwise result then depends on its
 inputs alone, not on vector width, alignment, position in the array or CPU. ``reassociate`` lets a sum use vector lanes:
@@ -26,150 +26,20 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
-from engine.kernels import ahead, files, store, waiting
+from engine.kernels import ahead, files, language, store, waiting
 
 DTYPES = {"f": "float32", "d": "float64"}
 
-# Parameters of kernels: C-contiguous arrays of the dtype being compiled (T) or of a fixed one, never written (may be
-# read-only) or written. Plain float, int, bool and Pair stand for float64, int64, boolean and two int64.
-Read1 = Annotated[np.ndarray, "T", 1, "read"]
-Read2 = Annotated[np.ndarray, "T", 2, "read"]
-Read3 = Annotated[np.ndarray, "T", 3, "read"]
-Read4 = Annotated[np.ndarray, "T", 4, "read"]
-Write1 = Annotated[np.ndarray, "T", 1, "write"]
-Write2 = Annotated[np.ndarray, "T", 2, "write"]
-Write3 = Annotated[np.ndarray, "T", 3, "write"]
-Write4 = Annotated[np.ndarray, "T", 4, "write"]
-ReadFloat64 = Annotated[np.ndarray, "float64", 1, "read"]
-ReadInt64 = Annotated[np.ndarray, "int64", 1, "read"]
-ReadInt32 = Annotated[np.ndarray, "int32", 1, "read"]
-WriteInt32 = Annotated[np.ndarray, "int32", 1, "write"]
-WriteFloat64 = Annotated[np.ndarray, "float64", 2, "write"]
-
-Pair = tuple[int, int]
-
-_SCALARS = {float: "float64", int: "int64", bool: "boolean"}
+_SCALARS = {float: "float64", int: "int64", bool: "boolean", language.Pair: "pair"}
 _lock = threading.RLock()
 _kernels: list["Kernel"] = []
+compiled = 0
+"""Kernels that this process has compiled, not read."""
 _under_way: set[str] = set()  # kernels that this process compiles: one, and those it has come to while it waited
-
-
-def real(value: Any) -> Any:
-    """Round to the dtype being compiled. Only inside kernels and helpers."""
-    raise RuntimeError(f"real({value}) exists only inside compiled kernels")
-
-
-def fma(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` with one rounding, the same on every CPU. Only inside kernels and helpers."""
-    raise RuntimeError(f"fma({a}, {b}, {c}) exists only inside compiled kernels")
-
-
-def array_at(address: int, start: int, size: int, like: np.ndarray) -> Any:
-    """Flat array of ``size`` elements, ``start`` elements after an address, dtype of ``like``. Only inside kernels."""
-    raise RuntimeError(f"array_at({address}, {start}, {size}, {like.dtype}) exists only inside compiled kernels")
-
-
-def array_of(address: int, size: int, kind: Any) -> Any:
-    """The same at an address, of a constructor's dtype: ``real``, ``np.int64``, ... Only inside kernels."""
-    raise RuntimeError(f"array_of({address}, {size}, {kind}) exists only inside compiled kernels")
-
-
-def sum_vectors(
-    sources: np.ndarray, weights: np.ndarray, destinations: np.ndarray, begin: int, like: np.ndarray, divisor: float
-) -> None:
-    """The weighted sum of `VECTOR` elements of several arrays, see `engine.kernels.intrinsics`. Only inside kernels."""
-    raise RuntimeError(f"sum_vectors({sources}, ..., {begin}, ..., {divisor}) exists only inside compiled kernels")
-
-
-def number_at(address: int) -> int:
-    """The int64 at an address that another process may be writing, with all that it wrote before. Only inside kernels
-    and helpers.
-    """
-    raise RuntimeError(f"number_at({address}) exists only inside compiled kernels")
-
-
-def relax() -> None:
-    """Tell the processor that this thread only looks again, see `engine.kernels.intrinsics`. Only inside kernels."""
-    raise RuntimeError("relax() exists only inside compiled kernels")
-
-
-def announce(address: int, number: int) -> None:
-    """Write an int64 to an address that another process reads, after all that was written before. Only inside kernels
-    and helpers.
-    """
-    raise RuntimeError(f"announce({address}, {number}) exists only inside compiled kernels")
-
-
-def stream(target: int, source: int, lines: int) -> None:
-    """Copy memory past the caches, see `engine.kernels.intrinsics`. Only inside kernels."""
-    raise RuntimeError(f"stream({target}, {source}, {lines}) exists only inside compiled kernels")
-
-
-def flat(array: np.ndarray) -> Any:
-    """The elements of a C-contiguous array along one axis, in the same memory. Only inside kernels and helpers."""
-    raise RuntimeError(f"flat({array}) exists only inside compiled kernels")
-
-
-def address(array: np.ndarray) -> Any:
-    """Where an array's first element lies. Only inside kernels and helpers."""
-    raise RuntimeError(f"address({array}) exists only inside compiled kernels")
-
-
-def bits(number: Any) -> Any:
-    """The integer of the same size with the bits of a float. Only inside kernels and helpers."""
-    raise RuntimeError(f"bits({number}) exists only inside compiled kernels")
-
-
-def from_bits(pattern: Any) -> Any:
-    """The float of the same size with the bits of an integer. Only inside kernels and helpers."""
-    raise RuntimeError(f"from_bits({pattern}) exists only inside compiled kernels")
-
-
-def unsigned(index: Any) -> Any:
-    """An index known not to be negative: Numba tests signed ones, and LLVM does not vectorise past that test.
-
-    Only inside kernels and helpers.
-    """
-    raise RuntimeError(f"unsigned({index}) exists only inside compiled kernels")
-
-
-_INTRINSICS = (
-    *(fma, array_at, array_of, sum_vectors, number_at, announce, relax, stream, flat, address, bits, from_bits),
-)
-
-
-def multiply_tile(rows: int, wide: bool, like: np.ndarray, *places_steps_and_counts: Any) -> None:
-    """Sums of products of a tile in registers, see `engine.kernels.tile`. Only inside kernels."""
-    raise RuntimeError(f"multiply_tile({rows}, {wide}, ...) exists only inside compiled kernels")
-
-
-def multiply_each(rows: int, wide: bool, like: np.ndarray, *places_steps_and_counts: Any) -> None:
-    """The same of two vectors, see `engine.kernels.tile`. Only inside kernels."""
-    raise RuntimeError(f"multiply_each({rows}, {wide}, ...) exists only inside compiled kernels")
-
-
-def correlate_run(vectors: int, like: np.ndarray, *places_and_count: Any) -> None:
-    """Sums of products along a run of pixels, see `engine.kernels.run`. Only inside kernels."""
-    raise RuntimeError(f"correlate_run({vectors}, ...) exists only inside compiled kernels")
-
-
-def add_products(rows: int, like: np.ndarray, *places_and_count: Any) -> None:
-    """Sums of a run's products with others, see `engine.kernels.run`. Only inside kernels."""
-    raise RuntimeError(f"add_products({rows}, ...) exists only inside compiled kernels")
-
-
-def move(number: int, step: int, like: np.ndarray, target: int, source: int) -> None:
-    """A few elements in one vector, see `engine.kernels.run`. Only inside kernels."""
-    raise RuntimeError(f"move({number}, {step}, ..., {target}, {source}) exists only inside compiled kernels")
-
-
-def transpose_tile(side: int, like: np.ndarray, *places_and_steps: Any) -> None:
-    """A square block turned around in registers, see `engine.kernels.tile`. Only inside kernels."""
-    raise RuntimeError(f"transpose_tile({side}, ...) exists only inside compiled kernels")
 
 
 class Helper:
@@ -214,51 +84,64 @@ class Kernel(dict[str, Any]):
                 f"kernel {self.name}: dtype code {char!r} is not supported, expected one of {known}; "
                 "use the plain operators for other dtypes"
             )
-        with _lock, _garbage_left():
+        with _lock:
             if char not in self:
-                self[char] = self._compile(char)
+                self[char] = self._made(char)
         return self[char]
 
-    def _compile(self, char: str) -> Any:
-        from engine.kernels import compiler
+    def _made(self, char: str) -> Any:
+        from engine.kernels import machine
 
-        def missing(place: Path | None) -> None:
-            coming = [one for one in self._companions(char) if not one.disk_cache(char).is_there()]
-            waiting.tell(1 + len(coming), place)
-            if place is not None and coming:
-                ahead.start(compile_the_others)
-
-        def compile_another() -> bool:
-            for one in self._companions(char):
-                cache = one.disk_cache(char)
-                if cache.path and not cache.is_there() and not store.is_claimed(cache.path):
-                    one.compiled(char)
-                    return True
-            return False
-
-        def compile_the_others() -> None:
-            while compile_another():
-                pass
-
+        cache = self.disk_cache(char)
         _under_way.add(self.name)
         try:
-            body, types = _copy_of(self.function), self._argument_types(char)
-            complete = functools.partial(_specialise, body, char)  # takes 0.1 s the first time
-            return compiler.compile_kernel(
-                self.name, self.disk_cache(char), body, complete, types, self.interleave, missing, compile_another
-            )
+            with contextlib.ExitStack() as stack:
+                if not cache.is_there():
+                    self._tell_and_look_ahead(char, cache.path)
+                    if cache.path is not None:
+                        stack.enter_context(store.turn(cache.path, lambda: self._compile_another(char)))
+                symbol, code = cache.load() or self._compile(char, cache)
+            return machine.link(self.name, symbol, code, functools.partial(self._refuse, char))
         finally:
             _under_way.discard(self.name)
 
-    def entry(self, char: str) -> Any:
-        """The compiled function of a kernel that takes scalars only, without Numba's search for a signature that fits.
+    def _compile(self, char: str, cache: Any) -> tuple[str, bytes]:
+        from engine.kernels import compiler
 
-        Called with other arguments it may do anything. A call takes 0.1 us, and 0.3 with the search, in a process with
-        a second thread, where either costs more.
-        """
-        assert all(hint in _SCALARS for hint in self._hints.values()), f"{self.name} takes more than scalars"
-        (compiled,) = self[char].overloads.values()
-        return compiled.entry_point
+        with _garbage_left():
+            body = _copy_of(self.function)
+            _specialise(body, char)
+            made = compiler.compile_kernel(self.name, body, self.argument_types(char), self.interleave)
+        global compiled
+        compiled += 1
+        cache.save(*made)
+        return made
+
+    def _tell_and_look_ahead(self, char: str, place: Path | None) -> None:
+        coming = [one for one in self._companions(char) if not one.disk_cache(char).is_there()]
+        waiting.tell(1 + len(coming), place)
+
+        def compile_the_others() -> None:
+            while self._compile_another(char):
+                pass
+
+        if place is not None and coming:
+            ahead.start(compile_the_others)
+
+    def _compile_another(self, char: str) -> bool:
+        """Compiles a kernel that will be needed after this one and that nobody compiles; whether there was one."""
+        for one in self._companions(char):
+            cache = one.disk_cache(char)
+            if cache.path and not cache.is_there() and not store.is_claimed(cache.path):
+                one.compiled(char)
+                return True
+        return False
+
+    def _refuse(self, char: str, *arguments: Any) -> None:
+        expected = [_in_words(kind) for kind in self.argument_types(char)]
+        raise TypeError(
+            f"kernel {self.name}: expected ({', '.join(expected)}), got ({', '.join(map(_as_given, arguments))})"
+        )
 
     @functools.cached_property
     def _hints(self) -> dict[str, Any]:
@@ -270,8 +153,8 @@ class Kernel(dict[str, Any]):
         """The place in the disk cache of the function for one dtype."""
         from engine.kernels.cache import DiskCache
 
-        types = self._argument_types(char)
-        return DiskCache(self.name, types if types != self._argument_types("fd".replace(char, "")) else (char, *types))
+        kinds = self.argument_types(char)
+        return DiskCache(self.name, kinds if kinds != self.argument_types("fd".replace(char, "")) else (char, *kinds))
 
     def _companions(self, char: str) -> list["Kernel"]:
         """Kernels that will be needed after this one and that this process neither has nor compiles."""
@@ -282,8 +165,9 @@ class Kernel(dict[str, Any]):
         """The same as ``self[char]``, for callers that want the compiling and not the value."""
         return self[char]
 
-    def _argument_types(self, char: str) -> tuple[Any, ...]:
-        return tuple(_numba_type(hint, DTYPES[char]) for hint in self._hints.values())
+    def argument_types(self, char: str) -> tuple[Any, ...]:
+        """Of each parameter: the name of a scalar's type, "pair", or (dtype, dimensions, "read" or "write")."""
+        return tuple(_kind_of(hint, DTYPES[char]) for hint in self._hints.values())
 
 
 @contextlib.contextmanager
@@ -362,25 +246,38 @@ def _specialise(copy: types.FunctionType, char: str) -> None:
             namespace[name] = intrinsics.least if name == "min" else intrinsics.greatest
         elif isinstance(value, Helper):
             namespace[name] = value.compiled(char)
-        elif value is real:
+        elif value is language.real:
             namespace[name] = getattr(np, DTYPES[char])
-        elif value is unsigned:
+        elif value is language.unsigned:
             namespace[name] = np.uint64
-        elif value in _INTRINSICS:
+        elif value in language.INTRINSICS:
             namespace[name] = getattr(intrinsics, value.__name__)
-        elif value in (multiply_tile, multiply_each, transpose_tile):
+        elif value in language.ON_TILES:
             namespace[name] = getattr(tile, value.__name__)
-        elif value in (correlate_run, add_products, move):
+        elif value in language.ON_RUNS:
             namespace[name] = getattr(run, value.__name__)
 
 
-def _numba_type(hint: Any, dtype: str) -> Any:
-    from numba import types as numba_types
-
+def _kind_of(hint: Any, dtype: str) -> Any:
     if hint in _SCALARS:
-        return getattr(numba_types, _SCALARS[hint])
-    if hint == Pair:
-        return numba_types.UniTuple(numba_types.int64, 2)
+        return _SCALARS[hint]
     name, dimensions, access = hint.__metadata__
-    scalar = getattr(numba_types, dtype if name == "T" else name)
-    return numba_types.Array(scalar, dimensions, "C", readonly=access == "read")
+    return dtype if name == "T" else name, dimensions, access
+
+
+def _in_words(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    dtype, dimensions, access = kind
+    return f"C-contiguous {dtype}[{dimensions}d]{' to be written' if access == 'write' else ''}"
+
+
+def _as_given(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__
+    flags = [
+        text
+        for text, is_so in (("not contiguous", not value.flags.c_contiguous), ("read-only", not value.flags.writeable))
+        if is_so
+    ]
+    return " ".join([f"{value.dtype}[{value.ndim}d]", *flags])

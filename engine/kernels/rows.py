@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.elementary import exp
-from engine.kernels.jit import Read2, bits, from_bits, helper, real
+from engine.kernels.jit import helper
+from engine.kernels.language import Read2, bits, from_bits, real
 
 
 @helper(reassociate=True)

@@ -1,8 +1,8 @@
 """Files of compiled kernels: whose are believed, how they are written, and which process compiles what.
 
-They hold pickles, so whoever can write one runs code as everybody who reads it. A folder or file is believed only if it
-belongs to the user or to root and neither its group nor others may write it, which is looked up on the descriptor that
-is then read. New folders are for their user alone.
+They hold machine code, so whoever can write one runs it as everybody who reads it. A folder or file is believed only if
+it belongs to the user or to root and neither its group nor others may write it, which is looked up on the descriptor
+that is then read. New folders are for their user alone.
 
 A process that compiles a kernel holds a lock on a file beside it; processes of this host that need the same kernel do
 other work or wait. The system lets go of the locks of those who die. Hosts with a common home have locks of their own.

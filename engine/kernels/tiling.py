@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import array_at, helper, move, transpose_tile
+from engine.kernels.jit import helper
+from engine.kernels.language import array_at, move, transpose_tile
 
 Array = np.ndarray
 

@@ -4,8 +4,8 @@ import functools
 import os
 import platform
 
-VECTOR = 64  # elements that `engine.kernels.jit.sum_vectors` handles at once
-LINE = 64  # bytes that `engine.kernels.jit.add_products` sums apart, on every CPU
+VECTOR = 64  # elements that `engine.kernels.language.sum_vectors` handles at once
+LINE = 64  # bytes that `engine.kernels.language.add_products` sums apart, on every CPU
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Where sliding windows fall: shared by convolution and pooling."""
 
-from engine.kernels.jit import Pair, helper
+from engine.kernels.jit import helper
+from engine.kernels.language import Pair
 
 
 def output_size(size: int, kernel_size: int, stride: int, padding: int, dilation: int) -> int:

@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from engine.kernels.jit import Read1, Write1, fma, kernel, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, Write1, fma, real
 
 Array = np.ndarray
 

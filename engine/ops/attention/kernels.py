@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.elementary import exp
-from engine.kernels.jit import Read2, Write1, Write2, bits, from_bits, helper, kernel, real
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import Read2, Write1, Write2, bits, from_bits, real
 
 Array = np.ndarray
 

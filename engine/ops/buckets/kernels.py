@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from engine.kernels.jit import Read1, kernel
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1
 
 Array = np.ndarray
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from engine.kernels.jit import kernel, stream
+from engine.kernels.jit import kernel
+from engine.kernels.language import stream
 
 _LINE = 64  # bytes
 

@@ -5,7 +5,8 @@ Rows that meet are added in the order in which they come, so the result is the s
 
 import numpy as np
 
-from engine.kernels.jit import Read2, ReadInt64, Write2, kernel, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read2, ReadInt64, Write2, real
 from engine.memory import threads
 
 Array = np.ndarray

@@ -7,7 +7,8 @@ Source: torch.nn.functional.cross_entropy (class indices, ``weight``, ``ignore_i
 import numpy as np
 
 from engine.kernels.elementary import exp
-from engine.kernels.jit import Read1, Read2, ReadInt64, Write1, Write2, kernel, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, Read2, ReadInt64, Write1, Write2, real
 from engine.kernels.rows import row_exp_sum, row_max
 from engine.memory.threads import WORTH, in_pieces
 

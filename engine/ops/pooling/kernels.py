@@ -9,7 +9,8 @@ torch.nn.functional.max_pool2d, avg_pool2d (aten MaxPoolKernel.cpp, AvgPoolKerne
 
 import numpy as np
 
-from engine.kernels.jit import (
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import (
     Pair,
     Read1,
     Read3,
@@ -20,8 +21,6 @@ from engine.kernels.jit import (
     Write4,
     WriteInt32,
     flat,
-    helper,
-    kernel,
     real,
     unsigned,
 )

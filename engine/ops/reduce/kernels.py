@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import (
-    DTYPES,
+from engine.kernels.jit import DTYPES, helper, kernel
+from engine.kernels.language import (
     Read1,
     ReadFloat64,
     ReadInt64,
     announce,
     array_at,
     array_of,
-    helper,
-    kernel,
     number_at,
     real,
     relax,
@@ -115,7 +113,7 @@ def prepare_exchange(
     ones = np.ones(len(numbers), char)
     fixed = [len(numbers), own, source.size, header, count, ones.__array_interface__["data"][0], *begins]
     table = np.concatenate([np.array(fixed, np.int64), *arrays])
-    return _lay_down.entry(char), _sum_when_there.entry(char), (table, ones)
+    return _lay_down[char], _sum_when_there[char], (table, ones)
 
 
 @cache
@@ -123,7 +121,7 @@ def compiled_wait() -> Callable[[int, int, int], int]:
     """A function of the address of an int64 that another process raises, of the number that it is to reach, and of how
     often to look: whether it has. It holds no lock of the interpreter, and leaves the core to its other thread.
     """
-    return _wait_for.entry("d")
+    return _wait_for["d"]
 
 
 def prepare_columns(sums: Array) -> Callable[[int, int], None]:
@@ -137,7 +135,7 @@ def prepare_columns(sums: Array) -> Callable[[int, int], None]:
 
 @cache
 def _compiled_add_columns() -> Any:
-    return _add_columns.entry("d")
+    return _add_columns["d"]
 
 
 @helper

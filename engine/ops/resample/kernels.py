@@ -5,7 +5,8 @@ Arrays are (M, size, inner), C-contiguous, float32 or float64; the map has `taps
 
 import numpy as np
 
-from engine.kernels.jit import Read1, Read3, ReadInt64, Write1, Write3, flat, helper, kernel, unsigned
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import Read1, Read3, ReadInt64, Write1, Write3, flat, unsigned
 from engine.memory import threads
 
 Array = np.ndarray

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from engine.kernels.elementary import sigmoid, tanh
-from engine.kernels.jit import Read1, Read2, Write2, kernel, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, Read2, Write2, real
 from engine.memory import threads
 
 Array = np.ndarray

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.elementary import exp
-from engine.kernels.jit import Read2, Write2, kernel, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read2, Write2, real
 from engine.kernels.rows import row_dot, row_exp_sum, row_max, row_sum
 from engine.memory.threads import WORTH, in_pieces
 

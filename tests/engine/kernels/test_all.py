@@ -51,4 +51,4 @@ def test_every_kernel_is_known_to_warm() -> None:
     assert len(names) >= 70
     for kernel in jit.registered():
         for char in jit.DTYPES:
-            assert all(kernel._argument_types(char)), kernel.name
+            assert all(kernel.argument_types(char)), kernel.name

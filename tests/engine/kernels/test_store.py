@@ -19,26 +19,26 @@ from engine.kernels import cache, jit, store, waiting
 
 SUM = """
 import numpy as np
-from engine.kernels import compiler
+from engine.kernels import jit
 from engine.ops.buckets import kernels as buckets
-print(buckets.sum_of_squares(np.arange(5.0)), compiler.compiled)
+print(buckets.sum_of_squares(np.arange(5.0)), jit.compiled)
 """
 NOBODY = 65534
 # What another user sees. Root imports and compiles first: the other one may not be able to read the environment.
 AS_NOBODY = f"""
 import os
 import numpy as np
-from engine.kernels import compiler, waiting
+from engine.kernels import jit, waiting
 from engine.ops.buckets import kernels as buckets
 waiting.speak(False)
 place = os.environ.pop("NUMBA_CACHE_DIR")
 os.environ["NUMBA_CACHE_DIR"] = place + ".root"
 buckets.sum_of_squares(np.ones(3, "float32"))
-os.environ["NUMBA_CACHE_DIR"], compiler.compiled = place, 0
+os.environ["NUMBA_CACHE_DIR"], jit.compiled = place, 0
 os.setgroups([])
 os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
-print(buckets.sum_of_squares(np.arange(5.0)), compiler.compiled)
+print(buckets.sum_of_squares(np.arange(5.0)), jit.compiled)
 """
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be a second user")
 
@@ -104,10 +104,9 @@ def test_who_reads_a_kernel_loads_no_compiler_and_may_compile_afterwards(
     kept(tmp_path)
     rest = """
     import sys
-    compilers = {"numba.np.linalg", "numba.np.arraymath", "numba.np.arrayobj", "engine.kernels.intrinsics"}
-    print(sorted(compilers & set(sys.modules)))
+    print("numba" in sys.modules)
     import engine
-    print(engine.softmax(engine.zeros(1, 4), 1).tolist(), compiler.compiled)
+    print(engine.softmax(engine.zeros(1, 4), 1).tolist(), jit.compiled)
     import numba
     @numba.njit
     def product(a, b):
@@ -115,7 +114,7 @@ def test_who_reads_a_kernel_loads_no_compiler_and_may_compile_afterwards(
     print(product(np.eye(2), np.full((2, 2), 3.0)).tolist())
     """
     out, _ = run(tmp_path, SUM + textwrap.dedent(rest))
-    assert out.splitlines() == ["30.0 0", "[]", "[[0.25, 0.25, 0.25, 0.25]] 1", "[[3.5, 0.5], [0.5, 3.5]]"]
+    assert out.splitlines() == ["30.0 0", "False", "[[0.25, 0.25, 0.25, 0.25]] 1", "[[3.5, 0.5], [0.5, 3.5]]"]
 
 
 def test_a_thread_compiles_its_own_code_beside(tmp_path: Path) -> None:
@@ -281,11 +280,11 @@ def test_who_waits_compiles_what_comes_next(tmp_path: Path) -> None:
     """While this process holds relu's lock, the other one compiles relu's backward; then it takes relu."""
     code = """
 import numpy as np
-from engine.kernels import compiler
+from engine.kernels import jit
 from engine.ops.activation.kernels import piecewise
 print(piecewise._relu.disk_cache("f").path, piecewise._relu_backward.disk_cache("f").path, flush=True)
 piecewise._relu["f"], piecewise._relu_backward["f"]
-print(compiler.compiled)
+print(jit.compiled)
 """
     first = start(tmp_path, code.replace('piecewise._relu["f"], piecewise._relu_backward["f"]', ""))
     relu, backward = (Path(one) for one in first.communicate(timeout=300)[0].split()[:2])
@@ -379,7 +378,7 @@ bias._add_bias["f"]
 
 BIAS = """
 import os, time
-from engine.kernels import ahead, compiler, waiting
+from engine.kernels import ahead, jit, waiting
 from engine.ops.matmul.kernels import bias
 waiting._COURSES = (("matmul.bias.add_bias", "matmul.bias.column_sums"),)
 """
@@ -392,7 +391,7 @@ bias._add_bias["f"]
 while not bias._column_sums.disk_cache("f").is_there():
     time.sleep(0.01)
 bias._column_sums["f"]
-print(compiler.compiled, ahead._started)
+print(jit.compiled, ahead._started)
 """
     out, error = run(tmp_path, BIAS + program)
     assert out == "1 True"
@@ -408,7 +407,7 @@ def test_who_has_no_processor_to_spare_compiles_alone(tmp_path: Path, why: str) 
     }[why]
     out, _ = run(
         tmp_path,
-        BIAS + before + "bias._add_bias['f']\nbias._column_sums['f']\nprint(compiler.compiled, ahead._started)",
+        BIAS + before + "bias._add_bias['f']\nbias._column_sums['f']\nprint(jit.compiled, ahead._started)",
     )
     assert out == "2 False"
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.elementary import exp, expm1, log1p_below_1, sigmoid
-from engine.kernels.jit import Kernel, Read1, Write1, kernel, real
+from engine.kernels.jit import Kernel, kernel
+from engine.kernels.language import Read1, Write1, real
 from engine.memory import threads
 
 Array = np.ndarray

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.elementary import exp, normal
-from engine.kernels.jit import Read1, Read2, Write1, Write2, fma, kernel, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, Read2, Write1, Write2, fma, real
 from engine.memory.threads import WORTH, in_pieces
 
 Array = np.ndarray

@@ -7,21 +7,8 @@ weight. Pairs are (height, width).
 
 import numpy as np
 
-from engine.kernels.jit import (
-    Pair,
-    Read1,
-    Read3,
-    Read4,
-    Write1,
-    Write2,
-    Write3,
-    Write4,
-    flat,
-    helper,
-    kernel,
-    real,
-    unsigned,
-)
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import Pair, Read1, Read3, Read4, Write1, Write2, Write3, Write4, flat, real, unsigned
 from engine.kernels.windows import output_size, valid_columns
 
 Array = np.ndarray

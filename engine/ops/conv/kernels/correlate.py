@@ -11,18 +11,8 @@ One thread, GFLOP/s forward, 3x3: 16 images of 28x28, 64 to 64 channels, 240; co
 
 import numpy as np
 
-from engine.kernels.jit import (
-    Read1,
-    ReadInt64,
-    Write1,
-    address,
-    array_at,
-    helper,
-    kernel,
-    multiply_tile,
-    real,
-    unsigned,
-)
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import Read1, ReadInt64, Write1, address, array_at, multiply_tile, real, unsigned
 from engine.kernels.tiling import tiles, turn
 from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.ops.conv.kernels.packing import block_of, copy_eight, lanes

@@ -9,7 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from engine.kernels.jit import Read1, ReadInt64, Write1, address, kernel, multiply_each
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, ReadInt64, Write1, address, multiply_each
 from engine.kernels.tiling import tiles
 from engine.kernels.vectors import each_prices
 from engine.ops.conv.kernels.correlate import add_bias

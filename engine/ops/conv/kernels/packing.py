@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from engine.kernels.jit import ReadInt64, Write1, address, array_at, helper, kernel
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import ReadInt64, Write1, address, array_at
 from engine.kernels.tiling import turn
 from engine.kernels.vectors import vector_bytes
 

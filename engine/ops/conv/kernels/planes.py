@@ -15,18 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.kernels.jit import (
-    Read1,
-    ReadInt64,
-    Write1,
-    add_products,
-    address,
-    array_at,
-    correlate_run,
-    helper,
-    kernel,
-    unsigned,
-)
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import Read1, ReadInt64, Write1, add_products, address, array_at, correlate_run, unsigned
 from engine.kernels.tiling import move_line, tiles
 from engine.kernels.vectors import LINE, product_prices, tile_prices
 from engine.memory import threads

@@ -6,7 +6,8 @@ Images are (N, C, H, W), rows (N, OH, OW, C * KH * KW), both C-contiguous. Moves
 
 import numpy as np
 
-from engine.kernels.jit import Read2, Read4, ReadInt64, Write2, Write4, helper, kernel, real
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import Read2, Read4, ReadInt64, Write2, Write4, real
 
 Array = np.ndarray
 Pair = tuple[int, int]

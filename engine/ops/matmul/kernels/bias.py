@@ -7,7 +7,8 @@ own loops. 8x16 float32: 0.20 µs where `out += bias` takes 0.78, column sums 0.
 
 import numpy as np
 
-from engine.kernels.jit import Read1, Read2, Write1, Write2, kernel
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, Read2, Write1, Write2
 from engine.memory.threads import WORTH, in_pieces
 
 _LINE = 32  # columns

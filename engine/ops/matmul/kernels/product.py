@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from engine.kernels.jit import Read1, ReadInt64, Write1, address, array_at, kernel, multiply_tile, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, ReadInt64, Write1, address, array_at, multiply_tile, real
 from engine.kernels.tiling import move_line, tiles, turn
 from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.memory import threads

@@ -9,7 +9,8 @@ moments.
 
 import numpy as np
 
-from engine.kernels.jit import Read1, Read2, Read3, Write1, Write2, Write3, fma, kernel, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, Read2, Read3, Write1, Write2, Write3, fma, lines, real
 from engine.kernels.rows import row_centred_dot, row_squared_distance, row_sum
 from engine.memory import threads
 
@@ -214,7 +215,7 @@ def _join_moments(rows: int, step: int, centres: Read2, spreads: Read2, mean: Wr
 @kernel
 def _moments_planes(x: Read3, first: int, mean: Write1, variance: Write1) -> None:
     batch, channels, length = x.shape
-    planes = x.reshape((batch * channels, length))
+    planes = lines(x)
     for c in range(mean.size):
         mean64, squares, seen = 0.0, 0.0, 0
         for n in range(batch):
@@ -279,9 +280,9 @@ def _join_sums(sums: Read2, products: Read2, total: Write1, projected: Write1) -
 
 @kernel
 def _gradient_sums_planes(gradient: Read3, x: Read3, first: int, mean: Read1, total: Write1, projected: Write1) -> None:
-    batch, channels, length = x.shape
-    gradient_planes = gradient.reshape((batch * channels, length))
-    planes = x.reshape((batch * channels, length))
+    batch, channels, _ = x.shape
+    gradient_planes = lines(gradient)
+    planes = lines(x)
     for c in range(total.size):
         total64, projected64 = 0.0, 0.0
         for n in range(batch):

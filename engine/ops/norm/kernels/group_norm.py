@@ -8,7 +8,8 @@ batch norm 0.45 and 0.83.
 
 import numpy as np
 
-from engine.kernels.jit import Read1, Read2, Read3, Write2, Write3, WriteFloat64, fma, kernel, real
+from engine.kernels.jit import kernel
+from engine.kernels.language import Read1, Read2, Read3, Write2, Write3, WriteFloat64, fma, lines, real
 from engine.kernels.rows import row_centred_dot, row_squared_distance, row_sum
 from engine.memory import threads
 
@@ -52,7 +53,7 @@ def _forward(x: Read3, weight: Read1, bias: Read1, eps: float, out: Write3, mean
     batch, channels, length = x.shape
     groups = means.shape[1]
     width = channels // groups
-    planes, results = x.reshape((batch * channels, length)), out.reshape((batch * channels, length))
+    planes, results = lines(x), lines(out)
     count = np.float64(max(width * length, 1))
     for n in range(batch):
         for group in range(groups):
@@ -86,8 +87,8 @@ def _backward(
     batch, channels, length = x.shape
     groups = means.shape[1]
     width = channels // groups
-    planes, results = x.reshape((batch * channels, length)), out.reshape((batch * channels, length))
-    slopes = gradient.reshape((batch * channels, length))
+    planes, results = lines(x), lines(out)
+    slopes = lines(gradient)
     count = np.float64(max(width * length, 1))
     for n in range(batch):
         for group in range(groups):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.kernels.jit import Read1, Read2, Write1, Write2, helper, kernel, real
+from engine.kernels.jit import helper, kernel
+from engine.kernels.language import Read1, Read2, Write1, Write2, real
 from engine.kernels.rows import row_squared_distance, row_sum
 from engine.memory import threads
 
