@@ -88,7 +88,7 @@ class Collective(Work):
         messages = MessagesInMemory(room, self._lines.bytes)
         if self._move is not None:
             self._move(messages)
-        room.lay_down(messages.first(), self._words)
+        messages.begin(self._words)
         while not room.is_filled():
             yield
         alike = balance = 0

@@ -5,9 +5,9 @@ when everybody's is there. In the first round the words that are compared lie be
 user's arrays before they are, so calls that do not fit together change nothing. Elements are combined in the order of
 ranks, by NumPy: of what is large each rank combines a slice.
 
-A rank knows how many rounds there are by the sizes, which are alike where calls fit together. What goes from rank to
-rank in sizes that others need not know (`swap`: gather, scatter, all-to-all) goes as MPI's messages once the calls are
-compared.
+A rank knows how many rounds there are by the sizes, which are alike where calls fit together; what goes from rank to
+rank in sizes that others need not know (`swap`: gather, scatter, all-to-all) has as many as the rank says in the first
+that needs most.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,17 +32,19 @@ times on every rank.
 
 
 class MessagesInMemory(Messages):
-    """Notes what is asked for: `first` is what this rank lays down at the call, `go_on` does the rest."""
+    """Notes what is asked for: `begin` is for the call, `go_on` does the rest."""
 
     def __init__(self, room: "Room", comm: "MPI.Intracomm") -> None:
         super().__init__(comm, blocking=False)
         self._room = room
         self._rounds: Rounds = iter(())
-        self._later: list[tuple[Pairs, Pairs]] = []
+        self._apart = 0  # bytes from one array laid down to the next; 0: one behind the other
+        self._needs = 0  # rounds, where others cannot know how many
 
-    def first(self) -> Sequence[np.ndarray]:
-        """What this rank lays down for the round in which the calls are compared."""
-        return next(self._rounds, None) or ()
+    def begin(self, words: tuple[int, int]) -> None:
+        """This rank lays down what it has for the round in which the calls are compared, by these words."""
+        laid = next(self._rounds, None)
+        self._room.lay_down(() if laid is None else laid, (*words, self._needs), self._apart)
 
     def go_on(self) -> Iterator[None]:
         """What is to be done when everybody has laid down, and the calls have been compared. Gives None whenever others
@@ -50,12 +52,10 @@ class MessagesInMemory(Messages):
         """
         for laid in self._rounds:
             if laid is not None:
-                self._room.lay_down(laid)
+                self._room.lay_down(laid, (), self._apart)
                 continue
             while not self._room.is_filled():
                 yield
-        for to_send, to_receive in self._later:
-            super().swap(to_send, to_receive)
 
     def combine(self, values: np.ndarray, operation: str) -> None:
         whole = 2 * values.nbytes <= self._room.place_bytes
@@ -78,7 +78,24 @@ class MessagesInMemory(Messages):
         self._rounds = self._copy(own, range(self._room.size), to_fill)
 
     def swap(self, to_send: Pairs, to_receive: Pairs) -> None:
-        self._later.append((to_send, to_receive))
+        octets = [{rank: array.view(np.uint8) for rank, array in pairs} for pairs in (to_send, to_receive)]
+        self._apart = self._room.place_bytes // self._room.size // CACHE_LINE * CACHE_LINE
+        self._needs = max((-(-array.size // self._apart) for array in octets[0].values()), default=0)
+        self._rounds = self._swap(*octets)
+
+    def _swap(self, to_send: Mapping[int, np.ndarray], to_receive: Mapping[int, np.ndarray]) -> Rounds:
+        """Of a place an equal part is for each rank."""
+        room, apart, nothing = self._room, self._apart, np.empty(0, np.uint8)
+        begin, end = 0, apart
+        while begin < end:
+            yield [to_send.get(rank, nothing)[begin : begin + apart] for rank in range(room.size)]
+            yield None
+            if not begin:
+                end = apart * max(words[-1] for words in room.words())
+            for rank, whole in to_receive.items():
+                if (part := whole[begin : begin + apart]).size:
+                    part[...] = room.part(rank, part.size, part.dtype, apart * room.rank)
+            begin += apart
 
     def _pieces(self, count: int, nbytes: int) -> Iterator[slice]:
         """So many elements, in pieces that fit into a place, where each element takes so many bytes."""

@@ -94,6 +94,21 @@ def call_all(group: ProcessGroup, dtype: str, count: int) -> None:
     ddp.reduce_scatter_tensor(part := engine.zeros_like(own), engine.cat(rows))
     assert np.array_equal(part.numpy(), expected)
 
+    for at in {0, root}:
+        found = [engine.zeros_like(own) for _ in range(size)] if rank == at else None
+        ddp.gather(own, found, at)
+        assert found is None or all(map(engine.equal, found, of_rank))
+        ddp.scatter(part := engine.zeros_like(own), [*reversed(of_rank)] if rank == at else None, at)
+        assert engine.equal(part, of_rank[size - 1 - rank])
+    sizes = [[count * ((one + 2 * to) % 3) // 2 for to in range(size)] for one in range(size)]  # from rank to rank
+    coming = [of_rank[one].repeat(2)[: sizes[one][rank]] for one in range(size)]
+    going = [own.repeat(2)[:length] for length in sizes[rank]]
+    ddp.all_to_all(came := [engine.zeros_like(one) for one in coming], going)
+    assert all(map(engine.equal, came, coming))
+    lengths = [row[rank] for row in sizes]
+    ddp.all_to_all_single(whole := engine.zeros_like(engine.cat(coming)), engine.cat(going), lengths, sizes[rank])
+    assert engine.equal(whole, engine.cat(coming))
+
 
 @EVERYWHERE
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -185,9 +200,13 @@ def test_large_calls_that_do_not_fit_together_change_nothing(group: ProcessGroup
         lambda: ddp.broadcast(tensor, 0),
         lambda: ddp.all_gather(found, tensor),
         lambda: ddp.reduce_scatter(part, [tensor] * group.size()),
+        lambda: ddp.gather(tensor, found if rank == 0 else None),
+        lambda: ddp.scatter(part, found if rank == 0 else None),
     ):
         with pytest.raises(ValueError, match="tensors differ between ranks"):
             call()
+    with pytest.raises(ValueError, match=r"all_to_all: rank 0 sends .* to rank 1, which expects"):
+        ddp.all_to_all(found, [tensor] * group.size())
     with pytest.raises(RuntimeError, match="Detected mismatch between collectives"):
         ddp.all_reduce(tensor) if rank else ddp.broadcast(tensor, 0)
     assert engine.equal(tensor, before)
