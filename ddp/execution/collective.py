@@ -1,7 +1,7 @@
 """How a collective goes from its call to its result: the ranks compare their calls, bytes move, results are written.
 
-On one node what is compared goes through memory that all ranks see, and the bytes beside it and in further rounds; only
-what goes from rank to rank in sizes that others need not know follows through MPI (`ddp.execution.in_memory`).
+On one node what is compared goes through memory that all ranks see, and the bytes beside it and in further rounds
+(`ddp.execution.in_memory`).
 
 Over MPI comparing is one small `Iallreduce` (`ddp.execution.calls`), posted at the call; the bytes follow when it is
 through. It is nonblocking because a rank may say `async_op` where another does not. Where none does, the bytes take

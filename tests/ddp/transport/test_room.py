@@ -22,9 +22,9 @@ def test_everybody_reads_what_all_have_laid_down(comm) -> None:
     delays = np.random.default_rng(comm.rank)
     for round_ in range(300):
         count = 1 + round_ % 40
-        room.lay_down([np.full(count, comm.rank * 1000 + round_, np.int32)], (round_, comm.rank))
+        room.lay_down([np.full(count, comm.rank * 1000 + round_, np.int32)], (round_, comm.rank, round_ + 1))
         go_on(room)
-        assert room.words() == [[round_, rank] for rank in range(comm.size)]
+        assert room.words() == [[round_, rank, round_ + 1] for rank in range(comm.size)]
         for rank, part in enumerate(room.parts(count, np.int32)):
             assert (part == rank * 1000 + round_).all()
         if delays.integers(10) == 0:
@@ -40,6 +40,10 @@ def test_a_place_is_as_large_as_it_says_and_is_read_from_anywhere(comm) -> None:
     go_on(room)
     assert np.array_equal(room.part(1, values.size, np.float64), np.arange(values.size) + 1)
     assert np.array_equal(room.part(0, 5, np.float64, 100), np.arange(100, 105))
+    room.lay_down([values[:3], values[:0], values[3:5]], apart=64)
+    go_on(room)
+    for first, begin, end in ((0, 0, 3), (16, 3, 5)):
+        assert np.array_equal(room.part(1, end - begin, np.float64, first), np.arange(begin, end) + 1)
     room.close()
 
 

@@ -1,5 +1,6 @@
 """Whose compiled kernels are loaded, what is done where none can be, and how processes share the compiling."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -189,6 +190,17 @@ def test_a_kernel_at_the_place_of_another_is_not_taken_for_it(tmp_path: Path, ke
     out, error = run(tmp_path)
     assert out == "30.0 1"
     assert f"RuntimeWarning: compiled kernel {path} is damaged and is compiled again" in error
+
+
+def test_code_that_calls_what_this_process_has_not_is_compiled_again(
+    tmp_path: Path, kept: Callable[[Path], Path]
+) -> None:
+    """As that which calls a library of vector functions that is gone."""
+    path = kept(tmp_path)
+    content = path.read_bytes()[32:].replace(b"PyFloat_FromDouble", b"PyFloat_FromNowher")
+    path.write_bytes(hashlib.sha256(content).digest() + content)
+    assert run(tmp_path)[0] == "30.0 1"
+    assert run(tmp_path)[0] == "30.0 0"
 
 
 def test_a_narrower_cpu_compiles_its_own(tmp_path: Path) -> None:
