@@ -22,7 +22,7 @@ import llvmlite
 import numpy
 from llvmlite import binding
 
-from engine.kernels import files, machine, store
+from engine.kernels import files, store
 from engine.kernels.vectors import vector_bytes
 
 # Numba's settings that decide machine code; it has them from variables, and from a file in the current folder.
@@ -114,7 +114,7 @@ class DiskCache:
             warnings.warn(f"compiled kernel {self.path} is damaged and is compiled again", RuntimeWarning, stacklevel=2)
             return None
         symbol, _, code = content[len(self._about) :].partition(b"\n")
-        return None if machine.missing(code) else (symbol.decode(), code)
+        return symbol.decode(), code
 
     def save(self, symbol: str, code: bytes) -> None:
         """Store them; a directory that cannot be written is told once and changes nothing else."""

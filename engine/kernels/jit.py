@@ -92,6 +92,9 @@ class Kernel(dict[str, Any]):
     def _made(self, char: str) -> Any:
         from engine.kernels import machine
 
+        def linked(symbol: str, code: bytes) -> Any:
+            return machine.link(self.name, symbol, code, functools.partial(self._refuse, char))
+
         cache = self.disk_cache(char)
         _under_way.add(self.name)
         try:
@@ -100,15 +103,17 @@ class Kernel(dict[str, Any]):
                     self._tell_and_look_ahead(char, cache.path)
                     if cache.path is not None:
                         stack.enter_context(store.turn(cache.path, lambda: self._compile_another(char)))
-                symbol, code = cache.load() or self._compile(char, cache)
-            return machine.link(self.name, symbol, code, functools.partial(self._refuse, char))
+                if (found := cache.load()) is not None:
+                    with contextlib.suppress(machine.MissingError):  # compiled here it calls what is here
+                        return linked(*found)
+                return linked(*self._compile(char, cache))
         finally:
             _under_way.discard(self.name)
 
     def _compile(self, char: str, cache: Any) -> tuple[str, bytes]:
-        from engine.kernels import compiler
-
         with _garbage_left():
+            from engine.kernels import compiler
+
             body = _copy_of(self.function)
             _specialise(body, char)
             made = compiler.compile_kernel(self.name, body, self.argument_types(char), self.interleave)

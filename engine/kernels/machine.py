@@ -26,14 +26,17 @@ class _Method(ctypes.Structure):
 _kept: list[_Method] = []  # Python's functions point to them
 
 
+class MissingError(RuntimeError):
+    """Machine code calls what this process has not."""
+
+
 def link(name: str, symbol: str, code: bytes, refuse: Callable[..., Any]) -> Any:
     """The function ``symbol`` of an object file, as `engine.kernels.wrapper` has made it, under a name.
 
-    ``refuse`` is called with arguments that do not fit, and raises. Raises RuntimeError where the code needs what this
-    process has not.
+    ``refuse`` is called with arguments that do not fit, and raises. Raises MissingError.
     """
     if lacking := missing(code):
-        raise RuntimeError(f"kernel {name} calls {', '.join(lacking)}, which is in no library of this process")
+        raise MissingError(f"kernel {name} calls {', '.join(lacking)}, which is in no library of this process")
     linker = _linker()
     linker.add_object_file(binding.ObjectFileRef.from_data(code))
     linker.finalize_object()

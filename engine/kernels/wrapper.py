@@ -42,7 +42,7 @@ def build(context: Any, descriptor: Any) -> ir.Module:
     Its ``self`` is a tuple of NumPy's ndarray and of what is called with all arguments where one does not fit; that
     raises. Where an array has the dtype, the number of dimensions and the layout that the kernel was compiled for, and
     what is to be a number can be made one, the kernel runs without the interpreter's lock. All that can go wrong there
-    is that there is no memory.
+    is that there is no memory: whatever else, as a wrong index under NUMBA_BOUNDSCHECK, is a MemoryError, too.
     """
     module = context.create_module("wrapper")
     result, arguments = descriptor.restype, descriptor.argtypes
@@ -102,7 +102,7 @@ class _Wrapper:
             return self._array(given, kind)
         if isinstance(kind, types.UniTuple):
             self._require_instance(given, self._symbol("PyTuple_Type"))
-            length = len(list(kind))
+            length = kind.count
             self._require(self._builder.icmp_signed("==", self._field(given, _SIZE_OF_TUPLE, _WORD), _WORD(length)))
             items = [self._field(given, _ITEMS + 8 * place, _POINTER) for place in range(length)]
             return self._context.make_tuple(self._builder, kind, [self._value(one, kind.dtype) for one in items])

@@ -171,5 +171,5 @@ def test_code_that_calls_what_is_not_there_is_not_linked() -> None:
     target = binding.Target.from_triple(binding.get_process_triple()).create_target_machine(jit=True)
     code = bytes(target.emit_object(binding.parse_assembly(text)))
     assert machine.missing(code) == ["nowhere"]
-    with pytest.raises(RuntimeError, match="kernel some calls nowhere, which is in no library of this process"):
+    with pytest.raises(machine.MissingError, match="kernel some calls nowhere, which is in no library of this process"):
         machine.link("some", "somewhere", code, lambda: None)
