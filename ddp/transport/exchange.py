@@ -11,6 +11,9 @@ from ddp.transport.headers import weights
 from ddp.transport.summing import Summation, as_reals
 from engine.ops.reduce.kernels import addresses, prepare_exchange
 
+SUMMED = 1
+"""Of `Exchange.sum`: nothing is left to be done."""
+
 
 class Exchange:
     """Sums of small arrays and their headers in memory that ranks share: each lays them down in a place of its own.
@@ -21,7 +24,7 @@ class Exchange:
     beginning of `source` that of the headers.
     """
 
-    __slots__ = ("_compiled", "_headers", "_kept", "_sum", "_summations", "_where", "lay_down")
+    __slots__ = ("_headers", "_kept", "_summations", "lay_down", "sum")
 
     def __init__(
         self,
@@ -36,26 +39,22 @@ class Exchange:
         self._headers = headers
         self._summations = [Summation(of_turn, [target]) for of_turn in addends]
         reals = as_reals(target)
-        self._compiled = reals.dtype.char in "fd" and reals.size > 0
-        wanted = [[as_reals(one) for one in of_turn] if self._compiled else [] for of_turn in addends]
-        lay_down, self._sum, kept = prepare_exchange(numbers, own, source, places, headers[0][0].size, wanted, reals)
-        self._where = addresses([kept[0]])[0].item()
+        compiled = reals.dtype.char in "fd"
+        wanted = [[as_reals(one) for one in of_turn] if compiled else [] for of_turn in addends]
+        lay_down, look_and_sum, kept = prepare_exchange(numbers, own, source, places, headers[0][0].size, wanted, reals)
+        where = addresses([kept[0]])[0].item()
         self._kept = kept, numbers, places, source
-        self.lay_down = partial(lay_down, self._where)
+        self.lay_down = partial(lay_down, where)
         """Header and array of this rank, with their number."""
-
-    def sum(self, number: int, divisor: float | None, looks: int = 0) -> bool:
-        """Whether all ranks have reached this number, and the sum is there. divisor: None for the weighted mean.
-
-        looks: how often to look for a number that is not there.
+        self.sum = partial(look_and_sum, where)
+        """A function of the number that all must have reached, of the divisor, 0 for the weighted mean, and of how many
+        looks at a number that is not there: `SUMMED`; < 0 where one is not there, ``~rank`` of the first; anything else
+        where `complete` has to do the rest.
         """
-        found = self._sum(self._where, number, 0.0 if divisor is None else divisor, looks)
-        if found == 1 and self._compiled:
-            return True
-        if found == 0:
-            return False
+
+    def complete(self, number: int, divisor: float | None) -> None:
+        """Sums what is not summed by the call: other dtypes, and weights that differ. divisor: None for the mean."""
         if divisor is None:
             self._summations[number & 1].average(weights(self._headers[number & 1]))
         else:
             self._summations[number & 1].run(divisor)
-        return True

@@ -37,6 +37,7 @@ from numpy.typing import DTypeLike
 
 from ddp import losses
 from ddp.transport.base import accumulator_dtype, closed, in_words, slice_bounds, stopped
+from ddp.transport.exchange import SUMMED
 from ddp.transport.fence import Fence
 from ddp.transport.headers import weights
 from ddp.transport.nodes import count_cores, count_nodes
@@ -47,11 +48,12 @@ from ddp.transport.summing import Summation, check_divisor, sum_headers
 from ddp.transport.under_way import LOOKS_BETWEEN, advance_all
 from engine.ops.reduce.kernels import compiled_wait
 
-# How often to look for the others' small buffers in one compiled call, where nothing else can be done: about 0.1 ms.
-_LOOKS = 5000
+# How often to look for the others' small buffers in the compiled call that sums them: about 2 µs, in which no other
+# thread of this process goes on.
+_LOOKS = 40
 
-# The same of a large one, beside which others may be under way; and how many looks in Python take as long. A rank that
-# waits so takes nothing from the one it waits for where both are threads of one core.
+# The same in a call beside which they do; and how many looks in Python take as long. A rank that waits so takes nothing
+# from the one it waits for where both are threads of one core.
 _GLANCES = 512
 _GLANCES_TAKE = 8
 
@@ -122,10 +124,12 @@ class SharedTransport:
             check_divisor(buffer.array.dtype, divisor)
             buffer.divisor = divisor
         buffer.round = number = buffer.round + 1
+        small = buffer.exchange
+        if small is not None:  # before anything else: the others wait for this
+            small.lay_down(number)
         buffer.stage = FILLING
         self._in_flight.append(buffer)
-        if buffer.exchange is not None:  # the others have just begun, too, and nobody waits for more of this rank
-            buffer.exchange.lay_down(number)
+        if small is not None:  # the others have just begun, too, and nobody waits for more of this rank
             return
         buffer.cursor = 0
         self._fence()
@@ -153,20 +157,20 @@ class SharedTransport:
             self._advance(buffer)
 
     def wait(self, buffer: Any) -> None:
-        if buffer.stage == IDLE:
-            if self._stopped:
-                raise stopped(self.name, self._stopped)
-            raise RuntimeError(f"transport {self.name}: wait for a buffer that was not started")
-        if buffer.stage == FILLING and buffer.exchange is not None and len(self._in_flight) == 1 and not self._stopped:
-            try:  # there is nothing else to do
-                number = buffer.round
-                if buffer.exchange.sum(number, buffer.divisor, self._looks):
-                    self._in_flight.clear()
+        if buffer.exchange is not None and buffer.stage == FILLING and not self._stopped:
+            try:
+                found = buffer.exchange.sum(buffer.round, buffer.divisor or 0.0, self._looks)
+                if found == SUMMED or buffer.is_completed(found):
+                    self._in_flight.remove(buffer)
                     buffer.stage = IDLE
                     return
             except BaseException as error:
                 self._stopped = in_words(error)
                 raise
+        elif buffer.stage == IDLE:
+            if self._stopped:
+                raise stopped(self.name, self._stopped)
+            raise RuntimeError(f"transport {self.name}: wait for a buffer that was not started")
         looks = 0
         while buffer.stage != DONE:
             if looks < self._spins and self._looks:
@@ -202,9 +206,10 @@ class SharedTransport:
     def _advance(self, buffer: Any) -> None:
         """Do what the numbers of the other ranks allow, and no more."""
         if buffer.exchange is not None:
-            number = buffer.round
-            if buffer.stage == FILLING and buffer.exchange.sum(number, buffer.divisor):
-                self._end(buffer)
+            if buffer.stage == FILLING:
+                found = buffer.exchange.sum(buffer.round, buffer.divisor or 0.0, 0)
+                if found == SUMMED or buffer.is_completed(found):
+                    self._end(buffer)
             return
         if buffer.stage == FILLING:
             if not _reached(buffer, buffer.filled):

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from ddp.transport.base import CACHE_LINE, accumulator_dtype, round_up
-from ddp.transport.exchange import Exchange
+from ddp.transport.exchange import SUMMED, Exchange
 from ddp.transport.order import Order
 from ddp.transport.segments import map_segments
 from ddp.transport.shards import Shards
@@ -113,6 +113,16 @@ class SharedBuffer:
         self.round = 0
         self.stage = IDLE
         self.cursor = 0  # the ranks before this one have reached what the stage waits for
+
+    def is_completed(self, found: int) -> bool:
+        """Whether the sum of a small buffer is there, after what the call that sums has found; does what is left."""
+        assert self.exchange is not None
+        if found < 0:
+            self.cursor = ~found
+            return False
+        if found != SUMMED:
+            self.exchange.complete(self.round, self.divisor)
+        return True
 
     def awaited_at(self) -> int:
         """Where in memory the number is that is too low yet, while it waits for the others' arrays or their parts."""

@@ -20,12 +20,12 @@ _LLVM_DEFAULTS = {"-runtime-memory-check-threshold": 8, "-force-vector-interleav
 
 
 def compile_kernel(
-    name: str, function: Callable[..., Any], argument_types: Sequence[Any], interleave: int
+    name: str, function: Callable[..., Any], argument_types: Sequence[Any], interleave: int, release_lock: bool
 ) -> tuple[str, bytes]:
     """Machine code of ``function`` for exactly these argument types: its symbol, and the object file it is in."""
     if vars(numba.config)["DISABLE_JIT"]:
         raise RuntimeError(f"kernel {name} needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it")
-    dispatcher = numba.njit(**_OPTIONS)(function)
+    dispatcher = numba.njit(**_OPTIONS, nogil=release_lock)(function)
     context = dispatcher.targetdescr.target_context
     rtsys.initialize(context)  # declares what allocates; `wrapper` defines it
     with contextlib.ExitStack() as stack:
@@ -102,7 +102,7 @@ class _Lower(lowering.Lower):
     """Numba's way from typed Python to LLVM's terms, with our own function for Python's calls."""
 
     def create_cpython_wrapper(self, release_gil: bool = False) -> None:
-        self.library.add_ir_module(wrapper.build(self.context, self.fndesc))
+        self.library.add_ir_module(wrapper.build(self.context, self.fndesc, release_gil))
 
 
 @compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)

@@ -36,13 +36,14 @@ _SWAPPED = ">" if sys.byteorder == "little" else "<"
 _BLOCK_BYTES, _MEMORY, _MEMORY_SIZE = 48, 24, 32
 
 
-def build(context: Any, descriptor: Any) -> ir.Module:
+def build(context: Any, descriptor: Any, release_lock: bool) -> ir.Module:
     """A module with the function ``descriptor.llvm_cpython_wrapper_name``, of METH_FASTCALL's signature.
 
     Its ``self`` is a tuple of NumPy's ndarray and of what is called with all arguments where one does not fit; that
     raises. Where an array has the dtype, the number of dimensions and the layout that the kernel was compiled for, and
-    what is to be a number can be made one, the kernel runs without the interpreter's lock. All that can go wrong there
-    is that there is no memory: whatever else, as a wrong index under NUMBA_BOUNDSCHECK, is a MemoryError, too.
+    what is to be a number can be made one, the kernel runs, without the interpreter's lock if that is to be released.
+    All that can go wrong there is that there is no memory: whatever else, as a wrong index under NUMBA_BOUNDSCHECK, is
+    a MemoryError, too.
     """
     module = context.create_module("wrapper")
     result, arguments = descriptor.restype, descriptor.argtypes
@@ -50,7 +51,7 @@ def build(context: Any, descriptor: Any) -> ir.Module:
     signature = ir.FunctionType(_POINTER, [_POINTER, _POINTER.as_pointer(), _WORD])
     wrapper = _Wrapper(context, ir.Function(module, signature, name=descriptor.llvm_cpython_wrapper_name))
     values = wrapper.values(arguments)
-    wrapper.call(kernel, result, arguments, values)
+    wrapper.call(kernel, result, arguments, values, release_lock)
     _define_allocation(module)
     return module
 
@@ -82,12 +83,15 @@ class _Wrapper:
             found.append(self._value(given, kind))
         return found
 
-    def call(self, kernel: ir.Function, result: Any, kinds: Sequence[Any], values: Sequence[Any]) -> None:
+    def call(
+        self, kernel: ir.Function, result: Any, kinds: Sequence[Any], values: Sequence[Any], release_lock: bool
+    ) -> None:
         """The kernel's call, and what is returned."""
         builder = self._builder
-        thread = self._python("PyEval_SaveThread", _POINTER)
+        thread = self._python("PyEval_SaveThread", _POINTER) if release_lock else None
         status, value = self._context.call_conv.call_function(builder, kernel, result, kinds, values)
-        self._python("PyEval_RestoreThread", ir.VoidType(), thread)
+        if thread is not None:
+            self._python("PyEval_RestoreThread", ir.VoidType(), thread)
         with builder.if_then(status.is_error, likely=False):
             builder.ret(self._python("PyErr_NoMemory", _POINTER))
         if result == types.none:

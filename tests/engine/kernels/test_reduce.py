@@ -115,7 +115,7 @@ def test_an_exchange_sums_what_all_have_laid_down(size, dtype):
     for number in (1, 2, 3):
         values = [normal(size, dtype, seed=10 * number + rank) for rank in range(ranks)]
         for rank, (lay_down, sum_, _) in enumerate(made):
-            assert sum_(begins[0], number, 1.0, 5) == 0  # this rank is not there yet
+            assert sum_(begins[0], number, 1.0, 5) == ~rank  # this one is not there yet
             array(sources[rank])[:] = values[rank]
             sources[rank][:header] = 1 if number < 3 else rank, rank
             lay_down(begins[rank], number)

@@ -33,7 +33,12 @@ def _allocated(count: int) -> int:
     return np.empty(count).size
 
 
-del jit._kernels[-2:]  # they are none of the engine's
+@kernel(brief=True)
+def _in_a_moment(count: int) -> int:
+    return count + 1
+
+
+del jit._kernels[-3:]  # they are none of the engine's
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,6 +164,13 @@ def test_other_threads_run_while_a_kernel_does() -> None:
         pass
     assert number[0] == 1
     thread.join()
+
+
+def test_what_is_brief_keeps_the_interpreters_lock() -> None:
+    assert _in_a_moment["d"](1) == 2
+    for one, released in ((_in_a_moment, False), (_allocated, True)):
+        _, code = one.disk_cache("d").load()
+        assert (b"PyEval_SaveThread" in code, b"PyEval_RestoreThread" in code) == (released, released)
 
 
 def test_code_that_calls_what_is_not_there_is_not_linked() -> None:
