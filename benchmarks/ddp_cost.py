@@ -5,7 +5,8 @@
 One JSON line a workload, from rank 0, medians over the rounds: plain_ms, a step of each rank without the wrapper (all
 ranks busy, nobody waits for another); lock_step_ms, the same with a barrier after each, as the slowest rank of every
 step costs whoever trains together; ddp_ms, wrapped; and in_backward_ms, wrapped with `ddp.step_in_backward`. cost and
-cost_in_backward are their shares above the mean of plain_ms, beyond_lock_step that of ddp_ms above lock_step_ms.
+cost_in_backward are their shares above the mean of plain_ms, beyond_lock_step that of ddp_ms above lock_step_ms, each
+the median over the rounds of what it is within a round, since the machine of one round is seldom that of the next.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
     ranks: list[Any] = [None] * ddp.get_world_size()
     ddp.all_gather_object(ranks, times)
     medians = {kind: [statistics.median(rank[kind]) for rank in ranks] for kind in times}
-    plain = statistics.mean(medians["plain"])
+    plain = [statistics.mean(of_round) for of_round in zip(*(rank["plain"] for rank in ranks), strict=True)]
     return {
         "workload": name,
         "ranks": len(ranks),
@@ -78,10 +79,14 @@ def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
         "lock_step_ms": round(medians["lock_step"][0], 4),
         "ddp_ms": round(medians["ddp"][0], 4),
         "in_backward_ms": round(medians["in_backward"][0], 4),
-        "cost": round(medians["ddp"][0] / plain - 1, 4),
-        "cost_in_backward": round(medians["in_backward"][0] / plain - 1, 4),
-        "beyond_lock_step": round(medians["ddp"][0] / medians["lock_step"][0] - 1, 4),
+        "cost": _above(times["ddp"], plain),
+        "cost_in_backward": _above(times["in_backward"], plain),
+        "beyond_lock_step": _above(times["ddp"], times["lock_step"]),
     }
+
+
+def _above(times: list[float], others: list[float]) -> float:
+    return round(statistics.median(one / other for one, other in zip(times, others, strict=True)) - 1, 4)
 
 
 def main() -> None:
