@@ -125,8 +125,10 @@ def _check_elastic(asked: tuple[int, int | None] | None, mpi: Mpi, plan: Plan) -
     least, most = asked
     if not mpi.elastic:
         raise LaunchError(f"--elastic: {mpi.name} ends the job when a rank is lost; --max-restarts N starts it again")
-    if not plan.one_host:
-        raise LaunchError("--elastic: only ranks of this host can be lost so far; --max-restarts N starts a job again")
+    if most and not plan.one_host:
+        raise LaunchError(
+            f"--elastic {least}:{most}: ranks are replaced on one host only; with --elastic {least} the others go on"
+        )
     if plan.nproc < least:
         raise LaunchError(f"--elastic {least}: the job has {plan.nproc} ranks; start it with -n {least} or more")
     if most not in (None, plan.nproc):

@@ -251,6 +251,8 @@ class _Job:
             case ["orphans"]:
                 say(f"error: mpirun's agent on host {self._host_of(peer)} is gone, and its ranks are not")
                 self._end(kill=True)
+            case ["kill", host, pid] if host in self._guards:
+                self._guards[host].say("send", signal.SIGKILL.value, pid)
             case ["ended"]:
                 self._seen_to.add(self._host_of(peer))
             case ["there", number]:

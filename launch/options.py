@@ -79,8 +79,8 @@ def build_parser() -> argparse.ArgumentParser:
         type=_elastic,
         metavar="MIN[:N]",
         help="go on without ranks that are lost, as long as at least MIN are left: a step that was not complete is run "
-        "again by the others, with the same result; for scripts with a ddp.Job, on one host, with Open MPI 5. With :N, "
-        "the number of ranks, those that are lost are replaced",
+        "again by the others, with the same result; for scripts with a ddp.Job, with Open MPI 5. With :N, the "
+        "number of ranks, those that are lost are replaced, on one host",
     )
     parser.add_argument(
         "--max-failures",

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 
+FOLDER = "DDPRUN_FOLDER"  # environment variable of each rank: a folder of the job on its host
 # Every process of the job inherits it, whatever process group or session it puts itself into.
 JOB_VARIABLE = "DDPRUN_JOB"
 SHARED_MEMORY = "/dev/shm"
@@ -34,7 +35,7 @@ def join(open_line: Callable[[MutableMapping[str, str]], _socket.socket | None])
         return
     folder = memory_folder(job)
     backing = [folder] if _has_room(os.environ) and _make_own(folder) else _session_folders(os.environ)
-    for name in _BACKING if backing else ():
+    for name in (FOLDER, *_BACKING) if backing else ():
         os.environ.setdefault(name, backing[0])
     local = next((os.environ[name] for name in _LOCAL_RANK if name in os.environ), "")
     if local == "0" and (line := open_line(os.environ)) is not None:

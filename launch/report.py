@@ -7,6 +7,7 @@ knows the job's token without sending it. Sent are lines of words:
     reserve PID             the same of a process that waits until a rank is lost, which is one when it has said so
     finished                the script has ended well, its threads and exit handlers too
     interrupted             KeyboardInterrupt went through the script; answered when a traceback is wanted
+    kill HOST PID           a process of another host that does not answer is to be killed
     ends CODE ERROR [WORDS] it has failed, by the error that these digits stand for ("-": by none), in words; answered
                             when it may end the job
 """
@@ -19,6 +20,7 @@ from collections.abc import MutableMapping
 
 WHERE = "DDPRUN_REPORT"  # environment variable: a folder, or tcp:PORT:ADDRESS,ADDRESS...
 TOKEN = "DDPRUN_TOKEN"  # in hexadecimal
+LINE = "DDPRUN_LINE"  # on several hosts, in the environment of each rank: the descriptor of its line
 NONCE = 16  # bytes, also of a proof
 SOCKET, STDIN, ALIVE = "report", "stdin", "alive"  # names in the folder
 KEEP_ALIVE = 30, 10, 3
@@ -66,7 +68,10 @@ def connect(environ: MutableMapping[str, str], rank: str | None) -> Report | Non
         _take_stdin(where, token)
     if not token:
         _die_with(where)
-    report = Report(_reach(where, token) if token else _enter(where))
+    line = _reach(where, token) if token else _enter(where)
+    if token:
+        environ[LINE] = str(line.fileno())
+    report = Report(line)
     if rank is None:
         report.say("reserve", os.getpid())
     else:

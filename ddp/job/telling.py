@@ -1,10 +1,12 @@
 """What a job says of ranks that are lost, and of those that replace them."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ddp import losses
 from ddp.world.ranks import name_ranks
+
+_UNKNOWN = "killed, or crashed"
 
 
 def tell(
@@ -16,9 +18,10 @@ def tell(
     if losses.coming():
         then += ", and more are starting"
     if lost:
-        say(f"{_in_words(lost, step)}; {then}")
+        reasons = dict(reason for each in meeting.standings for reason in each.reasons)
+        say(f"{_in_words(lost, step, reasons)}; {then}")
     for member in of_reserve:
-        say(f"a process in reserve was lost ({_why(member)})")
+        say(f"a process in reserve was lost ({losses.reason(member) or _UNKNOWN})")
     if meeting.deal.joined:
         numbers = [meeting.standings[at].number for at in meeting.deal.joined]
         say(f"{name_ranks(numbers)} {'is' if len(numbers) == 1 else 'are'} replaced from step {step} on; {then}")
@@ -30,13 +33,9 @@ def say(words: str) -> None:
     sys.stderr.flush()
 
 
-def _in_words(lost: Sequence[losses.Member], step: int) -> str:
+def _in_words(lost: Sequence[losses.Member], step: int, reasons: Mapping[int, str]) -> str:
     which = name_ranks([member.number for member in lost])
-    why = [_why(member) for member in lost]
+    why = [reasons.get(member.number, _UNKNOWN) for member in lost]
     if len(lost) > 1:
         why = [f"rank {member.number}: {words}" for member, words in zip(lost, why, strict=True)]
     return f"{which} {'was' if len(lost) == 1 else 'were'} lost at step {step} ({'; '.join(why)})"
-
-
-def _why(member: losses.Member) -> str:
-    return losses.reason(member) or "killed, or crashed"

@@ -40,6 +40,8 @@ class Standing(NamedTuple):
     """Processes of the reserve that were lost since one of them has joined."""
     barren: bool = False
     """Whether it has found that it cannot start new processes."""
+    reasons: tuple[tuple[int, str], ...] = ()
+    """Why ranks were lost, by their numbers, as far as it knows."""
 
 
 class Deal(NamedTuple):

@@ -1,10 +1,9 @@
 """How it is seen that a rank is lost, and how every wait for it ends.
 
-A thread of each rank sleeps on the others' processes (`os.pidfd_open`). When one has ended, which is seen after 5 ms,
-it revokes every communicator of the world (MPI's ULFM), so that whoever is inside of MPI comes back with an error, and
-stops the transports that wait in memory.
-
-Over one host: a process of another one cannot be watched like this.
+A thread of each rank sleeps on the processes of its host (`os.pidfd_open`). When one has ended, which is seen after 5
+ms, it revokes every communicator of the world (MPI's ULFM), so that whoever is inside of MPI comes back with an error,
+and stops the transports that wait in memory. Of processes on other hosts MPI knows, from its launcher, and is asked now
+and then.
 """
 
 import contextlib
@@ -20,10 +19,12 @@ from weakref import WeakSet
 
 from ddp.losses import calls, deadlock, nursery, pmix
 from ddp.losses.options import in_reserve
-from ddp.losses.words import Member, excuse
+from ddp.losses.words import Member, excuse, kill_far
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+_PERIOD = 20  # milliseconds between questions to MPI, of 30 µs each
 
 
 class Interrupted(Protocol):
@@ -64,7 +65,7 @@ class Watch:
         """The place of who brings a new process."""
         self.problem: Exception | None = None
         """What one's end has led to before all had begun to watch: they are to be shrunk again."""
-        ranks = {self.members[place].pid for place in self.working}
+        ranks = {self.members[place].process for place in self.working}
         calls.forget()
         try:
             own = Member(number, os.getpid(), pmix.own_name()), nursery.brings()
@@ -79,10 +80,11 @@ class Watch:
         self.register(self.comm)
         self.members = [member for member, _ in everyones]
         self.bringing = next((place for place, (_, brings) in enumerate(everyones) if brings), None)
-        self.working = [place for place, member in enumerate(self.members) if before is None or member.pid in ranks]
+        self.working = [place for place, member in enumerate(self.members) if before is None or member.process in ranks]
         self._wake = os.eventfd(0)
+        self._far = not all(member.is_here for member in self.members)
         for place, member in enumerate(self.members):
-            if place != home.rank:
+            if place != home.rank and member.is_here:
                 try:
                     self._files[os.pidfd_open(member.pid)] = place
                 except ProcessLookupError:
@@ -123,27 +125,34 @@ class Watch:
                 excuse(self.members[place], why)
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        for place in places:
+            if not self.members[place].is_here:
+                kill_far(self.members[place], why)
 
     def untold(self) -> list[Member]:
         """Ranks whose processes have ended, of which MPI does not know: to shrink it would wait for them for ever."""
         if self.problem is not None:
             return []
-        ended = self._ended()
-        with contextlib.suppress(sys.modules["mpi4py.MPI"].Exception):  # what it says of them is asked below
+        return [self.members[place] for place in sorted(self._ended().difference(self._known()))]
+
+    def _known(self) -> set[int]:
+        """The places of those of whom MPI knows that they have ended."""
+        with contextlib.suppress(sys.modules["mpi4py.MPI"].Exception):  # what it says of them is asked now
             self.home.Iprobe()  # MPI hears only while it is called
         failed, all_ = self.home.Get_failed(), self.home.Get_group()
         known = failed.Translate_ranks(None, all_)
         failed.Free()
         all_.Free()
-        return [self.members[place] for place in sorted(ended.difference(known))]
+        return set(known)
 
     def _ended(self) -> set[int]:
-        """The places of those that have."""
+        """The places of those of this host that have."""
         ready = select.poll()
         for descriptor in self._files:
             ready.register(descriptor, select.POLLIN)
         alive = set(self._files.values()).difference(self._files[descriptor] for descriptor, _ in ready.poll(0))
-        return set(range(len(self.members))) - alive - {self.home.rank}
+        here = {place for place, member in enumerate(self.members) if member.is_here}
+        return here - alive - {self.home.rank}
 
     def end(self) -> None:
         """Nobody is watched any more."""
@@ -190,7 +199,11 @@ class Watch:
             with self._lock:
                 if self._gone and (self._meeting or not self._gone.isdisjoint(self.working)):
                     return True
-            for descriptor, _ in ready.poll():
+            if self._far:
+                known = self._known()
+                with self._lock:
+                    self._gone |= known
+            for descriptor, _ in ready.poll(_PERIOD if self._far else None):
                 if self._over.is_set():
                     return False
                 if descriptor == called:

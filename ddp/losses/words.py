@@ -8,15 +8,40 @@ from typing import Any, NamedTuple
 
 from ddp.losses.pmix import Name
 
-_JOB_FOLDER = "DDPRUN_REPORT"  # on one host: see launch/report.py
+# Environment variables. A folder, or where to find ddprun by TCP if there are several hosts; then the folder of this
+# one, and the descriptor of this rank's line to ddprun. See launch/report.py and launch/place.py.
+_REPORT, _FOLDER, _LINE = "DDPRUN_REPORT", "DDPRUN_FOLDER", "DDPRUN_LINE"
 
 
 class Member(NamedTuple):
-    """A rank, by the number that it had when the job was started, its process, and the launcher's name for that."""
+    """A rank, by the number that it had when the job was started, its process, the launcher's name for that, and its
+    host.
+    """
 
     number: int
     pid: int
     name: Name = Name("", 0)
+    host: str = os.uname().nodename
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """What tells it from all others, also from one that replaces it."""
+        return self.host, self.pid
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is on this host."""
+        return self.host == os.uname().nodename
+
+
+_far: dict[tuple[str, int], str] = {}  # why processes of other hosts were killed from here
+
+
+def kill_far(member: Member, why: str) -> None:
+    """Has ddprun kill a process of another host, by its guard there."""
+    _far[member.process] = why
+    with contextlib.suppress(OSError):  # where ddprun is gone its guards end all
+        os.write(int(os.environ[_LINE]), f"kill {member.host} {member.pid}\n".encode())
 
 
 def excuse(member: Member, why: str) -> None:
@@ -26,7 +51,9 @@ def excuse(member: Member, why: str) -> None:
 
 
 def reason(member: Member) -> str:
-    """Why it was lost; empty where nobody could say."""
+    """Why it was lost; empty where nobody could say, or nobody of this host."""
+    if not member.is_here:
+        return _far.get(member.process, "")
     with contextlib.suppress(FileNotFoundError):
         return str(json.loads((_folder() / str(member.pid)).read_text())["words"])
     return ""
@@ -45,7 +72,8 @@ def leave(step: int, error: str, why: str) -> bool:
 
 def job_folder() -> Path:
     """The job's own folder on this host."""
-    return Path(os.environ.get(_JOB_FOLDER, ""))
+    report = os.environ.get(_REPORT, "")
+    return Path(os.environ[_FOLDER] if report.startswith("tcp:") else report)
 
 
 def _folder() -> Path:

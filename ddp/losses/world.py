@@ -44,8 +44,11 @@ def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
 
     problem = ""
     node = home.Split_type(MPI.COMM_TYPE_SHARED)
-    if node.size < home.size:
-        problem = "its ranks are on several hosts; one of them is all that is watched so far, use --max-restarts there"
+    hosts = home.allgather((os.uname().nodename, node.size))
+    if any(hosts.count(each) != each[1] for each in hosts):
+        problem = "several of its hosts have the same name, so nobody knows which processes are where"
+    elif node.size < home.size and in_reserve():
+        problem = "its ranks are on several hosts, where those that are lost are not replaced; say --elastic MIN"
     node.Free()
     if not hasattr(MPI.Comm, "Revoke"):
         problem = "this MPI has no fault tolerance (ULFM), which Open MPI 5 has; use --max-restarts"
@@ -136,8 +139,8 @@ def shrink() -> "tuple[list[Member], list[Member]]":
     _leave([*_meet(before), *_admit(before)])
     if _watch.problem is not None:
         raise _watch.problem
-    left = {member.pid for member in _watch.members}
-    lost = [place for place, member in enumerate(before.members) if member.pid not in left]
+    left = {member.process for member in _watch.members}
+    lost = [place for place, member in enumerate(before.members) if member.process not in left]
     of_ranks = [before.members[place] for place in lost if place in before.working]
     return of_ranks, [before.members[place] for place in lost if place not in before.working]
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ddp import losses
 from ddp.transport.base import ACCUMULATORS, Buffer, Transport, required
 from ddp.transport.check import check_transport
 from ddp.transport.loopback import LoopbackTransport
@@ -69,7 +70,7 @@ def choose_transport(comm: "MPI.Intracomm | None", name: str | None = None) -> T
     try:
         return _make(best, comm)
     except RuntimeError as error:
-        if name is not None or best in ("loopback", "mpi"):
+        if name is not None or best in ("loopback", "mpi") or losses.is_behind(error):
             raise
         assert comm is not None
         if comm.rank == 0:

@@ -9,6 +9,7 @@ rank imports modules or compiles, perhaps on the same core.
 """
 
 import logging
+import sys
 import threading
 import time
 import zlib
@@ -16,6 +17,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
+
+from ddp import losses
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -117,6 +120,13 @@ class Board:
     # --- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except sys.modules["mpi4py.MPI"].Exception as error:
+            if not losses.is_behind(error):  # else there is another board
+                raise
+
+    def _serve(self) -> None:
         polls, everybody = 0, None
         while everybody is None or not everybody.Test():
             self._answer_all()

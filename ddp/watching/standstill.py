@@ -39,7 +39,7 @@ def _run(seconds: float, over: threading.Event) -> None:
     while not over.wait(_PERIOD):
         watch = losses.watching()
         for member in () if watch is None else watch.members:
-            status = status_of(member.pid)
+            status = status_of(member.pid) if member.is_here else None
             if not status or member.pid == os.getpid():
                 continue
             process = member.pid, status[STARTED]

@@ -256,6 +256,8 @@ class Watchdog:
         if watch is None:
             return False
         silent = [rank for rank in silent_ranks(own, records, now) if now - records[rank].beat > self.lost.after]
+        far = {*own.ranks}.intersection(self._board.others).difference(silent)
+        silent += [rank for rank in far if self._board.silence(rank) > self.lost.after]
         late = late_ranks(own, records) if now - own.since > own.timeout else []
         watch.kill(gone, "has ended, and was waited for")
         watch.kill(silent, f"stopped, or in code that holds the GIL: no answer for {self.lost.after:g} s")

@@ -155,11 +155,13 @@ def _enter(MPI: Any, given: "MPI.Intracomm") -> World:
 
 
 def enter_anew(comm: "MPI.Intracomm") -> World:
-    """The world of the ranks that go on, all of them on this host, when some were lost or have come."""
+    """Collective: the world of the ranks that go on, when some were lost or have come."""
     global _world
     from mpi4py import MPI
 
-    _world = World(comm.rank, comm.size, comm.rank, comm.size, comm, MPI.Query_thread())
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    _world = World(comm.rank, comm.size, node.rank, node.size, comm, MPI.Query_thread())
+    node.Free()
     return _world
 
 

@@ -90,6 +90,7 @@ def start(environment: None, hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "self,sm,tcp",
         "OMPI_MCA_btl_tcp_if_include": "e0",
+        "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks of both hosts share this machine's cores
         "HYDRA_LAUNCHER": "ssh",
         "HYDRA_LAUNCHER_EXEC": str(agent),
         "HYDRA_IFACE": "e0",
@@ -346,6 +347,52 @@ def test_a_training_that_loses_a_host_ends_with_the_same_digest(
     last = [line for line in out.splitlines() if line.startswith("{")][-1]
     assert last == expected.strip().replace('"world": 1', '"world": 2')
     assert f"host {hosts.names[1]} no longer answered; the job is started again (1 of 1)" in err
+
+
+# Strikes ranks while gradients are summed. Those that are left know them by their first numbers.
+STRUCK = """
+kind, *victims = pathlib.Path("strike").read_text().split()
+def strike():
+    if str(rank) in victims and job.step == 9:
+        if kind == "raises":
+            raise ArithmeticError("a bad sample")
+        os.kill(os.getpid(), signal.Signals[kind])
+"""
+
+
+@pytest.mark.parametrize(
+    ("strike", "why"),
+    [
+        ("SIGKILL 2 3", "killed, or crashed"),
+        ("SIGKILL 3", "killed, or crashed"),
+        ("SIGKILL 0 1", "killed, or crashed"),
+        ("SIGKILL 0 2", "killed, or crashed"),
+        ("SIGSEGV 2 3", "killed, or crashed"),
+        ("raises 2", "ArithmeticError: a bad sample"),
+        ("SIGSTOP 2 3", "no answer for 4 s"),
+        ("SIGSTOP 0", "no answer for 4 s"),
+    ],
+)
+def test_a_training_goes_on_without_ranks_of_either_host(
+    start: Start, hosts: Hosts, tmp_path: Path, strike: str, why: str
+) -> None:
+    program = TRAINING.replace("=15)", "=4)")
+    program = program.replace(".backward()\n", ".backward()\n        strike()\n")
+    program = program.replace("def train_step", STRUCK + "def train_step").replace("time.sleep(0.2)", "pass")
+    (tmp_path / "strike").write_text("none")
+    alone = start(program, ["-H", "localhost:2", "-n", "2"])
+    expected, err = alone.communicate(timeout=10 * LIMIT)  # kernels of a new cache
+    assert alone.returncode == 0, err
+    shutil.rmtree(tmp_path / "states")
+    (tmp_path / "strike").write_text(strike)
+    process = start(program, ["--hostfile", str(tmp_path / "hosts"), "--elastic", "1"])
+    out, err = process.communicate(timeout=10 * LIMIT)
+    assert process.returncode == 0, err
+    left = 4 - len(strike.split()[1:])
+    last = [line for line in out.splitlines() if line.startswith("{")][-1]
+    assert last == expected.strip().replace('"world": 2', f'"world": {left}')
+    assert why in err
+    assert f"the job goes on with {left} rank" in err
 
 
 @pytest.mark.parametrize("busy", [False, True])
