@@ -87,7 +87,7 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
         )
         least, reserve = _check_elastic(given.elastic, mpi, plan)
         plan = plan._replace(reserve=reserve)
-        variables = job_variables(mpi, plan, base) | output_variables(given.log_dir, given.tag)
+        variables = job_variables(mpi, plan, base, least > 0) | output_variables(given.log_dir, given.tag)
         if least:
             variables[ELASTIC] = str(least)
         if reserve:

@@ -29,6 +29,7 @@ class Mpi(NamedTuple):
     defaults: Mapping[str, str]
     defaults_one_host: Mapping[str, str]
     defaults_oversubscribed: Mapping[str, str]
+    defaults_elastic: Mapping[str, str]  # where ranks may be lost
     defaults_reserve: Mapping[str, str]  # where processes are started in the midst of the job
 
 
@@ -58,6 +59,8 @@ OPEN_MPI = Mpi(
     defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp", "OMPI_MCA_pml": "^ucx"},
     # A rank that waits gives its core to one that works.
     defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
+    # coll/han, of several hosts, ends a barrier well in which a rank has failed; the others Open MPI leaves out, too.
+    defaults_elastic={"OMPI_MCA_coll": "^han,hcoll,portals4"},
     # MPI shares no memory between processes of several starts.
     defaults_reserve={
         "OMPI_MCA_btl": "^ofi",
@@ -93,6 +96,7 @@ MPICH = Mpi(
     defaults={"UCX_DEBUG_SIGNO": "0"},
     defaults_one_host={},
     defaults_oversubscribed={},
+    defaults_elastic={},
     defaults_reserve={},
 )
 
@@ -117,12 +121,13 @@ INTEL_MPI = MPICH._replace(
 KNOWN = (OPEN_MPI, OPEN_MPI_4, MPICH, INTEL_MPI)
 
 
-def job_variables(mpi: Mpi, plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that every rank gets, those of the MPI among them."""
+def job_variables(mpi: Mpi, plan: Plan, environ: Mapping[str, str], elastic: bool = False) -> dict[str, str]:
+    """The variables that every rank gets, those of the MPI among them. elastic: ranks may be lost."""
     defaults = {
         **mpi.defaults,
         **(mpi.defaults_one_host if plan.one_host else {}),
         **(mpi.defaults_oversubscribed if plan.oversubscribed else {}),
+        **(mpi.defaults_elastic if elastic else {}),
         **(mpi.defaults_reserve if plan.reserve else {}),
     }
     return {**plan.variables, **{name: environ.get(name, value) for name, value in defaults.items()}}
