@@ -60,7 +60,13 @@ OPEN_MPI = Mpi(
     # A rank that waits gives its core to one that works.
     defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
     # coll/han, of several hosts, ends a barrier well in which a rank has failed; the others Open MPI leaves out, too.
-    defaults_elastic={"OMPI_MCA_coll": "^han,hcoll,portals4"},
+    # Where a peer over TCP has ended in the midst of a message that is longer than this, others may wait in Open MPI
+    # for ever (mca_pml_ob1_recv_request_process_pending).
+    defaults_elastic={
+        "OMPI_MCA_coll": "^han,hcoll,portals4",
+        "OMPI_MCA_btl_tcp_eager_limit": str(2 << 20),
+        "OMPI_MCA_btl_tcp_max_send_size": str(2 << 20),
+    },
     # MPI shares no memory between processes of several starts.
     defaults_reserve={
         "OMPI_MCA_btl": "^ofi",

@@ -112,6 +112,14 @@ def test_ranks_may_be_lost_where_the_mpi_can_go_on() -> None:
     assert [mpi.name for mpi in KNOWN if mpi.elastic] == ["Open MPI"]
 
 
+def test_an_elastic_job_leaves_out_what_does_not_tell_of_a_loss() -> None:
+    variables = job_variables(OPEN_MPI, plan_of(), {"OMPI_MCA_coll": "basic"}, elastic=True)
+    assert variables["OMPI_MCA_coll"] == "basic"
+    more = job_variables(OPEN_MPI, plan_of(), {}, elastic=True).items() - job_variables(OPEN_MPI, plan_of(), {}).items()
+    assert "han" in dict(more)["OMPI_MCA_coll"]
+    assert int(dict(more)["OMPI_MCA_btl_tcp_eager_limit"]) > 1 << 20, "of a transport's longest message"
+
+
 def test_processes_in_reserve_need_no_cores() -> None:
     command = build_argv(OPEN_MPI, MPIRUN, plan_of()._replace(reserve=2), [], ["python"], elastic=True)
     words = "/opt/mpi/bin/mpirun --with-ft ulfm -n 4 --map-by slot:OVERSUBSCRIBE --bind-to none"

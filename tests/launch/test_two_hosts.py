@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,34 +15,10 @@ from launch.argv import INTEL_MPI, OPEN_MPI
 from launch.peers import addresses
 from tests.ddp.two_hosts import Hosts, NotPossibleError, two_hosts
 from tests.launch.jobs import LIMIT, as_from_a_terminal, names, this_mpi, wait_until, words_of
+from tests.launch.on_two_hosts import ddprun, hostfile_of, prepare
 
-ROOT = Path(__file__).parents[2]
 MPI = this_mpi()
 HYDRA = ("HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
-
-# A remote shell for mpirun: enters the other network namespace, and a process namespace that lasts as long as there is
-# somebody in it, in a session that mpirun cannot end, and without mpirun's environment: as ssh and another host do.
-# It ends when the command has, whoever is left there: Hydra's mpirun waits for it, and guards wait for mpirun's end.
-# With a folder for temporary files of its own: Open MPI's daemon calls its folder by its process id, which is the same
-# in each new process namespace, and one that is killed leaves the folder in the way of the next job's.
-AGENT = """#!/bin/bash
-while [[ $1 == -* ]]; do shift; done
-host=$1; shift
-enter=(ip netns exec "$host" unshare --uts --pid --fork --mount-proc setsid)
-for each in /proc/$$/fd/*; do  # mpirun's pipes, which Hydra lets its children inherit
-    n=${each##*/}; [[ $n -gt 2 && $n -lt 255 ]] && exec {n}>&-
-done
-exec 4<&0 5>&1
-exec 3< <(exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="${0%/*}/other" "${enter[@]}" bash -c "hostname $host; {
-$*
-} <&4 >&5 3<&- 4<&- 5>&-
-echo \\$?
-exec </dev/null >/dev/null 2>&1 3<&- 4<&- 5>&-
-while set -- /proc/[0-9]*; [ \\$# -gt 1 ]; do sleep 0.05; done")
-read -r code <&3
-kill -9 $!  # else it keeps mpirun's pipes open; who is in the namespace stays
-exit "${code:-255}"
-"""
 
 SCRIPT = """
 import os, pathlib, signal, sys, time
@@ -77,35 +52,8 @@ def start(environment: None, hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
     options: where ddprun is to have the hosts from, if not from its hostfile. environ: changes of the environment;
     None: without this variable.
     """
-    agent, hostfile, program = tmp_path / "agent", tmp_path / "hosts", tmp_path / "train.py"
-    agent.write_text(AGENT)
-    agent.chmod(0o755)
-    hostfile.write_text("".join(f"{name} slots=2\n" for name in hosts.names))
-    settings = {
-        "PYTHONPATH": str(ROOT),
-        "TMPDIR": str(tmp_path / "tmp"),
-        "PRTE_MCA_plm_ssh_agent": str(agent),
-        "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-        "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl": "self,sm,tcp",
-        "OMPI_MCA_btl_tcp_if_include": "e0",
-        "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks of both hosts share this machine's cores
-        "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": str(agent),
-        "HYDRA_IFACE": "e0",
-        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(agent),
-        "I_MPI_HYDRA_IFACE": "e0",
-        "FI_TCP_IFACE": "e0",
-        "UCX_TLS": "tcp,self",
-        "UCX_NET_DEVICES": "e0",
-        "MPIR_CVAR_NOLOCAL": "1",  # MPICH would share memory across process namespaces
-    }
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "other").mkdir()
-    first = hosts.names[0]
-    enter = ["ip", "netns", "exec", first, "unshare", "--uts", "bash", "-c", f'hostname {first}; exec "$@"', "bash"]
+    program, hostfile = tmp_path / "train.py", hostfile_of(hosts, tmp_path)
+    settings = prepare(hosts, tmp_path)
     started = []
 
     def start(
@@ -114,7 +62,7 @@ def start(environment: None, hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
         environ: Mapping[str, str | None] | None = None,
     ) -> subprocess.Popen[str]:
         program.write_text(SCRIPT + rest)
-        command = [*enter, sys.executable, "-P", "-m", "launch", "-n", "4", *options, "train.py"]
+        command = ddprun(hosts, ["-n", "4", *options, "train.py"])
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         env = {name: value for name, value in (os.environ | settings | (environ or {})).items() if value is not None}
         process = subprocess.Popen(command, cwd=tmp_path, env=env, preexec_fn=as_from_a_terminal, **pipes)
