@@ -19,6 +19,7 @@ from ddp.losses.world import (
     is_behind,
     own_number,
     shrink,
+    tells_of_loss,
     untold,
     watching,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "reason",
     "refuse",
     "shrink",
+    "tells_of_loss",
     "untold",
     "watching",
 ]

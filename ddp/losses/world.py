@@ -115,6 +115,15 @@ def is_behind(error: Exception) -> bool:
     return _watch.noticed.wait(_PATIENCE if of_talk else _DETECTION)
 
 
+def tells_of_loss(error: "MPI.Exception") -> bool:
+    """Whether MPI says by this error that a rank is lost, which others see to."""
+    if _watch is None:
+        return False
+    from mpi4py import MPI
+
+    return error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+
+
 def untold(seconds: float) -> list[Member]:
     """After a loss: waits until MPI knows who has ended, which it does after 20 ms, or when it is told here; so long at
     most. Returns those of whom it does not know even then.

@@ -123,7 +123,7 @@ class Board:
         try:
             self._serve()
         except sys.modules["mpi4py.MPI"].Exception as error:
-            if not losses.is_behind(error):  # else there is another board
+            if not losses.tells_of_loss(error):  # then there is another board
                 raise
 
     def _serve(self) -> None:
