@@ -12,12 +12,13 @@ from ddp.losses.options import MINIMUM, in_reserve, minimum, refuse
 from ddp.losses.reserve import join, outside
 from ddp.losses.roles import WORKING, Standing, furthest
 from ddp.losses.transactions import attempt_by, between, come
-from ddp.losses.words import Member, excuse, reason
+from ddp.losses.words import Member, excuse
 from ddp.losses.world import (
     begin,
     happened,
     is_behind,
     own_number,
+    reason,
     shrink,
     tells_of_loss,
     untold,

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from ddp.losses import calls, deadlock, nursery, pmix
 from ddp.losses.options import in_reserve
-from ddp.losses.words import Member, excuse, kill_far
+from ddp.losses.words import Member, excuse, kill_far, reason
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -63,6 +63,7 @@ class Watch:
         """The places of those that are ranks, by rank."""
         self.bringing: int | None = None
         """The place of who brings a new process."""
+        self._killed_far: dict[tuple[str, int], str] = {} if before is None else before._killed_far
         self.problem: Exception | None = None
         """What one's end has led to before all had begun to watch: they are to be shrunk again."""
         ranks = {self.members[place].process for place in self.working}
@@ -127,7 +128,12 @@ class Watch:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         for place in places:
             if not self.members[place].is_here:
-                kill_far(self.members[place], why)
+                self._killed_far[self.members[place].process] = why
+                kill_far(self.members[place])
+
+    def reason(self, member: Member) -> str:
+        """Why one was lost, as far as this process knows; else empty."""
+        return reason(member) or self._killed_far.get(member.process, "")
 
     def untold(self) -> list[Member]:
         """Ranks whose processes have ended, of which MPI does not know: to shrink it would wait for them for ever."""

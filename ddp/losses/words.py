@@ -34,12 +34,8 @@ class Member(NamedTuple):
         return self.host == os.uname().nodename
 
 
-_far: dict[tuple[str, int], str] = {}  # why processes of other hosts were killed from here
-
-
-def kill_far(member: Member, why: str) -> None:
+def kill_far(member: Member) -> None:
     """Has ddprun kill a process of another host, by its guard there."""
-    _far[member.process] = why
     with contextlib.suppress(OSError):  # where ddprun is gone its guards end all
         os.write(int(os.environ[_LINE]), f"kill {member.host} {member.pid}\n".encode())
 
@@ -51,9 +47,9 @@ def excuse(member: Member, why: str) -> None:
 
 
 def reason(member: Member) -> str:
-    """Why it was lost; empty where nobody could say, or nobody of this host."""
+    """Why it was lost; empty where nobody of this host could say."""
     if not member.is_here:
-        return _far.get(member.process, "")
+        return ""
     with contextlib.suppress(FileNotFoundError):
         return str(json.loads((_folder() / str(member.pid)).read_text())["words"])
     return ""

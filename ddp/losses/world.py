@@ -115,6 +115,11 @@ def is_behind(error: Exception) -> bool:
     return _watch.noticed.wait(_PATIENCE if of_talk else _DETECTION)
 
 
+def reason(member: Member) -> str:
+    """Why one was lost, as far as this process knows; else empty."""
+    return "" if _watch is None else _watch.reason(member)
+
+
 def tells_of_loss(error: "MPI.Exception") -> bool:
     """Whether MPI says by this error that a rank is lost, which others see to."""
     if _watch is None:
