@@ -11,7 +11,7 @@ import time
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, cast
 
-from ddp.losses import calls, deadlock, nursery, pmix
+from ddp.losses import calls, deadlock, nursery, pmix, words
 from ddp.losses.noise import filter_noise
 from ddp.losses.options import RANKS, in_reserve
 from ddp.losses.watch import Watch
@@ -117,7 +117,7 @@ def is_behind(error: Exception) -> bool:
 
 def reason(member: Member) -> str:
     """Why one was lost, as far as this process knows; else empty."""
-    return "" if _watch is None else _watch.reason(member)
+    return words.reason(member) if _watch is None else _watch.reason(member)
 
 
 def tells_of_loss(error: "MPI.Exception") -> bool:
