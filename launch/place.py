@@ -35,8 +35,10 @@ def join(open_line: Callable[[MutableMapping[str, str]], _socket.socket | None])
         return
     folder = memory_folder(job)
     backing = [folder] if _has_room(os.environ) and _make_own(folder) else _session_folders(os.environ)
-    for name in (FOLDER, *_BACKING) if backing else ():
-        os.environ.setdefault(name, backing[0])
+    if backing:
+        os.environ[FOLDER] = backing[0]
+        for name in _BACKING:
+            os.environ.setdefault(name, backing[0])
     local = next((os.environ[name] for name in _LOCAL_RANK if name in os.environ), "")
     if local == "0" and (line := open_line(os.environ)) is not None:
         line.sendall(f"guard {os.uname().nodename}\n".encode())

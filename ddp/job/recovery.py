@@ -199,7 +199,7 @@ class Recovery:
             reducers=job.process_group.models,
             failures=self._failures,
             futile=self._futile,
-            reasons=tuple((each.number, why) for each in self._lost if (why := losses.reason(each))),
+            reasons=tuple((each.process, why) for each in self._lost if (why := losses.reason(each))),
         )
 
     def _go_on(self, meeting: losses.Meeting) -> bool:

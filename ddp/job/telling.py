@@ -33,9 +33,9 @@ def say(words: str) -> None:
     sys.stderr.flush()
 
 
-def _in_words(lost: Sequence[losses.Member], step: int, reasons: Mapping[int, str]) -> str:
+def _in_words(lost: Sequence[losses.Member], step: int, reasons: Mapping[losses.Process, str]) -> str:
     which = name_ranks([member.number for member in lost])
-    why = [reasons.get(member.number, _UNKNOWN) for member in lost]
+    why = [reasons.get(member.process, _UNKNOWN) for member in lost]
     if len(lost) > 1:
         why = [f"rank {member.number}: {words}" for member, words in zip(lost, why, strict=True)]
     return f"{which} {'was' if len(lost) == 1 else 'were'} lost at step {step} ({'; '.join(why)})"

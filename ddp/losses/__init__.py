@@ -12,7 +12,7 @@ from ddp.losses.options import MINIMUM, in_reserve, minimum, refuse
 from ddp.losses.reserve import join, outside
 from ddp.losses.roles import WORKING, Standing, furthest
 from ddp.losses.transactions import attempt_by, between, come
-from ddp.losses.words import Member, excuse
+from ddp.losses.words import Member, Process, excuse
 from ddp.losses.world import (
     begin,
     happened,
@@ -31,6 +31,7 @@ __all__ = [
     "Keeper",
     "Meeting",
     "Member",
+    "Process",
     "Standing",
     "at_step",
     "attempt_by",

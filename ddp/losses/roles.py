@@ -7,6 +7,8 @@ wait stays where it is: it starts new ones (`ddp.losses.nursery`).
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ddp.losses.words import Process
+
 WORKING = "working"
 WAITING = "waiting"  # in reserve
 STARTING = "starting"  # runs its script, alone so far
@@ -40,8 +42,8 @@ class Standing(NamedTuple):
     """Processes of the reserve that were lost since one of them has joined."""
     barren: bool = False
     """Whether it has found that it cannot start new processes."""
-    reasons: tuple[tuple[int, str], ...] = ()
-    """Why ranks were lost, by their numbers, as far as it knows."""
+    reasons: tuple[tuple[Process, str], ...] = ()
+    """Why ranks were lost, as far as it knows."""
 
 
 class Deal(NamedTuple):

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from ddp.losses import calls, deadlock, nursery, pmix
 from ddp.losses.options import in_reserve
-from ddp.losses.words import Member, excuse, kill_far, reason
+from ddp.losses.words import Member, Process, excuse, kill_far, reason
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -63,7 +63,7 @@ class Watch:
         """The places of those that are ranks, by rank."""
         self.bringing: int | None = None
         """The place of who brings a new process."""
-        self._killed_far: dict[tuple[str, int], str] = {} if before is None else before._killed_far
+        self._killed_far: dict[Process, str] = {} if before is None else before._killed_far
         self.problem: Exception | None = None
         """What one's end has led to before all had begun to watch: they are to be shrunk again."""
         ranks = {self.members[place].process for place in self.working}

@@ -13,6 +13,10 @@ from ddp.losses.pmix import Name
 _REPORT, _FOLDER, _LINE = "DDPRUN_REPORT", "DDPRUN_FOLDER", "DDPRUN_LINE"
 
 
+Process = tuple[str, int]
+"""Its host, and its number there."""
+
+
 class Member(NamedTuple):
     """A rank, by the number that it had when the job was started, its process, the launcher's name for that, and its
     host.
@@ -24,7 +28,7 @@ class Member(NamedTuple):
     host: str = os.uname().nodename
 
     @property
-    def process(self) -> tuple[str, int]:
+    def process(self) -> Process:
         """What tells it from all others, also from one that replaces it."""
         return self.host, self.pid
 
@@ -67,9 +71,13 @@ def leave(step: int, error: str, why: str) -> bool:
 
 
 def job_folder() -> Path:
-    """The job's own folder on this host."""
-    report = os.environ.get(_REPORT, "")
-    return Path(os.environ[_FOLDER] if report.startswith("tcp:") else report)
+    """The job's own folder on this host. RuntimeError where it has got none."""
+    folder = os.environ.get(_REPORT, "")
+    if folder.startswith("tcp:"):
+        folder = os.environ.get(_FOLDER, "")
+        if not folder:
+            raise RuntimeError(f"{os.uname().nodename} has no folder for the job: is /dev/shm there, with room?")
+    return Path(folder)
 
 
 def _folder() -> Path:

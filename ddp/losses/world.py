@@ -58,6 +58,7 @@ def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
         problem = "a rank's process cannot be watched on this system (Linux can)"
     if problem:
         raise RuntimeError(f"init_process_group: the job was started with --elastic, but {problem}")
+    words.job_folder()  # which nobody may lack when a rank is lost
     filter_noise()
     if in_reserve():
         calls.listen()

@@ -256,6 +256,7 @@ class Watchdog:
         if watch is None:
             return False
         silent = [rank for rank in silent_ranks(own, records, now) if now - records[rank].beat > self.lost.after]
+        # Of other nodes: asked in vain for so long, by a kernel that answers (`_tell_lost`).
         far = {*own.ranks}.intersection(self._board.others).difference(silent)
         silent += [rank for rank in far if self._board.silence(rank) > self.lost.after]
         late = late_ranks(own, records) if now - own.since > own.timeout else []

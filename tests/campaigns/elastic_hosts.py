@@ -68,34 +68,39 @@ def run(hosts: Hosts, folder: Path, environment: Mapping[str, str], victims: Map
     return Ended(job.returncode, last, max(recovered, default=struck) - struck, errors)
 
 
+def strike(hosts: Hosts, folder: Path, jobs: int, seed: int) -> int:
+    """Runs so many jobs, and prints what came of them; returns how many went wrong."""
+    random.seed(seed)
+    environment = prepare(hosts, folder)
+    undisturbed = run(hosts, folder, environment, {}, 0)
+    seconds: dict[signal.Signals, list[float]] = {number: [] for number in _SIGNALS}
+    wrong = 0
+    for place in range(jobs):
+        chosen, number = random.choice(_VICTIMS), random.choice(_SIGNALS)
+        after = random.random() * _WITHIN
+        ended = run(hosts, folder, environment, dict.fromkeys(chosen, after), number)
+        expected = {**undisturbed.last, "ranks": 4 - len(chosen)}
+        seconds[number].append(ended.seconds)
+        if ended.code or ended.last != expected:
+            wrong += 1
+            print(f"job {place}: {number.name} of {chosen} after {after:.3f} s: code {ended.code}, {ended.last}")
+            print(ended.errors, flush=True)
+    for number, times in seconds.items():
+        if times:
+            middle, most = statistics.median(times), max(times)
+            print(f"{number.name}: {len(times)}, to the next step {middle:.2f} s, at most {most:.2f}")
+    print(f"{jobs - wrong} of {jobs} ended with the digest of an undisturbed job")
+    return wrong
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    random.seed(given.seed)
-    wrong, seconds = 0, {number: [0.0] for number in _SIGNALS}
     with two_hosts() as hosts, tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        environment = prepare(hosts, folder)
-        undisturbed = run(hosts, folder, environment, {}, 0)
-        for place in range(given.jobs):
-            chosen, number = random.choice(_VICTIMS), random.choice(_SIGNALS)
-            after = random.random() * _WITHIN
-            ended = run(hosts, folder, environment, dict.fromkeys(chosen, after), number)
-            expected = {**undisturbed.last, "ranks": 4 - len(chosen)}
-            seconds[number].append(ended.seconds)
-            if ended.code or ended.last != expected:
-                wrong += 1
-                print(f"job {place}: {number.name} of {chosen} after {after:.3f} s: code {ended.code}, {ended.last}")
-                print(ended.errors, flush=True)
-    for number, (_, *times) in seconds.items():
-        if times:
-            middle, most = statistics.median(times), max(times)
-            print(f"{number.name}: {len(times)}, to the next step {middle:.2f} s, at most {most:.2f}")
-    print(f"{given.jobs - wrong} of {given.jobs} ended with the digest of an undisturbed job")
-    sys.exit(bool(wrong))
+        sys.exit(bool(strike(hosts, Path(name), given.jobs, given.seed)))
 
 
 if __name__ == "__main__":

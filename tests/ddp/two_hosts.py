@@ -27,6 +27,22 @@ _ADDRESS = "10.213.7.{}"
 _CABLE = "rate 1gbit delay 1ms limit 100000"
 _RATE_ONLY = "rate 1gbit burst 128kb latency 100ms"
 
+# How each MPI takes the cable between them, in the environment of mpirun. Ranks of both share this machine's cores.
+NETWORK = {
+    "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,sm,tcp",
+    "OMPI_MCA_btl_tcp_if_include": "e0",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "I_MPI_HYDRA_IFACE": "e0",
+    "FI_TCP_IFACE": "e0",
+    # MPICH would else go around the cable, through memory that the namespaces share.
+    "UCX_TLS": "tcp,self",
+    "UCX_NET_DEVICES": "e0",
+    "MPIR_CVAR_NOLOCAL": "1",
+}
+
 _AGENT = """#!/bin/bash
 # A remote shell for mpirun: agent [-option]... HOST COMMAND...
 while [[ $1 == -* ]]; do shift; done
@@ -92,20 +108,9 @@ class Hosts:
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "PRTE_MCA_plm_ssh_agent": str(agent),
-            "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
-            "PRTE_MCA_hwloc_default_binding_policy": "none",
-            "OMPI_MCA_pml": "ob1",
-            "OMPI_MCA_btl": "self,sm,tcp",
-            "OMPI_MCA_btl_tcp_if_include": "e0",
+            **NETWORK,
             "OMPI_MCA_osc": "^ucx",
-            "OMPI_MCA_mpi_yield_when_idle": "1",
             "I_MPI_PIN": "off",
-            "I_MPI_HYDRA_IFACE": "e0",
-            "FI_TCP_IFACE": "e0",
-            # MPICH would else go around the cable, through memory that the namespaces share.
-            "UCX_TLS": "tcp,self",
-            "UCX_NET_DEVICES": "e0",
-            "MPIR_CVAR_NOLOCAL": "1",
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
         }
         mpirun = mpirun_command(ranks)

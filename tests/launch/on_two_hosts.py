@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.ddp.two_hosts import Hosts
+from tests.ddp.two_hosts import NETWORK, Hosts
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,22 +51,12 @@ def prepare(hosts: Hosts, folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "TMPDIR": str(folder / "tmp"),
         "PRTE_MCA_plm_ssh_agent": str(agent),
-        "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-        "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl": "self,sm,tcp",
-        "OMPI_MCA_btl_tcp_if_include": "e0",
-        "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks of both hosts share this machine's cores
+        **NETWORK,
         "HYDRA_LAUNCHER": "ssh",
         "HYDRA_LAUNCHER_EXEC": str(agent),
         "HYDRA_IFACE": "e0",
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(agent),
-        "I_MPI_HYDRA_IFACE": "e0",
-        "FI_TCP_IFACE": "e0",
-        "UCX_TLS": "tcp,self",
-        "UCX_NET_DEVICES": "e0",
-        "MPIR_CVAR_NOLOCAL": "1",  # MPICH would share memory across process namespaces
     }
 
 

@@ -133,6 +133,17 @@ def test_a_dry_run_tells_what_other_hosts_get(
     assert "correct horse" not in ended.stdout
 
 
+def test_ranks_of_several_hosts_may_be_lost_and_not_replaced(
+    run: Callable, script: Callable, fake_mpirun: Path
+) -> None:
+    options = ["--dry-run", "-H", "a:2,b:2", "--elastic"]
+    python = fake_mpirun.with_name("python")
+    refused = run(*options, "2:4", script(""), python=python)
+    assert refused.returncode == 2
+    assert "--elastic 2:4: ranks are replaced on one host only; with --elastic 2 the others go on" in refused.stderr
+    assert "--with-ft ulfm" in run(*options, "2", script(""), python=python).stdout
+
+
 @pytest.mark.parametrize("target", ["package.train", "package", "folder_with_main"])
 def test_what_python_could_run_is_accepted(
     run: Callable, script: Callable, tmp_path: Path, fake_mpirun: Path, target: str

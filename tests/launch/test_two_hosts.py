@@ -13,6 +13,7 @@ import pytest
 
 from launch.argv import INTEL_MPI, OPEN_MPI
 from launch.peers import addresses
+from tests.campaigns import elastic_hosts
 from tests.ddp.two_hosts import Hosts, NotPossibleError, two_hosts
 from tests.launch.jobs import LIMIT, as_from_a_terminal, names, this_mpi, wait_until, words_of
 from tests.launch.on_two_hosts import ddprun, hostfile_of, prepare
@@ -275,16 +276,19 @@ if ddp.get_rank() == 0:
 """
 
 
+@pytest.mark.parametrize("options", [[], ["--elastic", "1"]])
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_training_that_loses_a_host_ends_with_the_same_digest(
-    start: Start, hosts: Hosts, tmp_path: Path, cut: bool
+    start: Start, hosts: Hosts, tmp_path: Path, cut: bool, options: list[str]
 ) -> None:
-    """Since all its processes end, or the cable to it is cut."""
+    """Since all its processes end, mpirun's there, too, or the cable to it is cut."""
+    if options and not MPI.elastic:
+        pytest.skip("this MPI ends the job when a rank is lost")
     alone = start(TRAINING, ["-H", "localhost:1", "-n", "1"])
     expected, err = alone.communicate(timeout=10 * LIMIT)  # kernels of a new cache
     assert alone.returncode == 0, err
     shutil.rmtree(tmp_path / "states")
-    process = start(TRAINING, ["--hostfile", str(tmp_path / "hosts"), "--max-restarts", "1"])
+    process = start(TRAINING, ["--hostfile", str(tmp_path / "hosts"), "--max-restarts", "1", *options])
     wait_until(lambda: ready(tmp_path), 10 * LIMIT)
     if cut:
         hosts.lose_packets()
@@ -324,9 +328,11 @@ def strike():
 def test_a_training_goes_on_without_ranks_of_either_host(
     start: Start, hosts: Hosts, tmp_path: Path, strike: str, why: str
 ) -> None:
+    if not MPI.elastic:
+        pytest.skip("this MPI ends the job when a rank is lost")
     program = TRAINING.replace("=15)", "=4)")
     program = program.replace(".backward()\n", ".backward()\n        strike()\n")
-    program = program.replace("def train_step", STRUCK + "def train_step").replace("time.sleep(0.2)", "pass")
+    program = program.replace("def train_step", STRUCK + "def train_step")
     (tmp_path / "strike").write_text("none")
     alone = start(program, ["-H", "localhost:2", "-n", "2"])
     expected, err = alone.communicate(timeout=10 * LIMIT)  # kernels of a new cache
@@ -342,6 +348,12 @@ def test_a_training_goes_on_without_ranks_of_either_host(
     assert why in err
     assert "Exception in thread" not in err
     assert f"the job goes on with {left} rank" in err
+
+
+def test_a_sample_of_the_campaign(hosts: Hosts, tmp_path: Path) -> None:
+    if not MPI.elastic:
+        pytest.skip("this MPI ends the job when a rank is lost")
+    assert elastic_hosts.strike(hosts, tmp_path, jobs=4, seed=0) == 0
 
 
 @pytest.mark.parametrize("busy", [False, True])

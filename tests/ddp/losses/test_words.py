@@ -22,6 +22,26 @@ def test_who_kills_a_rank_says_why_unless_it_did() -> None:
     assert words.reason(other) == "no answer"
 
 
+def test_of_a_process_on_another_host_ddprun_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDPRUN_REPORT", "tcp:1234:10.0.0.1")
+    with pytest.raises(RuntimeError, match="has no folder for the job"):
+        words.job_folder()
+    monkeypatch.setenv("DDPRUN_FOLDER", str(tmp_path))
+    assert words.job_folder() == tmp_path
+    near, far = words.Member(1, 4000000), words.Member(2, 4000000, host="another")
+    words.excuse(near, "no answer")
+    assert (near.is_here, far.is_here) == (True, False)
+    assert words.reason(near) == "no answer"
+    assert words.reason(far) == "", "whose number is that of a process here"
+    assert near.process != far.process
+    reading, writing = os.pipe()
+    monkeypatch.setenv("DDPRUN_LINE", str(writing))
+    words.kill_far(far)
+    assert os.read(reading, 100) == b"kill another 4000000\n"
+    os.close(reading)
+    os.close(writing)
+
+
 def test_an_error_that_comes_again_at_its_step_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     words.excuse(words.Member(5, 4000000), "no answer")
     assert words.leave(3, "1a2b", "ValueError: x")
