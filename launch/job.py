@@ -294,9 +294,9 @@ class _Job:
         for host in hosts:
             del self._guards[host]
         for host in hosts or ([rank.host] if rank else []):
-            # A guard outlives the ranks of its host, whatever ends them. A batch system may kill it after them.
-            seen_to = self._one_host or host in {*self._guards, *self._seen_to, *self._answered}
-            if not seen_to and self._roll.lose(host) and self._mpirun.runs():
+            # A guard outlives the ranks of its host, whatever ends them.
+            seen_to = self._one_host or host in {*self._guards, *self._seen_to}
+            if not seen_to and self._roll.lose(host, host in self._answered) and self._mpirun.runs():
                 self._lost_at = self._lost_at or time.monotonic()
 
     def _deliver(self, number: int) -> tuple[list[int], int]:

@@ -53,14 +53,17 @@ class Roll:
         """Ranks that have not ended, as far as is known."""
         return [rank for rank in self.ranks.values() if not rank.ended]
 
-    def lose(self, host: str) -> bool:
+    def lose(self, host: str, answered: bool = False) -> bool:
         """Whether a host is gone, now that its guard is: no rank there has said how it ended, none elsewhere that it
         failed. Who was lost first is not asked: mpirun ends the other hosts' ranks at once, and a busy ddprun hears of
         all at the same time.
+
+        answered: the guard did when the first rank was lost, so that the host was there. A batch system ends guards,
+        too, but after all ranks: where others are left the host has gone after all, one process before the other.
         """
         here = [rank for rank in self.ranks.values() if rank.host == host]
         gone = not any(rank.there for rank in here) and any(rank.ended == GONE for rank in here)
-        if gone and self.code == 0:
+        if gone and self.code == 0 and not (answered and not self.processes()):
             self.lost.append(host)
             return True
         return False

@@ -71,6 +71,16 @@ def test_a_host_is_lost_whose_ranks_are_gone_without_a_word(peer: Peer, others: 
     assert words == "host b no longer answered; ranks 0, 1 on a and ranks 2, 3 on b were not seen to finish"
 
 
+def test_a_host_that_answered_first_is_lost_while_others_have_ranks(peer: Peer) -> None:
+    roll = roll_of(peer, "", "", GONE, GONE)
+    roll.ranks[2].there = roll.ranks[3].there = False
+    assert roll.lose("b", answered=True)
+    roll = roll_of(peer, GONE, GONE, GONE, GONE)
+    for rank in roll.ranks.values():
+        rank.there = False
+    assert not roll.lose("b", answered=True)  # a batch system ends what is left when all ranks are gone
+
+
 def test_a_host_is_not_lost_that_ends_with_a_job_that_failed(peer: Peer) -> None:
     roll = roll_of(peer, "", "3", GONE, GONE)
     roll.ranks[2].there = roll.ranks[3].there = False
