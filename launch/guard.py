@@ -9,6 +9,7 @@ of the job inherits. PARENT is the agent of mpirun on another host, 0 on ddprun'
     signal NUMBER PID...    to those of them that handle the signal; they are named in the answer
     send NUMBER PID...      to all of them
     there PID...            how many of them are there is the answer
+    stopped SECONDS PID...  those are killed that were stopped for so long whenever this was asked
     end SECONDS             end the job here: ask, and kill after that time; then remove FOLDERs, say "ended" and leave
     leave                   ddprun has seen to everything itself
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
 _MEMORY = "/dev/shm"
+_ANEW = 1.0  # seconds after which a question about stopped processes is not of a row with the last one
 _ORPHANED = 3.0  # seconds in which mpirun ends processes whose agent is gone, or they end by themselves
 ASK = 5.0  # seconds between asking what is left of a job to end and killing it
 
@@ -68,6 +70,20 @@ def send(number: int, pids: "Iterable[int]") -> list[int]:
             continue  # it ended by itself meanwhile
         there.append(pid)
     return there
+
+
+def kill_stopped(seconds: float, pids: "Iterable[int]", mark: str, seen: "dict[int, tuple[float, float]]") -> None:
+    """Kills those members of the job that the kernel calls stopped, by a signal or a debugger, and has called so in
+    each question of the last `seconds`. seen: since when each was found stopped, and when last; kept between calls.
+    """
+    now = time.monotonic()
+    for pid in pids:
+        since, last = seen.pop(pid, (now, now))
+        if _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] not in (["T"], ["t"]):
+            continue
+        seen[pid] = (now if now > last + _ANEW else since), now
+        if now >= seen[pid][0] + seconds and pid in members(mark):
+            send(SIGKILL, [pid])
 
 
 def _handles(pid: int, number: int) -> bool:
@@ -146,6 +162,7 @@ def main() -> None:
         return {int(parent)} if born and birth(int(parent)) == born else set()
 
     text, told = b"", not born
+    seen: dict[int, tuple[float, float]] = {}
     while True:
         told = told or _tell_of_orphans(mark, agent)
         if not (part := _receive()):
@@ -159,6 +176,9 @@ def main() -> None:
                 return
             if command == "there":
                 _say(f"there {len(set(map(int, words)) & members(mark))}")
+                continue
+            if command == "stopped":
+                kill_stopped(float(words[0]), [int(pid) for pid in words[1:]], mark, seen)
                 continue
             which, *pids = map(int, words)
             if command == "signal":

@@ -253,6 +253,8 @@ class _Job:
                 self._end(kill=True)
             case ["kill", host, pid] if host in self._guards:
                 self._guards[host].say("send", signal.SIGKILL.value, pid)
+            case ["stopped", host, *rest] if host in self._guards:
+                self._guards[host].say("stopped", *rest)
             case ["ended"]:
                 self._seen_to.add(self._host_of(peer))
             case ["there", number]:

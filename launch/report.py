@@ -8,6 +8,7 @@ knows the job's token without sending it. Sent are lines of words:
     finished                the script has ended well, its threads and exit handlers too
     interrupted             KeyboardInterrupt went through the script; answered when a traceback is wanted
     kill HOST PID           a process of another host that does not answer is to be killed
+    stopped HOST SECONDS PID...   those of them are to be killed that are stopped: see guard.py
     ends CODE ERROR [WORDS] it has failed, by the error that these digits stand for ("-": by none), in words; answered
                             when it may end the job
 """

@@ -12,7 +12,7 @@ from ddp.losses.options import MINIMUM, in_reserve, minimum, refuse
 from ddp.losses.reserve import join, outside
 from ddp.losses.roles import WORKING, Standing, furthest
 from ddp.losses.transactions import attempt_by, between, come
-from ddp.losses.words import Member, Process, excuse
+from ddp.losses.words import Member, Process, excuse, kill_stopped_far
 from ddp.losses.world import (
     begin,
     happened,
@@ -51,6 +51,7 @@ __all__ = [
     "is_behind",
     "join",
     "keepers",
+    "kill_stopped_far",
     "limit",
     "meet",
     "minimum",

@@ -63,7 +63,8 @@ class Watch:
         """The places of those that are ranks, by rank."""
         self.bringing: int | None = None
         """The place of who brings a new process."""
-        self._killed_far: dict[Process, str] = {} if before is None else before._killed_far
+        self.far_reasons: dict[Process, str] = {} if before is None else before.far_reasons
+        """Why processes of other hosts were lost, if they were, as far as it was seen from here."""
         self.problem: Exception | None = None
         """What one's end has led to before all had begun to watch: they are to be shrunk again."""
         ranks = {self.members[place].process for place in self.working}
@@ -128,12 +129,12 @@ class Watch:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         for place in places:
             if not self.members[place].is_here:
-                self._killed_far[self.members[place].process] = why
+                self.far_reasons[self.members[place].process] = why
                 kill_far(self.members[place])
 
     def reason(self, member: Member) -> str:
         """Why one was lost, as far as this process knows; else empty."""
-        return reason(member) or self._killed_far.get(member.process, "")
+        return reason(member) or self.far_reasons.get(member.process, "")
 
     def untold(self) -> list[Member]:
         """Ranks whose processes have ended, of which MPI does not know: to shrink it would wait for them for ever."""

@@ -33,7 +33,7 @@ def test_the_stopped_one_is_killed(
     monkeypatch.setenv("DDPRUN_REPORT", str(tmp_path))
     own = losses.Member(0, os.getpid())
     busy, stopped = (losses.Member(number, process.pid) for number, process in enumerate(sleepers, 1))
-    monkeypatch.setattr(losses, "watching", lambda: SimpleNamespace(members=[own, busy, stopped]))
+    monkeypatch.setattr(losses, "watching", lambda: SimpleNamespace(members=[own, busy, stopped], far_reasons={}))
     sleepers[1].send_signal(signal.SIGSTOP)
     with none_stands_still(0.5):
         assert sleepers[1].wait(60) == -signal.SIGKILL
@@ -45,8 +45,35 @@ def test_the_stopped_one_is_killed(
 def test_who_goes_on_in_time_is_left_alone(
     sleepers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "watching", lambda: SimpleNamespace(members=[losses.Member(1, sleepers[0].pid)]))
+    monkeypatch.setattr(
+        losses, "watching", lambda: SimpleNamespace(members=[losses.Member(1, sleepers[0].pid)], far_reasons={})
+    )
     sleepers[0].send_signal(signal.SIGSTOP)
     with none_stands_still(3600.0):
         time.sleep(0.6)
     assert sleepers[0].poll() is None
+
+
+def test_guards_of_other_hosts_are_asked_by_one_of_each(
+    sleepers: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    monkeypatch.setenv("DDPRUN_LINE", str(write))
+    own, near = losses.Member(1, os.getpid()), losses.Member(0, sleepers[0].pid)
+    far = [losses.Member(number, 70 + number, host="another") for number in (2, 3)]
+    watch = SimpleNamespace(members=[near, own, *far], far_reasons={})
+    monkeypatch.setattr(losses, "watching", lambda: watch)
+    with none_stands_still(0.6):
+        time.sleep(1.0)
+        assert watch.far_reasons == {}  # the first of this host asks
+        sleepers[0].kill()
+        sleepers[0].wait()
+        assert os.read(read, 25) == b"stopped another 0.6 72 73\n"[:25]
+        deadline = time.monotonic() + 60
+        while not watch.far_reasons and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert watch.far_reasons[far[0].process] == "stopped while others recovered: no answer for 0.6 s"
+        watch.members = [own, far[0]]  # the other is lost
+    assert [*watch.far_reasons] == [far[1].process]
+    os.close(read)
+    os.close(write)
