@@ -20,7 +20,7 @@ import training
 import workloads
 
 import engine
-from engine.memory import threads
+from engine.sharing import threads
 
 WARMUP, STEPS = 4, 12
 

@@ -18,7 +18,7 @@ from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 # OpenBLAS reads it when NumPy is imported: 2^16 cycles instead of 2^26 that its threads spin after each product, on
-# cores that ours need (`engine.memory.threads`).
+# cores that ours need (`engine.sharing.threads`).
 _environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 import numpy as _np
@@ -161,7 +161,7 @@ from engine.rules.precision import (
 from engine.rules.spec import Size as Size
 from engine.sparse import sparse_coo_tensor as sparse_coo_tensor, spmm as spmm
 from engine.tensor import Tensor as Tensor
-from engine.memory.threads import (
+from engine.sharing.threads import (
     get_num_threads as get_num_threads,
     set_num_threads as set_num_threads,
 )

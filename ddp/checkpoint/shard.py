@@ -15,10 +15,10 @@ import engine
 from ddp.checkpoint.checksum import PART, PIECE, Checksum, checksum_of
 from ddp.checkpoint.manifest import File, Piece, damaged
 from ddp.checkpoint.states import stored_layout
-from engine.memory import threads
 from engine.ops.copy.kernels import copy_past_caches
 from engine.rules.dtypes import dtype
 from engine.serialization import container, files
+from engine.sharing import threads
 from engine.tensor.flat import flat_view
 
 _ALIGN = 4096  # bytes; where tensors begin

@@ -15,8 +15,9 @@ from ddp.doctor import machine
 from ddp.groups.group import resolve
 from ddp.world import bootstrap
 from engine import cuda
-from engine.memory import cudnn, threads
+from engine.memory import cudnn
 from engine.memory.backend import find_nccl, require_cupy
+from engine.sharing import threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from ddp.transport.pausing import SPINS, pause
 from ddp.transport.shared_buffer import DONE, FILLING, IDLE, LEAVING, SUMMING, SharedBuffer
 from ddp.transport.summing import Summation, check_divisor, sum_headers
 from ddp.transport.under_way import LOOKS_BETWEEN, advance_all
-from engine.ops.reduce.kernels import compiled_wait
+from engine.sharing.kernels import compiled_wait
 
 # How often to look for the others' small buffers in the compiled call that sums them: about 2 µs, in which no other
 # thread of this process goes on.
@@ -174,7 +174,7 @@ class SharedTransport:
         looks = 0
         while buffer.stage != DONE:
             if looks < self._spins and self._looks:
-                self._wait_for(buffer.awaited_at(), buffer.round, _GLANCES)
+                self._wait_for(buffer.awaited_at(), buffer.round, _GLANCES, 0)
                 looks += _GLANCES_TAKE
             else:
                 pause(looks, self._spins)

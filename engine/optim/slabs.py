@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.memory import backend, threads
+from engine.memory import backend
 from engine.optim.laying_out import in_layout_of
 from engine.rules import layout
 from engine.rules.dtypes import float32, float64, get_default_dtype
 from engine.rules.spec import spec_of
+from engine.sharing import threads
 from engine.tensor import Tensor
 from engine.tensor.flat import flat_array, unflattened
 

@@ -12,10 +12,10 @@ import numpy as np
 from engine.calls.derivative import implements
 from engine.calls.straight import Layout, Lines, straight
 from engine.kernels.jit import Kernel
-from engine.memory.threads import WORTH
 from engine.ops.activation.kernels import piecewise, smooth
 from engine.ops.activation.kernels.piecewise import vectors
 from engine.ops.shared.operands import in_single_precision
+from engine.sharing.threads import WORTH
 
 Array = Any
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from engine.autograd.modes import state
-from engine.memory import backend, threads
+from engine.memory import backend
 from engine.ops.attention import kernels
 from engine.rules import layout
 from engine.rules.spec import Spec, spec_of
+from engine.sharing import threads
 
 Part = tuple[slice, ...]
 Block = tuple[tuple[int, ...], int, int, int]  # leading index, first query, end of queries, end of keys

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from engine.memory import threads
 from engine.ops.conv.kernels import columns as kernels
 from engine.ops.conv.kernels import correlate
 from engine.ops.shared.windows import Axes, ConvWindow, channels_first, channels_last
 from engine.rules.layout import MemoryFormat, contiguous_format
+from engine.sharing import threads
 
 Array = Any
 Pair = Any  # tuple[int, int]

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from engine.memory import threads
 from engine.ops.conv.kernels import correlate as kernels
 from engine.ops.conv.kernels import depthwise, packing
 from engine.ops.shared.windows import Axes, ConvWindow, channels_first, channels_last
 from engine.rules.layout import MemoryFormat, contiguous_format
+from engine.sharing import threads
 
 Array = Any
 Three = Any  # tuple[int, int, int]

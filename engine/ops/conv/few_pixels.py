@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.memory import threads
 from engine.ops.conv.kernels import unfold as kernels
 from engine.ops.matmul.kernels.product import dot
 from engine.ops.shared.windows import Axes, ConvWindow
+from engine.sharing import threads
 
 Array = Any
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.kernels.jit import kernel
 from engine.kernels.language import Read2, ReadInt64, Write2, real
-from engine.memory import threads
+from engine.sharing import threads
 
 Array = np.ndarray
 

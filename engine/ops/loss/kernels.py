@@ -10,7 +10,7 @@ from engine.kernels.elementary import exp
 from engine.kernels.jit import kernel
 from engine.kernels.language import Read1, Read2, ReadInt64, Write1, Write2, real
 from engine.kernels.rows import row_exp_sum, row_max
-from engine.memory.threads import WORTH, in_pieces
+from engine.sharing.threads import WORTH, in_pieces
 
 Array = np.ndarray
 _PASSES = 4  # over memory take as long as one with an exponential an element

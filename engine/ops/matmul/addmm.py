@@ -14,7 +14,6 @@ from engine.calls.listening import heard, hears, tell, wanted
 from engine.calls.operator import define
 from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
-from engine.memory.threads import WORTH
 from engine.ops.matmul import gpu as matmul_cuda
 from engine.ops.matmul.gemm import dot_lines, few, gemm, gemm_like, of_mat2, rows_of
 from engine.ops.matmul.kernels import bias as kernels
@@ -40,6 +39,7 @@ from engine.ops.shared.fused import bias_slope, served
 from engine.ops.shared.operands import zeros_like
 from engine.ops.writing.out import deliver
 from engine.rules.spec import Spec
+from engine.sharing.threads import WORTH
 from engine.tensor import Tensor
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from engine.calls.straight import Layout, Lines, straight
-from engine.memory.threads import WORTH
 from engine.ops.norm import batch_norm, layer_norm
 from engine.ops.norm.kernels import batch_norm as channels
 from engine.ops.norm.kernels import layer_norm as rows
+from engine.sharing.threads import WORTH
 
 _ALL = ("{out0} = {memory0}", "{out1} = {memory1}", "{out2} = {memory2}")
 

@@ -25,7 +25,7 @@ from engine.kernels.language import (
     unsigned,
 )
 from engine.kernels.windows import valid_columns
-from engine.memory import threads
+from engine.sharing import threads
 
 Array = np.ndarray
 

@@ -116,14 +116,6 @@ def prepare_exchange(
     return _lay_down[char], _sum_when_there[char], (table, ones)
 
 
-@cache
-def compiled_wait() -> Callable[[int, int, int], int]:
-    """A function of the address of an int64 that another process raises, of the number that it is to reach, and of how
-    often to look: whether it has. It holds no lock of the interpreter, and leaves the core to its other thread.
-    """
-    return _wait_for["d"]
-
-
 def prepare_columns(sums: Array) -> Callable[[int, int], None]:
     """A function of an address and of how many rows of int64 lie there: adds their columns to ``sums``, flat int64,
     modulo 2**64. The caller keeps both alive.
@@ -177,16 +169,6 @@ def _lay_down(where: int, number: int) -> None:
     for word in range(words):
         place[word] = source[word]
     announce(table[8 + own], number)
-
-
-@kernel
-def _wait_for(where: int, number: int, looks: int) -> int:
-    while number_at(where) < number:
-        if looks == 0:
-            return 0
-        looks -= 1
-        relax()
-    return 1
 
 
 @kernel(brief=True)

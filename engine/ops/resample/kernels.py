@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.kernels.jit import helper, kernel
 from engine.kernels.language import Read1, Read3, ReadInt64, Write1, Write3, flat, unsigned
-from engine.memory import threads
+from engine.sharing import threads
 
 Array = np.ndarray
 

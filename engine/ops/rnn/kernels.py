@@ -15,7 +15,7 @@ import numpy as np
 from engine.kernels.elementary import sigmoid, tanh
 from engine.kernels.jit import kernel
 from engine.kernels.language import Read1, Read2, Write2, real
-from engine.memory import threads
+from engine.sharing import threads
 
 Array = np.ndarray
 _PASSES = 16  # over as many elements as a state has: 32 x 128 take 9 to 14 µs

@@ -12,7 +12,7 @@ from engine.kernels.elementary import exp
 from engine.kernels.jit import kernel
 from engine.kernels.language import Read2, Write2, real
 from engine.kernels.rows import row_dot, row_exp_sum, row_max, row_sum
-from engine.memory.threads import WORTH, in_pieces
+from engine.sharing.threads import WORTH, in_pieces
 
 Array = np.ndarray
 _PASSES = 4  # over memory take as long: 114 µs for 1024 x 256

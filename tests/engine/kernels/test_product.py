@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import engine
-from engine.memory import threads
 from engine.ops.matmul.kernels import product
+from engine.sharing import threads
 from tests.engine.kernels.samples import DTYPES, normal, shifted
 
 SHAPES = [(33, 70, 47), (130, 300, 10), (14, 2100, 64), (9, 9, 200), (8, 1, 8), (100, 33, 128)]

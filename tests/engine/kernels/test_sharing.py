@@ -8,7 +8,6 @@ import pytest
 
 import engine
 import engine.nn.functional as F
-from engine.memory import threads
 from engine.ops.activation.kernels import piecewise
 from engine.ops.activation.kernels import smooth as activation
 from engine.ops.conv import direct as conv_direct
@@ -23,6 +22,7 @@ from engine.ops.rnn import kernels as rnn
 from engine.ops.shared.windows import ConvWindow
 from engine.ops.softmax import kernels as softmax
 from engine.rules.layout import contiguous_format
+from engine.sharing import threads
 
 Array = np.ndarray
 

@@ -13,7 +13,7 @@ import numpy as np
 from engine.kernels.elementary import exp, expm1, log1p_below_1, sigmoid
 from engine.kernels.jit import Kernel, kernel
 from engine.kernels.language import Read1, Write1, real
-from engine.memory import threads
+from engine.sharing import threads
 
 Array = np.ndarray
 _NONE = (0.0, 0.0, 0.0)  # for the parameters that an activation does not have

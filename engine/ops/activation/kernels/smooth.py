@@ -13,7 +13,7 @@ import numpy as np
 from engine.kernels.elementary import exp, normal
 from engine.kernels.jit import kernel
 from engine.kernels.language import Read1, Read2, Write1, Write2, fma, real
-from engine.memory.threads import WORTH, in_pieces
+from engine.sharing.threads import WORTH, in_pieces
 
 Array = np.ndarray
 _PASSES = 4  # over memory take as long as one with an exponential an element

@@ -19,8 +19,8 @@ from engine.kernels.jit import helper, kernel
 from engine.kernels.language import Read1, ReadInt64, Write1, add_products, address, array_at, correlate_run, unsigned
 from engine.kernels.tiling import move_line, tiles
 from engine.kernels.vectors import LINE, product_prices, tile_prices
-from engine.memory import threads
 from engine.ops.conv.kernels.packing import lanes
+from engine.sharing import threads
 
 Array = np.ndarray
 Three = tuple[int, int, int]

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.kernels.jit import kernel
 from engine.kernels.language import Read1, Read2, Write1, Write2
-from engine.memory.threads import WORTH, in_pieces
+from engine.sharing.threads import WORTH, in_pieces
 
 _LINE = 32  # columns
 

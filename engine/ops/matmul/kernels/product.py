@@ -15,7 +15,7 @@ from engine.kernels.jit import kernel
 from engine.kernels.language import Read1, ReadInt64, Write1, address, array_at, multiply_tile, real
 from engine.kernels.tiling import move_line, tiles, turn
 from engine.kernels.vectors import tile_prices, vector_bytes
-from engine.memory import threads
+from engine.sharing import threads
 
 Array = np.ndarray
 Recipe = tuple[Array, Array, int, int]

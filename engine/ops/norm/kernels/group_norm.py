@@ -11,7 +11,7 @@ import numpy as np
 from engine.kernels.jit import kernel
 from engine.kernels.language import Read1, Read2, Read3, Write2, Write3, WriteFloat64, fma, lines, real
 from engine.kernels.rows import row_centred_dot, row_squared_distance, row_sum
-from engine.memory import threads
+from engine.sharing import threads
 
 Array = np.ndarray
 

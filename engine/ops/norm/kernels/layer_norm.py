@@ -11,7 +11,7 @@ import numpy as np
 from engine.kernels.jit import helper, kernel
 from engine.kernels.language import Read1, Read2, Write1, Write2, real
 from engine.kernels.rows import row_squared_distance, row_sum
-from engine.memory import threads
+from engine.sharing import threads
 
 Array = np.ndarray
 _PASSES = 2  # over memory: every row is visited three times, but is in cache

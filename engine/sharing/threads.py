@@ -8,19 +8,29 @@ CPUs without AVX-512. So the last bits of a model can depend on the number of th
 
 OpenBLAS's threads do not sleep after a product but spin, for 34 ms unless told otherwise (OPENBLAS_THREAD_TIMEOUT, see
 `engine/__init__.py`), and take the cores from ours. While parts run, the BLAS works on the threads that call it.
+
+Ours look for work, and for the end of others' parts, for half a millisecond before they sleep: who wakes a thread
+spends 15 µs on it, on a virtual machine, and the thread comes 40 to 90 later. They look in compiled code, without the
+interpreter's lock, and give the other thread time to be in compiled code as well before they want that lock: who has to
+wait for it sleeps, too.
 """
 
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from math import isqrt
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+from engine.sharing.kernels import compiled_wait
+
+T = TypeVar("T")
 
 # (set, get) in the order of likelihood: NumPy's wheels, a distribution's OpenBLAS, MKL.
 _FUNCTIONS = (
@@ -50,8 +60,48 @@ HANDOVER = 1 << 16
 PRODUCTS = 8  # multiplications of a matrix product in the time of one such element
 WORTH = 4 * HANDOVER  # below that `in_pieces` shares nothing, and a caller need not ask it
 
+# What is waited for. Counters in words of memory, on cache lines of their own: a change says that a queue may have got
+# something, and nothing else, so that it does no harm when two threads count as one.
+_POSTED, _ENDED = 0, 8
+_counters = np.zeros(16, np.int64)
+_WHERE = _counters.ctypes.data
+
+_LOOKING = 500e-6  # seconds for which a thread looks before it sleeps
+_UNTIL_COMPILED = 4e-6  # from a post until who has posted is in compiled code: each worker comes so much after the last
+_UNTIL_LOOKING = 2e-6  # from the end of the last part until the worker looks for more
+
+
+class _Workers(NamedTuple):
+    """The threads beside those that share."""
+
+    work: "SimpleQueue[Any]"
+    """What they are to help with; None dismisses one."""
+    number: int
+    waiting: "_Waiting"
+
+
+class _Waiting(NamedTuple):
+    """How it is waited for what is in a queue."""
+
+    wait_for: Callable[[int, int, int, int], int]
+    looks_a_second: float
+    """0 where there are more threads than processors: looking would keep others from their work."""
+
+    def get(self, queue: "SimpleQueue[T]", counter: int, seconds: float) -> T:
+        """The next of a queue. seconds: to wait more when the counter has changed."""
+        looks, more = int(_LOOKING * self.looks_a_second), int(seconds * self.looks_a_second)
+        while looks:
+            known = int(_counters[counter])
+            try:
+                return queue.get_nowait()
+            except Empty:
+                if not self.wait_for(_WHERE + 8 * counter, known + 1, looks, more):
+                    break
+        return queue.get()
+
+
 _number: int | None = None  # None: as many as the BLAS has, which nobody has told otherwise
-_work: "SimpleQueue[Any] | None" = None  # where the other threads wait for what they are to help with
+_workers: _Workers | None = None
 _here = threading.local()  # in_part: whether this thread works on a part, which it does not share further
 _telling = threading.Lock()
 _sharing = 0  # calls of `share` under way, on any thread; meanwhile the BLAS has one thread
@@ -107,11 +157,12 @@ def share(function: Callable[[Any], Any], parts: Sequence[Any]) -> None:
     # `held` only: one that comes late keeps no array alive.
     held, numbered, ended = [function], iter(tuple(enumerate(parts))), SimpleQueue[Any]()
     errors, unseen = [], len(parts)
-    work = _call_workers(number)
+    workers = _call_workers(number)
     try:
         _here.in_part = True
         for _ in range(min(number, len(parts)) - 1):
-            work.put((held, numbered, ended))
+            workers.work.put((held, numbered, ended))
+        _counters[_POSTED] += 1
         for place, part in numbered:
             unseen -= 1
             try:
@@ -119,7 +170,7 @@ def share(function: Callable[[Any], Any], parts: Sequence[Any]) -> None:
             except BaseException as error:  # noqa: BLE001 - raised below, when the other threads have ended
                 errors.append((place, error))
         for _ in range(unseen):
-            place, problem = ended.get()
+            place, problem = workers.waiting.get(ended, _ENDED, _UNTIL_LOOKING)
             if problem is not None:
                 errors.append((place, problem))
     finally:
@@ -153,19 +204,31 @@ def _cut(size: int, number: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(ends)] if size else []
 
 
-def _call_workers(number: int) -> "SimpleQueue[Any]":
-    """The queue of the other threads, which are started the first time; the BLAS gets by with one thread from here."""
-    global _work, _sharing
+def _call_workers(number: int) -> _Workers:
+    """The other threads, which are started the first time; the BLAS gets by with one thread from here."""
+    global _workers, _sharing
     with _telling:
-        if _work is None:
-            _work = SimpleQueue()
-            for _ in range(number - 1):
-                # daemons: the interpreter need not wake them to end
-                threading.Thread(target=_help, args=(_work,), name="engine", daemon=True).start()
+        if _workers is None:
+            _workers = _start_workers(number - 1)
         _sharing += 1
         if _sharing == 1:
             _blas()[0](1)
-        return _work
+        return _workers
+
+
+def _start_workers(count: int) -> _Workers:
+    wait, looks = compiled_wait(), 1000
+    enough = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    seconds = []
+    for _ in range(3 if count < enough else 0):
+        began = time.perf_counter()
+        wait(_WHERE, int(_counters[_POSTED]) + 1, looks, 0)
+        seconds.append(time.perf_counter() - began)
+    workers = _Workers(SimpleQueue(), count, _Waiting(wait, looks / min(seconds) if seconds else 0.0))
+    for place in range(count):
+        # daemons: the interpreter need not wake them to end
+        threading.Thread(target=_help, args=(workers, place), name="engine", daemon=True).start()
+    return workers
 
 
 def _release_blas() -> None:
@@ -176,11 +239,13 @@ def _release_blas() -> None:
             _blas()[0](usable_threads())
 
 
-def _help(work: "SimpleQueue[Any]") -> None:
+def _help(workers: _Workers, place: int) -> None:
     """What a worker does, until it is dismissed."""
     _here.in_part = True
-    while (wanted := work.get()) is not None:
+    seconds = (place + 1) * _UNTIL_COMPILED
+    while (wanted := workers.waiting.get(workers.work, _POSTED, seconds)) is not None:
         _take(*wanted)
+        _counters[_ENDED] += 1  # late: who hears of it is to find the interpreter's lock free
 
 
 def _take(held: list[Any], numbered: Iterator[tuple[int, Any]], ended: "SimpleQueue[Any]") -> None:
@@ -196,17 +261,17 @@ def _take(held: list[Any], numbered: Iterator[tuple[int, Any]], ended: "SimpleQu
 
 def _dismiss_workers() -> None:
     """Ends the workers; what they have not taken of work under way, the thread that shares it does."""
-    global _work
-    if _work is not None:
-        for _ in range(usable_threads() - 1):
-            _work.put(None)
-    _work = None
+    global _workers
+    if _workers is not None:
+        for _ in range(_workers.number):
+            _workers.work.put(None)
+    _workers = None
 
 
 def _start_anew() -> None:
     """Threads do not live on in the child of a fork."""
-    global _work, _sharing, _telling, _here
-    _work, _telling, _here = None, threading.Lock(), threading.local()
+    global _workers, _sharing, _telling, _here
+    _workers, _telling, _here = None, threading.Lock(), threading.local()
     if _sharing:
         _sharing = 0
         _blas()[0](usable_threads())

@@ -3,15 +3,18 @@
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
 import engine
 import engine.nn.functional as F
-from engine.memory import threads
+from engine.sharing import threads
+from engine.sharing.kernels import compiled_wait
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +98,34 @@ def test_several_threads_share_at_once() -> None:
     assert threads._blas()[1]() == 3
 
 
+@pytest.mark.parametrize("looks_a_second", [0.0, 2e6, 1e12])  # sleeps, looks for half of the time and sleeps, looks
+def test_what_comes_late_is_got(looks_a_second: float) -> None:
+    queue: SimpleQueue[int] = SimpleQueue()
+    waiting = threads._Waiting(compiled_wait(), looks_a_second)
+    counter = threads._ENDED
+
+    def put() -> None:
+        for number in range(3):
+            time.sleep(0.001)
+            threads._counters[counter] += 1  # not every change is for this queue
+            queue.put(number)
+            threads._counters[counter] += 1
+
+    other = threading.Thread(target=put)
+    other.start()
+    assert [waiting.get(queue, counter, 1e-6) for _ in range(3)] == [0, 1, 2]
+    other.join()
+
+
+def test_more_threads_than_processors_do_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    as_many, more = threads._start_workers(1), threads._start_workers(2)
+    for workers in (as_many, more, more):
+        workers.work.put(None)
+    assert as_many.waiting.looks_a_second > 0
+    assert more.waiting.looks_a_second == 0
+
+
 def test_in_pieces() -> None:
     engine.set_num_threads(3)
     for size, handovers, number in ((10, 3.9, 1), (10, 4, 2), (10, 8.9, 2), (10, 9, 3), (10, 900, 3), (2, 900, 2)):
@@ -109,7 +140,7 @@ def test_in_pieces() -> None:
 PROGRAM = """
 import os, threading
 import engine
-from engine.memory import threads
+from engine.sharing import threads
 
 def meet():  # only three threads together get past the barrier
     meeting = threading.Barrier(3)
