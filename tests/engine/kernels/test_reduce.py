@@ -1,7 +1,5 @@
 """Sums of slices: rank order, element by element, whatever the slicing."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -140,14 +138,3 @@ def test_columns_are_added_modulo_the_size_of_a_word(rows, columns):
     sums = np.arange(columns)
     reduce.prepare_columns(sums)(matrix.ctypes.data, rows)
     np.testing.assert_array_equal(sums, np.arange(columns) + matrix.sum(axis=0))
-
-
-def test_waiting_ends_with_the_number_or_with_the_looks():
-    number, wait = np.zeros(1, np.int64), reduce.compiled_wait()
-    where = number.ctypes.data
-    assert [wait(where, 0, 0), wait(where, 1, 0), wait(where, 1, 100)] == [1, 0, 0]
-    # A thread of this process can raise it meanwhile: waiting holds no lock of the interpreter.
-    raising = threading.Timer(0.05, number.__setitem__, (0, 7))
-    raising.start()
-    assert wait(where, 7, 1 << 40) == 1
-    raising.join()

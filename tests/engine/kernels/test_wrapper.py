@@ -13,7 +13,7 @@ import engine
 from engine.kernels import jit, machine
 from engine.kernels.jit import kernel
 from engine.kernels.language import Pair, Read1, ReadInt64, Write1, real
-from engine.ops.reduce import kernels as reduce
+from engine.sharing.kernels import compiled_wait
 
 
 @kernel
@@ -160,7 +160,7 @@ def test_other_threads_run_while_a_kernel_does() -> None:
     number = np.zeros(1, np.int64)
     thread = threading.Timer(0.01, lambda: number.fill(1))
     thread.start()
-    while not reduce.compiled_wait()(number.ctypes.data, 1, 1 << 40):
+    while not compiled_wait()(number.ctypes.data, 1, 1 << 40, 0):
         pass
     assert number[0] == 1
     thread.join()
