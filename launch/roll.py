@@ -63,7 +63,7 @@ class Roll:
         """
         here = [rank for rank in self.ranks.values() if rank.host == host]
         gone = not any(rank.there for rank in here) and any(rank.ended == GONE for rank in here)
-        if gone and self.code == 0 and not (answered and not self.processes()):
+        if gone and self.code == 0 and (self.processes() or not answered):
             self.lost.append(host)
             return True
         return False

@@ -41,16 +41,20 @@ class Member(NamedTuple):
 
 def kill_far(member: Member) -> None:
     """Has ddprun kill a process of another host, by its guard there."""
-    with contextlib.suppress(OSError):  # where ddprun is gone its guards end all
-        os.write(int(os.environ[_LINE]), f"kill {member.host} {member.pid}\n".encode())
+    _say("kill", member.host, member.pid)
 
 
 def kill_stopped_far(host: str, pids: Iterable[int], seconds: float) -> None:
     """Has ddprun's guard of another host kill those of its processes that it finds stopped in each of these questions,
     for so long; they are to come more often than once a second.
     """
-    with contextlib.suppress(OSError):
-        os.write(int(os.environ[_LINE]), " ".join(["stopped", host, f"{seconds:g}", *map(str, pids)]).encode() + b"\n")
+    _say("stopped", host, f"{seconds:g}", *pids)
+
+
+def _say(*words: object) -> None:
+    """One line to ddprun; launch/report.py has their list."""
+    with contextlib.suppress(OSError):  # where ddprun is gone its guards end all
+        os.write(int(os.environ[_LINE]), f"{' '.join(map(str, words))}\n".encode())
 
 
 def excuse(member: Member, why: str) -> None:

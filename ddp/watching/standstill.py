@@ -52,11 +52,10 @@ def _run(seconds: float, over: threading.Event) -> None:
             if questions * _PERIOD >= seconds:
                 for each in far:
                     watch.far_reasons.setdefault(each.process, why)  # if it is lost after all
-    watch = losses.watching()
-    for each in () if watch is None else watch.members:
-        assert watch is not None
-        if watch.far_reasons.get(each.process) == why:
-            del watch.far_reasons[each.process]
+    if (watch := losses.watching()) is not None:
+        for each in watch.members:  # they live
+            if watch.far_reasons.get(each.process) == why:
+                del watch.far_reasons[each.process]
 
 
 def _is_awake(member: losses.Member, looks: dict[tuple[int, str], int], seconds: float, why: str) -> bool:

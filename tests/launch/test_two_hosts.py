@@ -237,7 +237,7 @@ def end_host(host: str, ddprun: subprocess.Popen[str], way: str = "") -> None:
         ddprun.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("way", ["", "busy", "by turns"])
+@pytest.mark.parametrize("way", ["", "busy"])  # "by turns" mpirun may end the other host's ranks before it is known
 def test_a_job_is_started_again_on_the_host_that_is_left(start: Start, hosts: Hosts, tmp_path: Path, way: str) -> None:
     rest = "if MPI.COMM_WORLD.size == 4:\n    ready()\n    time.sleep(3600)\n"
     rest += "print(MPI.COMM_WORLD.size, os.environ['TORCHELASTIC_RESTART_COUNT'], os.uname().nodename)\n"
