@@ -1,12 +1,15 @@
-"""What DistributedDataParallel adds to a training step of one rank: both in turns in one job, so under one load.
+"""What DistributedDataParallel adds to a training step of one rank: step by step in turns in one job, so under one load.
 
     ddprun -n 2 benchmarks/ddp_cost.py mlp cnn
 
-One JSON line a workload, from rank 0, medians over the rounds: plain_ms, a step of each rank without the wrapper (all
-ranks busy, nobody waits for another); lock_step_ms, the same with a barrier after each, as the slowest rank of every
+One JSON line a workload, from rank 0, medians over the turns: plain_ms, a step of each rank without the wrapper (all
+ranks busy, nobody waits for another); lock_step_ms, the same with a barrier after it, as the slowest rank of every
 step costs whoever trains together; ddp_ms, wrapped; and in_backward_ms, wrapped with `ddp.step_in_backward`. cost and
 cost_in_backward are their shares above the mean of plain_ms, beyond_lock_step that of ddp_ms above lock_step_ms, each
-the median over the rounds of what it is within a round, since the machine of one round is seldom that of the next.
+the median over the turns of what it is within a turn, since the machine of one turn is seldom that of the next.
+
+A turn is two steps of each kind, of which the second is timed: the first has the caches filled by the kind's own model.
+All ranks begin the timed one together.
 """
 
 import argparse
@@ -24,7 +27,7 @@ from workloads import F, library
 import ddp
 from ddp import DistributedDataParallel, step_in_backward
 
-STEPS, WARMUP = 10, 3  # a round
+TURNS, WARMUP = 200, 10
 
 
 def steps_of(name: str) -> dict[str, Callable[[], object]]:
@@ -55,23 +58,22 @@ def steps_of(name: str) -> dict[str, Callable[[], object]]:
     }
 
 
-def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
+def measure(name: str, turns: int) -> dict[str, Any]:
     """Collective: the line of one workload."""
     kinds = steps_of(name)
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(rounds):
+    for turn in range(-min(WARMUP, turns), turns):
         for kind, step in kinds.items():
-            for _ in range(WARMUP):
-                step()
+            step()
             ddp.barrier()
             began = time.perf_counter()
-            for _ in range(steps):
-                step()
-            times[kind].append((time.perf_counter() - began) / steps * 1e3)
+            step()
+            if turn >= 0:
+                times[kind].append((time.perf_counter() - began) * 1e3)
     ranks: list[Any] = [None] * ddp.get_world_size()
     ddp.all_gather_object(ranks, times)
     medians = {kind: [statistics.median(rank[kind]) for rank in ranks] for kind in times}
-    plain = [statistics.mean(of_round) for of_round in zip(*(rank["plain"] for rank in ranks), strict=True)]
+    plain = [statistics.mean(of_turn) for of_turn in zip(*(rank["plain"] for rank in ranks), strict=True)]
     return {
         "workload": name,
         "ranks": len(ranks),
@@ -93,14 +95,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = ", ".join(workloads.WORKLOADS)
     parser.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {known}; default the first four")
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--steps", type=int, help="a round (default 10, more where they are short)")
+    parser.add_argument("--turns", type=int, help=f"default {TURNS}, more where steps are short")
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in workloads.WORKLOADS]:
         parser.error(f"unknown workload {unknown[0]!r}: choose from {known}")
     ddp.init_process_group()
     for name in given.names or workloads.STATED:
-        line = measure(name, given.rounds, given.steps or MANY.get(name, STEPS))
+        line = measure(name, given.turns or max(TURNS, MANY.get(name, 0)))
         if ddp.get_rank() == 0:
             print(json.dumps(line), flush=True)
     ddp.destroy_process_group()

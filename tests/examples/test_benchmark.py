@@ -58,8 +58,8 @@ def test_every_model_trains() -> None:
 
 
 def test_what_the_wrapper_costs() -> None:
-    """benchmarks/ddp_cost.py on two ranks: its shares are those of its own times, of one round."""
-    done = run(command(2, "benchmarks/ddp_cost.py", "tiny", "--rounds=1", "--steps=2"))
+    """benchmarks/ddp_cost.py on two ranks: its shares are those of its own times, of one turn."""
+    done = run(command(2, "benchmarks/ddp_cost.py", "tiny", "--turns=1"))
     assert done.returncode == 0, done.stderr
     line = json.loads(done.stdout)
     plain = sum(line["plain_ms"]) / 2
