@@ -1,4 +1,4 @@
-"""What DistributedDataParallel adds to a training step of one rank: step by step in turns in one job, so under one load.
+"""What DistributedDataParallel adds to a training step of one rank: in short turns in one job, so under one load.
 
     ddprun -n 2 benchmarks/ddp_cost.py mlp cnn
 
@@ -8,8 +8,8 @@ step costs whoever trains together; ddp_ms, wrapped; and in_backward_ms, wrapped
 cost_in_backward are their shares above the mean of plain_ms, beyond_lock_step that of ddp_ms above lock_step_ms, each
 the median over the turns of what it is within a turn, since the machine of one turn is seldom that of the next.
 
-A turn is two steps of each kind, of which the second is timed: the first has the caches filled by the kind's own model.
-All ranks begin the timed one together.
+A turn is five steps of each kind, one to fill the caches and four that are timed together, since in one of four the
+wrapper looks at parameters (`ddp.gradients.drift`). All ranks begin these together.
 """
 
 import argparse
@@ -27,7 +27,8 @@ from workloads import F, library
 import ddp
 from ddp import DistributedDataParallel, step_in_backward
 
-TURNS, WARMUP = 200, 10
+TURNS, WARMUP = 60, 3
+STEPS = 4  # timed, of a turn
 
 
 def steps_of(name: str) -> dict[str, Callable[[], object]]:
@@ -67,9 +68,10 @@ def measure(name: str, turns: int) -> dict[str, Any]:
             step()
             ddp.barrier()
             began = time.perf_counter()
-            step()
+            for _ in range(STEPS):
+                step()
             if turn >= 0:
-                times[kind].append((time.perf_counter() - began) * 1e3)
+                times[kind].append((time.perf_counter() - began) / STEPS * 1e3)
     ranks: list[Any] = [None] * ddp.get_world_size()
     ddp.all_gather_object(ranks, times)
     medians = {kind: [statistics.median(rank[kind]) for rank in ranks] for kind in times}

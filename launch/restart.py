@@ -29,9 +29,10 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
     """Starts the job, and again up to `most` times; returns the exit code of the last time.
 
     start: takes how often the job was started before, and the hosts that no longer answered; it returns None where
-    nothing was to be started.
+    nothing was to be started. Where it brings no rank to life, hosts that were doubtful before do not answer, either.
     """
     lost: dict[str, None] = {}
+    doubtful: list[str] = []
     error = ""
     for number in range(most + 1):
         ended = start(number, lost)
@@ -47,7 +48,10 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
             say(f"error: {cause(roll, code)} by the same error as before, which another start does not mend")
             return code
         error = roll.error
+        if not roll.ranks:
+            roll.lost += doubtful
         lost |= dict.fromkeys(roll.lost)
+        doubtful = roll.doubtful
         say(f"{cause(roll, code)}; the job is started again ({number + 1} of {most})")
     raise AssertionError("the last start returns")
 

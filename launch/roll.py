@@ -28,6 +28,7 @@ class Roll:
         self.nproc, self.expected, self.least = nproc, expected or {}, least
         self.ranks: dict[int, Rank] = {}
         self.lost: list[str] = []  # hosts that were there and no longer answer
+        self.doubtful: list[str] = []  # hosts whose guard and ranks have gone, which may have been mpirun's doing
         self.code = 0  # of the first rank that failed
         self.error = ""  # of that rank, in short
         self.first: Rank | None = None  # to end otherwise than well
@@ -59,14 +60,16 @@ class Roll:
         all at the same time.
 
         answered: the guard did when the first rank was lost, so that the host was there. A batch system ends guards,
-        too, but after all ranks: where others are left the host has gone after all, one process before the other.
+        too, but after all ranks: where others are left the host has gone after all, one process before the other. Where
+        none are, mpirun may have been faster in ending them, and the host is doubtful.
         """
         here = [rank for rank in self.ranks.values() if rank.host == host]
         gone = not any(rank.there for rank in here) and any(rank.ended == GONE for rank in here)
-        if gone and self.code == 0 and (self.processes() or not answered):
-            self.lost.append(host)
-            return True
-        return False
+        if not gone or self.code:
+            return False
+        lost = not answered or bool(self.processes())
+        (self.lost if lost else self.doubtful).append(host)
+        return lost
 
     def cut_off(self, host: str) -> None:
         """Notes that a host is gone, since nobody there has answered when the job was ended: a cable is cut, and what

@@ -51,6 +51,28 @@ def test_lost_ranks_and_hosts_are_another_start(peer: Peer) -> None:
     ]
 
 
+def test_a_doubtful_host_is_left_out_when_no_rank_comes_to_life(peer: Peer) -> None:
+    said: list[str] = []
+    first = ended(peer, 137)
+    first.roll.doubtful.append("b")
+    start, starts = told(first, Ended(213, False, Roll(2)), Ended(213, False, Roll(2)), ended(peer, 0, FINISHED))
+    assert restart.run(start, 5, said.append) == 0
+    assert starts == [(0, []), (1, []), (2, ["b"]), (3, ["b"])]
+    assert said == [
+        "rank 1 on b was lost (SIGKILL); the job is started again (1 of 5)",
+        "host b no longer answered; the job is started again (2 of 5)",
+        "mpirun ended with code 213; the job is started again (3 of 5)",
+    ]
+
+
+def test_a_doubtful_host_that_is_there_again_keeps_its_ranks(peer: Peer) -> None:
+    first, second = ended(peer, 137), ended(peer, 137)
+    first.roll.doubtful.append("b")
+    start, starts = told(first, second, Ended(213, False, Roll(2)), ended(peer, 0, FINISHED))
+    assert restart.run(start, 5, str) == 0
+    assert starts == [(number, []) for number in range(4)]
+
+
 def test_there_are_at_most_so_many_starts(peer: Peer) -> None:
     said: list[str] = []
     start, starts = told(*[ended(peer, 137)] * 3)

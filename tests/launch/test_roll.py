@@ -79,6 +79,7 @@ def test_a_host_that_answered_first_is_lost_while_others_have_ranks(peer: Peer) 
     for rank in roll.ranks.values():
         rank.there = False
     assert not roll.lose("b", answered=True)  # a batch system ends what is left when all ranks are gone
+    assert (roll.lost, roll.doubtful) == ([], ["b"])
 
 
 def test_a_host_is_not_lost_that_ends_with_a_job_that_failed(peer: Peer) -> None:
