@@ -246,7 +246,7 @@ def _copy_of(function: Callable[..., Any]) -> types.FunctionType:
 
 def _specialise(copy: types.FunctionType, char: str) -> None:
     """Puts this dtype's ``real``, the intrinsics and the compiled helpers into a copy's globals."""
-    from engine.kernels import intrinsics, run, tile
+    from engine.kernels import intrinsics, run, squares, tile
 
     namespace = copy.__globals__
     for name in {step.argval for step in dis.get_instructions(copy) if step.opname == "LOAD_GLOBAL"}:
@@ -265,6 +265,8 @@ def _specialise(copy: types.FunctionType, char: str) -> None:
             namespace[name] = getattr(tile, value.__name__)
         elif value in language.ON_RUNS:
             namespace[name] = getattr(run, value.__name__)
+        elif value in language.ON_SQUARES:
+            namespace[name] = getattr(squares, value.__name__)
 
 
 def _kind_of(hint: Any, dtype: str) -> Any:

@@ -141,8 +141,14 @@ def transpose_tile(side: int, like: np.ndarray, *places_and_steps: Any) -> None:
     raise RuntimeError(f"transpose_tile({side}, ...) exists only inside compiled kernels")
 
 
+def change_basis(which: int, like: np.ndarray, *places_and_steps: Any) -> None:
+    """A square of vectors in another basis, see `engine.kernels.squares`. Only inside kernels."""
+    raise RuntimeError(f"change_basis({which}, ...) exists only inside compiled kernels")
+
+
 INTRINSICS = (
     *(fma, array_at, array_of, sum_vectors, number_at, announce, relax, stream, flat, lines, address, bits, from_bits),
 )
 ON_TILES = (multiply_tile, multiply_each, transpose_tile)
 ON_RUNS = (correlate_run, add_products, move)
+ON_SQUARES = (change_basis,)

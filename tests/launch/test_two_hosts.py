@@ -249,7 +249,9 @@ def test_a_job_is_started_again_on_the_host_that_is_left(start: Start, hosts: Ho
     assert out.splitlines().count(f"here 2 {hosts.names[0]}") == 2  # mpirun may say there that it lost a host
     # Where mpirun has ended the other host's ranks before that is known, a start that reaches nobody tells it.
     starts = 2 if way == "by turns" else 1
-    again = [f"host {hosts.names[1]} no longer answered; the job is started again ({n} of 3)" for n in range(1, 1 + starts)]
+    again = [
+        f"host {hosts.names[1]} no longer answered; the job is started again ({n} of 3)" for n in range(1, 1 + starts)
+    ]
     assert any(words in err for words in again), err
 
 

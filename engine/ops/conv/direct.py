@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.ops.conv.images import Result, Three, as_volumes, dense, in_groups, padded, three
 from engine.ops.conv.kernels import correlate as kernels
 from engine.ops.conv.kernels import depthwise, packing
 from engine.ops.shared.windows import Axes, ConvWindow, channels_first, channels_last
@@ -19,10 +20,7 @@ from engine.rules.layout import MemoryFormat, contiguous_format
 from engine.sharing import threads
 
 Array = Any
-Three = Any  # tuple[int, int, int]
 Phase = tuple[int, int, int, int, int]
-
-_IMAGES_BYTES = 1 << 20  # of padded images at a time: what stays in a core's second-level cache beside the weights
 
 
 def serves(window: ConvWindow, kernel: Axes, channels: int) -> bool:
@@ -42,17 +40,6 @@ def serves_input_gradient(window: ConvWindow, kernel: Axes, channels: int) -> bo
     return all(stride == 1 or dilation == 1 for stride, dilation in zip(window.stride, window.dilation, strict=True))
 
 
-def three(axes: Axes, fill: int) -> Three:
-    """One number for each of three axes, the first ones filled up."""
-    return (*(fill,) * (3 - len(axes)), *axes)
-
-
-def _last(array: Array) -> Array:
-    """(N, C, d...) as a view (N, D, H, W, C)."""
-    new = (np.newaxis,) * (5 - array.ndim)
-    return array[(slice(None), slice(None), *new)].transpose(0, 2, 3, 4, 1)
-
-
 def _steps(image: Array) -> Three:
     """Elements from a pixel to the next one along each axis of (N, D, H, W, C)."""
     _, _, height, width, channels = image.shape
@@ -61,49 +48,6 @@ def _steps(image: Array) -> Three:
 
 def _times(steps: Three, by: Three) -> Three:
     return tuple(step * factor for step, factor in zip(steps, by, strict=True))
-
-
-class _Result:
-    """Memory for (N, C, d...) in a memory format, filled a few images at a time."""
-
-    def __init__(self, batch: int, channels: int, size: Axes, dtype: Any, memory_format: MemoryFormat) -> None:
-        self.row_major = memory_format is contiguous_format
-        if self.row_major:
-            self.array = np.empty((batch, channels, *size), dtype)
-        else:
-            self.array = channels_first(np.empty((batch, *size, channels), dtype))
-        self.last = _last(self.array)
-
-    def open(self, images: slice) -> Array:
-        """(n, D, H, W, C) to write these images into."""
-        part = self.last[images]
-        return np.empty(part.shape, part.dtype) if self.row_major else part
-
-    def close(self, images: slice, rows: Array) -> None:
-        if self.row_major:
-            kernels.place(rows, self.last[images])
-
-
-def _images(batch: int, size: Three, channels: int, weight: Array, together: int = 1) -> list[slice]:
-    """Some images at a time; more where the weights are many, which are read once for each such group, and where so
-    many threads work on a group together.
-    """
-    bytes_each = size[0] * size[1] * size[2] * channels * weight.itemsize
-    at_once = max(max(_IMAGES_BYTES, weight.nbytes // 4) * together // max(bytes_each, 1), 1)
-    if together == 1:
-        at_once = min(at_once, max(-(-batch // threads.usable_threads()), 1))
-    return [slice(first, min(first + at_once, batch)) for first in range(0, batch, at_once)]
-
-
-def _padded(image: Array, before: Three, size: Three, room: int = 0) -> Array:
-    """`correlate.pad`, images on different threads; behind the result so many elements may be read."""
-    whole = image.shape[1:4] == size and image.flags.c_contiguous
-    if not room and (whole or image.size < threads.WORTH):
-        return kernels.pad(image, before, size)
-    shape = (len(image), *size, image.shape[4])
-    out = np.empty(prod(shape) + room, image.dtype)[: prod(shape)].reshape(shape)
-    threads.in_pieces(lambda part: kernels.pad(image[part], before, size, out[part]), len(image), image.size)
-    return out
 
 
 def _is_depthwise(channels: int, groups: int) -> bool:
@@ -132,8 +76,8 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
     """See `engine.ops.conv.arrays.convolve`."""
     outputs, groups, kernel = weight.shape[0], window.groups, weight.shape[2:]
     out = window.positions(input.shape[2:], kernel)
-    result = _Result(len(input), outputs, out, input.dtype, memory_format)
-    image = _last(input)
+    result = Result(len(input), outputs, out, input.dtype, memory_format)
+    image = as_volumes(input)
     family, weights = _packed(weight.reshape(*weight.shape[:2], *three(kernel, 1)), groups)
     bias = None if bias is None else np.ascontiguousarray(bias)
     before = three(window.padding, 0)
@@ -144,13 +88,13 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
         image, room = _one_an_output(image, groups, outputs), _room(outputs, input.dtype)
 
     def compute(images: slice) -> None:
-        some = _padded(image[images], before, size, room)
+        some = padded(image[images], before, size, room)
         rows = result.open(images)
         moves, gaps = _times(_steps(some), stride), _times(_steps(some), dilation)
         family.correlate(some, 0, moves, gaps, weights, bias, rows, 0, _steps(rows), rows.shape[1:4])
         result.close(images, rows)
 
-    threads.share(compute, _images(len(input), size, image.shape[4], weight))
+    threads.share(compute, in_groups(len(input), size, image.shape[4], weight))
     return result.array
 
 
@@ -160,7 +104,7 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
     groups = window.groups
     width, two = outputs // groups, 2 * packing.lanes(input.dtype)
     taps = three(tuple(kernel), 1)
-    image, slopes = _last(input), _last(gradient)
+    image, slopes = as_volumes(input), as_volumes(gradient)
     family: Any = kernels
     room = 0 if width % two == 0 else two
     if _is_depthwise(channels, groups):
@@ -173,20 +117,14 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
     stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     # every thread has outputs of its own and sums them over the images in their order
     parts = threads.pieces(prod(total.shape[: -5 if family is kernels else 1]), 1)
-    for images in _images(len(input), extent, image.shape[4], total, threads.usable_threads()):
-        some = _padded(image[images], before, extent, room)
-        rows = _padded(slopes[images], (0, 0, 0), slopes.shape[1:4], room)
+    for images in in_groups(len(input), extent, image.shape[4], total, threads.usable_threads()):
+        some = padded(image[images], before, extent, room)
+        rows = padded(slopes[images], (0, 0, 0), slopes.shape[1:4], room)
         moves, gaps = _times(_steps(some), stride), _times(_steps(some), dilation)
         threads.share(partial(family.weight_sums, some, moves, gaps, rows, total), parts)
     result = dense(size, weight_stride, input.dtype)
     (depthwise if family is depthwise else packing).unpack(total, result.reshape(outputs, channels, *taps))
     return result
-
-
-def dense(size: Axes, steps: Axes, dtype: Any) -> Array:
-    """Memory for an array of this size whose axes lie in the order of these strides."""
-    order = sorted(range(len(size)), key=lambda axis: (-steps[axis], -size[axis]))
-    return np.empty([size[axis] for axis in order], dtype).transpose(np.argsort(order))
 
 
 def input_gradient(
@@ -203,10 +141,10 @@ def input_gradient(
         every = input_gradient(gradient, weight, size, window._replace(groups=outputs), contiguous_format)
         sums = every.reshape(len(every), groups, outputs // groups, *size).sum(2)
         return sums if memory_format is contiguous_format else channels_first(np.ascontiguousarray(channels_last(sums)))
-    image, room = _last(gradient), 0
+    image, room = as_volumes(gradient), 0
     if _is_depthwise(outputs // groups, groups):
         image, room = _one_an_output(image, groups, channels), _room(channels, gradient.dtype)
-    result = _Result(len(gradient), channels, size, gradient.dtype, memory_format)
+    result = Result(len(gradient), channels, size, gradient.dtype, memory_format)
     extent = three(size, 1)
     kernel = three(weight.shape[2:], 1)
     stride, dilation = three(window.stride, 1), three(window.dilation, 1)
@@ -221,7 +159,7 @@ def input_gradient(
         packed.append((phases, *(_packed(part, groups) if part.size else (None, None))))
 
     def compute(images: slice) -> None:
-        some = _padded(image[images], before, whole, room)
+        some = padded(image[images], before, whole, room)
         rows = result.open(images)
         steps, out_steps = _steps(some), _steps(rows)
         gaps, out_moves = _times(steps, dilation), _times(out_steps, stride)
@@ -235,7 +173,7 @@ def input_gradient(
             family.correlate(some, first, steps, gaps, weights, None, rows, out_first, out_moves, count)
         result.close(images, rows)
 
-    threads.share(compute, _images(len(gradient), whole, outputs, weight))
+    threads.share(compute, in_groups(len(gradient), whole, outputs, weight))
     return result.array
 
 

@@ -28,6 +28,7 @@ from engine.ops.conv import direct as conv_direct
 from engine.ops.conv import few_pixels as conv_few
 from engine.ops.conv import planes as conv_planes
 from engine.ops.conv import pointwise as conv_pointwise
+from engine.ops.conv import winograd as conv_winograd
 from engine.ops.shared.operands import optional
 from engine.ops.shared.windows import Axes, ConvWindow, channels_last, formatted, suggested_format
 from engine.rules import layout
@@ -302,6 +303,8 @@ def _conv_cpu(
         row_major = memory_format is contiguous_format and weight.flags.c_contiguous
         if conv_few.serves(window, weight.shape, len(input), out, row_major):
             return conv_few.forward(input, weight, bias, window)
+        if conv_winograd.serves(window, weight.shape, len(input), out):
+            return conv_winograd.forward(input, weight, bias, window, memory_format)
         if conv_direct.serves(window, kernel, weight.shape[1]) and not few:
             return conv_direct.forward(input, weight, bias, window, memory_format)
     if not (fast and _has_columns(window)):
@@ -333,6 +336,8 @@ def _conv_transposed_cpu(
             result = conv_few.input_gradient(input, weight, size, window)
         elif conv_planes.serves(window, weight.shape, size, input.dtype, memory_format is contiguous_format):
             result = conv_planes.input_gradient(input, weight, size, window)
+        elif conv_winograd.serves(window, weight.shape, len(input), size):
+            result = conv_winograd.input_gradient(input, weight, size, window, memory_format)
         else:
             result = conv_direct.input_gradient(input, weight, size, window, memory_format)
         if bias is not None:
@@ -362,6 +367,8 @@ def _weight_gradient_cpu(
             return result if len(size) == 4 else result[:, :, 0]
         if conv_few.serves(window, size, len(input), gradient.shape[2:], input.flags.c_contiguous):
             return conv_few.weight_gradient(gradient, input, window, size)
+        if conv_winograd.serves(window, size, len(input), gradient.shape[2:]):
+            return conv_winograd.weight_gradient(gradient, input, window, size, weight_stride)
         if not few:
             return conv_direct.weight_gradient(gradient, input, window, size, weight_stride)
     if not (fast and _has_columns(window)):

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.ops.conv.direct import dense, input_phases, three
+from engine.ops.conv.direct import input_phases
+from engine.ops.conv.images import dense, three
 from engine.ops.conv.kernels import planes as kernels
 from engine.ops.conv.kernels.packing import lanes
 from engine.ops.shared.windows import Axes, ConvWindow

@@ -24,11 +24,12 @@ def public(module: str) -> list[str]:
     ]
 
 
-# reached through engine.ops.conv.direct and planes in test_correlate, test_depthwise, test_planes and test_few_pixels
+# reached through engine.ops.conv.direct, planes and winograd in the tests of these names
 INDIRECT = {
     "engine.ops.conv.kernels.correlate": {"correlate", "weight_sums"},
     "engine.ops.conv.kernels.depthwise": {"pack", "unpack", "correlate", "weight_sums", "total"},
     "engine.ops.conv.kernels.planes": {"correlate", "weight_sums", "filling"},
+    "engine.ops.conv.kernels.winograd": {"widen", "narrow", "correlate", "weight_sums"},
     "engine.ops.conv.kernels.packing": {"pack", "unpack", "lanes", "blocks"},
 }
 

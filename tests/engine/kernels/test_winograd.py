@@ -1,0 +1,154 @@
+"""Convolution by Winograd's minimal filtering, against the formulation in window columns and the direct kernels.
+
+Whole numbers add exactly in any order, and halves of them, too, so results are compared with ==.
+"""
+
+import numpy as np
+import pytest
+
+import engine
+import engine.nn.functional as F
+from engine.ops.conv import arrays as conv_arrays
+from engine.ops.conv import direct as conv_direct
+from engine.ops.conv import winograd as conv_winograd
+from engine.ops.shared.windows import ConvWindow
+from engine.rules.layout import channels_last, contiguous_format
+from engine.sharing import threads
+from tests.engine.kernels.samples import DTYPES
+
+Array = np.ndarray
+
+# channels and outputs: whole vectors, more than two, what is left over, less than two
+CHANNELS = [(16, 32), (17, 19), (24, 72), (72, 16), (40, 33)]
+SIZES = [(8, 6), (9, 7), (2, 3), (4, 13)]
+
+
+def window(padding: int) -> ConvWindow:
+    return ConvWindow((1, 1), (padding, padding), (1, 1), 1)
+
+
+def whole(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+
+
+def normal(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def last(array: Array) -> Array:
+    """The same elements, channels-last in memory."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("row_major", [True, False])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_convolution_and_its_gradients(padding: int, row_major: bool, dtype: str) -> None:
+    memory_format = contiguous_format if row_major else channels_last
+    laid_out = np.ascontiguousarray if row_major else last
+    moves = window(padding)
+    for channels, outputs in CHANNELS:
+        for size in SIZES:
+            if padding == 0 and min(size) < 3:
+                continue
+            x = laid_out(whole((3, channels, *size), dtype, 1))
+            weight = laid_out(whole((outputs, channels, 3, 3), dtype, 2))
+            bias = whole((outputs,), dtype, 3)
+            out = conv_winograd.forward(x, weight, bias, moves, memory_format)
+            np.testing.assert_array_equal(out, conv_arrays.convolve(np, x, weight, bias, moves, memory_format))
+            assert out.flags.c_contiguous == row_major
+            g = laid_out(whole(out.shape, dtype, 4))
+            to_weight = conv_winograd.weight_gradient(g, x, moves, weight.shape, weight.strides)
+            np.testing.assert_array_equal(to_weight, conv_arrays.weight_gradient(np, g, x, moves, weight.shape, ()))
+            assert to_weight.strides == weight.strides
+            to_input = conv_winograd.input_gradient(g, weight, size, moves, memory_format)
+            expected = conv_arrays.convolve_transposed(np, g, weight, None, size, moves, memory_format)
+            np.testing.assert_array_equal(to_input, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_image_has_the_same_bits_alone_and_among_others(dtype: str) -> None:
+    """As many tiles as are multiplied at a time, and more."""
+    x, weight = normal((9, 16, 22, 22), dtype, 1), normal((48, 16, 3, 3), dtype, 2)
+    every = conv_winograd.forward(x, weight, None, window(1), contiguous_format)
+    for image in (0, 4, 8):
+        one = conv_winograd.forward(x[image : image + 1], weight, None, window(1), contiguous_format)
+        np.testing.assert_array_equal(one[0], every[image])
+
+
+def test_threads_change_no_bit() -> None:
+    x, weight, g = normal((8, 32, 14, 15), "f", 1), normal((40, 32, 3, 3), "f", 2), normal((8, 40, 14, 15), "f", 3)
+    before = threads.usable_threads()
+    found = []
+    try:
+        for number in (1, 2, 3):
+            threads.set_num_threads(number)
+            found.append(
+                [
+                    conv_winograd.forward(x, weight, None, window(1), contiguous_format),
+                    conv_winograd.input_gradient(g, weight, (14, 15), window(1), channels_last),
+                    conv_winograd.weight_gradient(g, x, window(1), weight.shape, weight.strides),
+                ]
+            )
+    finally:
+        threads.set_num_threads(before)
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_it_is_no_less_exact_than_the_direct_kernels() -> None:
+    x, weight, g = normal((8, 64, 28, 28), "f", 1), normal((64, 64, 3, 3), "f", 2), normal((8, 64, 28, 28), "f", 3)
+    wide = [array.astype("d") for array in (x, weight, g)]
+    shape, strides, size = weight.shape, weight.strides, (28, 28)
+
+    def results(family, x: Array, weight: Array, g: Array) -> list[Array]:
+        return [
+            family.forward(x, weight, None, window(1), contiguous_format),
+            family.input_gradient(g, weight, size, window(1), contiguous_format),
+            family.weight_gradient(g, x, window(1), shape, strides),
+        ]
+
+    for true, one, other in zip(
+        results(conv_direct, *wide),
+        results(conv_winograd, x, weight, g),
+        results(conv_direct, x, weight, g),
+        strict=True,
+    ):
+        assert np.square(one - true).mean() <= np.square(other - true).mean()
+
+
+def test_which_convolutions_it_serves() -> None:
+    def serves(
+        weight: tuple[int, ...] = (32, 16, 3, 3), batch: int = 8, out: tuple[int, ...] = (8, 8), **other: object
+    ) -> bool:
+        return conv_winograd.serves(window(1)._replace(**other), weight, batch, out)
+
+    assert serves()
+    assert serves(padding=(2, 0))
+    assert not serves(padding=(3, 0))
+    assert not serves(stride=(1, 2))
+    assert not serves(dilation=(2, 1))
+    assert not serves(groups=2)
+    assert not serves((32, 16, 3, 1))
+    assert not serves((32, 16, 3))
+    assert not serves((64, 8, 3, 3))
+    assert not serves((16, 16, 3, 3))
+    assert not serves(batch=7)
+    assert not serves(batch=100, out=(3, 3))  # four tiles for nine pixels
+
+
+@pytest.mark.parametrize("memory_format", [contiguous_format, channels_last])
+def test_the_operator_and_its_gradients_take_it(memory_format: engine.memory_format) -> None:
+    x = engine.randn(8, 16, 8, 8).to(memory_format=memory_format).requires_grad_()
+    weight = engine.randn(32, 16, 3, 3).requires_grad_()
+    out = F.conv2d(x, weight, padding=1)
+    g = engine.randn_like(out)
+    out.backward(g)
+    arrays = [tensor.detach().numpy() for tensor in (x, weight, g)]
+    expected = conv_winograd.forward(arrays[0], arrays[1], None, window(1), memory_format)
+    np.testing.assert_array_equal(out.detach().numpy(), expected)
+    expected = conv_winograd.input_gradient(arrays[2], arrays[1], (8, 8), window(1), memory_format)
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+    expected = conv_winograd.weight_gradient(arrays[2], arrays[0], window(1), weight.shape, arrays[1].strides)
+    np.testing.assert_array_equal(weight.grad.numpy(), expected)
