@@ -34,7 +34,18 @@ def cached(directory):
 
 
 def test_importing_every_kernel_module_imports_no_numba():
-    with_llvm = ("__init__", "__main__", "cache", "compiler", "intrinsics", "machine", "run", "squares", "tile", "wrapper")
+    with_llvm = (
+        "__init__",
+        "__main__",
+        "cache",
+        "compiler",
+        "intrinsics",
+        "machine",
+        "run",
+        "squares",
+        "tile",
+        "wrapper",
+    )
     modules = [path.stem for path in PACKAGE.glob("*.py") if path.stem not in with_llvm]
     assert len(files.modules()) > 15
     imports = "import " + ", ".join([*(f"engine.kernels.{each}" for each in modules), *files.modules()])
