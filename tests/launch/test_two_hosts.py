@@ -240,7 +240,7 @@ def end_host(host: str, ddprun: subprocess.Popen[str], way: str = "") -> None:
 @pytest.mark.parametrize("way", ["", "busy", "by turns"])
 def test_a_job_is_started_again_on_the_host_that_is_left(start: Start, hosts: Hosts, tmp_path: Path, way: str) -> None:
     if way == "by turns" and MPI is not OPEN_MPI:
-        pytest.skip("this MPI has ended the job for the first rank before the others go, and finds their host there again")
+        pytest.skip("this MPI ends the job for the first rank, and finds the host there again")
     rest = "if MPI.COMM_WORLD.size == 4:\n    ready()\n    time.sleep(3600)\n"
     rest += "print('here', MPI.COMM_WORLD.size, os.uname().nodename)\n"
     process = start(rest, ["--hostfile", str(tmp_path / "hosts"), "--max-restarts", "3"])
