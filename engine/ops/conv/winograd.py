@@ -8,10 +8,11 @@ An infinity makes the other pixels of its tile NaN, as they are in cuDNN's.
 """
 
 from functools import lru_cache, partial
+from math import prod
 
 import numpy as np
 
-from engine.ops.conv.images import Array, Result, as_volumes, dense, in_groups, padded, three
+from engine.ops.conv.images import Array, Result, Three, as_volumes, dense, in_groups, padded, three
 from engine.ops.conv.kernels import packing
 from engine.ops.conv.kernels import winograd as kernels
 from engine.ops.shared.windows import Axes, ConvWindow
@@ -27,11 +28,11 @@ _MOST_WASTE = 1.5  # pixels of whole tiles for one of the output
 @lru_cache(4096)
 def serves(window: ConvWindow, weight: Axes, batch: int, out: Axes) -> bool:
     """Whether this is better, for a weight of this shape and `out` pixels of each image."""
-    if weight[2:] != (3, 3) or window.groups != 1 or (*window.stride, *window.dilation) != (1, 1, 1, 1):
+    if weight[2:] != (3, 3) or window.groups != 1 or window.stride != (1, 1):
         return False
-    pixels, whole = batch * out[0] * out[1], batch * _even(out[0]) * _even(out[1])
+    pixels, whole = batch * prod(out), batch * prod(_whole(out, window))
     return (
-        max(window.padding) <= 2
+        all(padding <= 2 * gap for padding, gap in zip(window.padding, window.dilation, strict=True))
         and min(weight[:2]) >= _FEWEST_CHANNELS
         and weight[0] * weight[1] >= _FEWEST_PAIRS
         and pixels >= _FEWEST_PIXELS
@@ -39,14 +40,20 @@ def serves(window: ConvWindow, weight: Axes, batch: int, out: Axes) -> bool:
     )
 
 
-def _even(extent: int) -> int:
-    return extent + extent % 2
+def _whole(out: Axes, window: ConvWindow) -> Axes:
+    """The extent of whole tiles."""
+    return tuple(-(-extent // (2 * gap)) * 2 * gap for extent, gap in zip(out, window.dilation, strict=True))
+
+
+def _met(out: Axes, window: ConvWindow) -> Three:
+    """The extent of the image that whole tiles meet."""
+    return (1, *(extent + 2 * gap for extent, gap in zip(_whole(out, window), window.dilation, strict=True)))
 
 
 def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat) -> Array:
     """See `engine.ops.conv.arrays.convolve`."""
     out = window.positions(input.shape[2:], weight.shape[2:])
-    return _correlate(input, weight, bias, out, window.padding, memory_format)
+    return _correlate(input, weight, bias, out, window, memory_format)
 
 
 def input_gradient(
@@ -54,22 +61,22 @@ def input_gradient(
 ) -> Array:
     """See `engine.ops.conv.arrays.convolve_transposed`; without the bias."""
     turned = weight.swapaxes(0, 1)[:, :, ::-1, ::-1]
-    before = tuple(2 - padding for padding in window.padding)
-    return _correlate(gradient, turned, None, size, before, memory_format)
+    before = tuple(2 * gap - padding for padding, gap in zip(window.padding, window.dilation, strict=True))
+    return _correlate(gradient, turned, None, size, window._replace(padding=before), memory_format)
 
 
 def _correlate(
-    input: Array, weight: Array, bias: Array, out: Axes, padding: Axes, memory_format: MemoryFormat
+    input: Array, weight: Array, bias: Array, out: Axes, window: ConvWindow, memory_format: MemoryFormat
 ) -> Array:
     result = Result(len(input), len(weight), out, input.dtype, memory_format)
     image = as_volumes(input)
     wide = kernels.widen(packing.pack(weight[:, :, np.newaxis], 1))
     bias = None if bias is None else np.ascontiguousarray(bias)
-    size = (1, _even(out[0]) + 2, _even(out[1]) + 2)
+    before, size = three(window.padding, 0), _met(out, window)
 
     def compute(images: slice) -> None:
         rows = result.open(images)
-        kernels.correlate(padded(image[images], three(padding, 0), size), wide, bias, rows)
+        kernels.correlate(padded(image[images], before, size), wide, bias, rows, window.dilation)
         result.close(images, rows)
 
     threads.share(compute, in_groups(len(input), size, image.shape[4], wide))
@@ -79,15 +86,15 @@ def _correlate(
 def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axes, weight_stride: Axes) -> Array:
     """See `engine.ops.conv.arrays.weight_gradient`; in the strides asked for."""
     image, slopes = as_volumes(input), as_volumes(gradient)
-    whole = (1, *map(_even, gradient.shape[2:]))
-    extent = (1, whole[1] + 2, whole[2] + 2)
+    before, met = three(window.padding, 0), _met(gradient.shape[2:], window)
+    whole = three(_whole(gradient.shape[2:], window), 1)
     blocks, two = packing.blocks(size[0], input.dtype), 2 * packing.lanes(input.dtype)
     total = np.zeros((kernels.POINTS, blocks, size[1], two), input.dtype)
     # every thread has points of its own and sums them over the images in their order
     parts = threads.pieces(kernels.POINTS, 1)
-    for images in in_groups(len(input), extent, image.shape[4], total, threads.usable_threads()):
-        some = padded(image[images], three(window.padding, 0), extent)
-        threads.share(partial(kernels.weight_sums, some, padded(slopes[images], (0, 0, 0), whole), total), parts)
+    for images in in_groups(len(input), met, image.shape[4], total, threads.usable_threads()):
+        some, rows = padded(image[images], before, met), padded(slopes[images], (0, 0, 0), whole)
+        threads.share(partial(kernels.weight_sums, some, rows, total, window.dilation), parts)
     packed = np.empty((1, blocks, 1, 3, 3, size[1], two), input.dtype)
     kernels.narrow(total, packed)
     result = dense(size, weight_stride, input.dtype)

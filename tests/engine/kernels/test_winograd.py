@@ -20,11 +20,11 @@ Array = np.ndarray
 
 # channels and outputs: whole vectors, more than two, what is left over, less than two
 CHANNELS = [(16, 32), (17, 19), (24, 72), (72, 16), (40, 33)]
-SIZES = [(8, 6), (9, 7), (2, 3), (4, 13)]
+SIZES = [(8, 6), (9, 7), (2, 3), (4, 13), (19, 10)]
 
 
-def window(padding: int) -> ConvWindow:
-    return ConvWindow((1, 1), (padding, padding), (1, 1), 1)
+def window(padding: int, dilation: tuple[int, int] = (1, 1)) -> ConvWindow:
+    return ConvWindow((1, 1), (padding, padding), dilation, 1)
 
 
 def whole(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
@@ -42,14 +42,15 @@ def last(array: Array) -> Array:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("row_major", [True, False])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 2), (1, 3), (4, 2)])
 @pytest.mark.parametrize("padding", [0, 1, 2])
-def test_convolution_and_its_gradients(padding: int, row_major: bool, dtype: str) -> None:
+def test_convolution_and_its_gradients(padding: int, dilation: tuple[int, int], row_major: bool, dtype: str) -> None:
     memory_format = contiguous_format if row_major else channels_last
     laid_out = np.ascontiguousarray if row_major else last
-    moves = window(padding)
+    moves = window(padding, dilation)
     for channels, outputs in CHANNELS:
         for size in SIZES:
-            if padding == 0 and min(size) < 3:
+            if min(moves.positions(size, (3, 3))) < 1:
                 continue
             x = laid_out(whole((3, channels, *size), dtype, 1))
             weight = laid_out(whole((outputs, channels, 3, 3), dtype, 2))
@@ -128,7 +129,8 @@ def test_which_convolutions_it_serves() -> None:
     assert serves(padding=(2, 0))
     assert not serves(padding=(3, 0))
     assert not serves(stride=(1, 2))
-    assert not serves(dilation=(2, 1))
+    assert serves(dilation=(2, 4), padding=(4, 0))
+    assert not serves(dilation=(3, 3))  # tiles of 12x12 pixels for 8x8
     assert not serves(groups=2)
     assert not serves((32, 16, 3, 1))
     assert not serves((32, 16, 3))

@@ -51,17 +51,19 @@ def narrow(wide: Array, packed: Array) -> None:
     _narrow[wide.dtype.char](wide.reshape(-1), packed.reshape(-1), numbers)
 
 
-def correlate(image: Array, weights: Array, bias: Array | None, out: Array) -> None:
-    """``out`` (N, 1, H, W, O) from ``image`` (N, 1, H' + 2, W' + 2, C), where H' and W' are the next even numbers, both
-    C-contiguous; weights of `widen`.
+def correlate(image: Array, weights: Array, bias: Array | None, out: Array, dilation: tuple[int, int]) -> None:
+    """``out`` (N, 1, H, W, O) from ``image`` (N, 1, H' + 2 dh, W' + 2 dw, C), both C-contiguous; weights of `widen`.
+
+    H' and W' are the next multiples of twice the dilation (dh, dw): the pixels of a tile are as far apart as those of a
+    window.
     """
     _, blocks, channels, two = weights.shape
     batch, _, height, width, outputs = out.shape
-    rows, columns = (height + 1) // 2, (width + 1) // 2
+    rows, columns = (-(-extent // (2 * gap)) * gap for extent, gap in zip((height, width), dilation, strict=True))
     every, vector = batch * rows * columns, lanes(out.dtype)
     many = min(_together(channels, blocks * two, out.itemsize), every)
     numbers = [batch, rows, columns, image[0].size, image.shape[3] * channels, channels, outputs, blocks]
-    numbers += [height, width, many, vector, out.itemsize]
+    numbers += [height, width, many, vector, out.itemsize, *dilation]
     lines = [tiles(count, False, tile_prices(v)).reshape(-1) for count in (many, every % many) for v in (1, 2)]
     _correlate[out.dtype.char](
         image.reshape(-1),
@@ -76,10 +78,10 @@ def correlate(image: Array, weights: Array, bias: Array | None, out: Array) -> N
     )
 
 
-def weight_sums(image: Array, slopes: Array, total: Array, some: slice) -> None:
+def weight_sums(image: Array, slopes: Array, total: Array, dilation: tuple[int, int], some: slice) -> None:
     """Adds to some points of ``total``, the gradient of what `widen` makes, those of all pixels.
 
-    image: as for `correlate`; slopes: (N, 1, H', W', O), C-contiguous.
+    image and dilation: as for `correlate`; slopes: (N, 1, H', W', O), C-contiguous.
     """
     _, blocks, channels, two = total.shape
     batch, _, height, width, outputs = slopes.shape
@@ -87,7 +89,7 @@ def weight_sums(image: Array, slopes: Array, total: Array, some: slice) -> None:
     every, vector = batch * rows * columns, lanes(total.dtype)
     many = min(_together(channels, blocks * two, total.itemsize), every)
     numbers = [batch, rows, columns, image[0].size, image.shape[3] * channels, channels, outputs, blocks]
-    numbers += [height, width, many, vector, total.itemsize, some.start, some.stop]
+    numbers += [height, width, many, vector, total.itemsize, *dilation, some.start, some.stop]
     _weight_sums[total.dtype.char](
         image.reshape(-1),
         slopes.reshape(-1),
@@ -132,17 +134,24 @@ def _next_tile(n: int, i: int, j: int, rows: int, columns: int) -> tuple[int, in
 
 
 @helper
+def _pixel(tile: int, gap: int) -> int:
+    """Along one axis, the first of the tile's two pixels, which are ``gap`` apart."""
+    return tile // gap * 2 * gap + tile % gap
+
+
+@helper
 def _spread(like: Write1, image: int, first: int, count: int, numbers: ReadInt64, target: int, step: int) -> None:
     """The image's tiles from the first one on in the basis of the products, points ``step`` apart."""
     rows, columns, image_size, image_row, channels = numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
-    vector, item = numbers[11], numbers[12]
+    vector, item, gap_h, gap_w = numbers[11], numbers[12], numbers[13], numbers[14]
     n, i, j = first // (rows * columns), first // columns % rows, first % columns
     for t in range(count):
-        source = image + (n * image_size + 2 * i * image_row + 2 * j * channels) * item
+        row, column = _pixel(i, gap_h), _pixel(j, gap_w)
+        source = image + (n * image_size + row * image_row + column * channels) * item
         goal = target + t * channels * item
         for c in range(0, channels, vector):
             at = min(c, channels - vector) * item
-            change_basis(IMAGE, like, source + at, image_row, channels, goal + at, 4 * step, step)
+            change_basis(IMAGE, like, source + at, gap_h * image_row, gap_w * channels, goal + at, 4 * step, step)
         n, i, j = _next_tile(n, i, j, rows, columns)
 
 
@@ -163,8 +172,9 @@ def _correlate(
 ) -> None:
     batch, rows, columns, channels, outputs = numbers[0], numbers[1], numbers[2], numbers[5], numbers[6]
     blocks, height, width = numbers[7], numbers[8], numbers[9]
-    many, vector, item = numbers[10], numbers[11], numbers[12]
+    many, vector, item, gap_h, gap_w = numbers[10], numbers[11], numbers[12], numbers[13], numbers[14]
     two, every = 2 * vector, batch * rows * columns
+    out_row, out_column = gap_h * width * outputs, gap_w * outputs  # from one pixel of a tile to the next
     spread_at, products_at = address(spread), address(products)
     spread_step, products_step = many * channels + _APART, blocks * many * two + _APART
     for first in range(0, every, many):
@@ -185,8 +195,9 @@ def _correlate(
                 multiply_tile(high, wide, out, to, two, False, a, channels, (0, 0, 1), b, (0, 0, two), (1, 1, channels))
         n, i, j = first // (rows * columns), first // columns % rows, first % columns
         for t in range(count):
-            goal = ((n * height + 2 * i) * width + 2 * j) * outputs
-            whole = 2 * i + 1 < height and 2 * j + 1 < width
+            h, w = _pixel(i, gap_h), _pixel(j, gap_w)
+            goal = ((n * height + h) * width + w) * outputs
+            whole = h + gap_h < height and w + gap_w < width
             for block in range(blocks):
                 start, here, _ = block_of(block, outputs, vector)
                 for k in range(0, here, vector):
@@ -194,15 +205,16 @@ def _correlate(
                     source = products_at + ((block * many + t) * two + v) * item
                     place = goal + start + v
                     if whole:
-                        target, row, step = address(out) + place * item, width * outputs, outputs
+                        target, row, step = address(out) + place * item, out_row, out_column
                     else:
                         target, row, step = address(corner), two, vector
                     change_basis(PRODUCTS, out, source, 4 * products_step, products_step, target, row, step)
                     if not whole:
-                        for r in range(min(2, height - 2 * i)):
-                            for s in range(min(2, width - 2 * j)):
+                        for pixel in range(4):
+                            r, s = pixel // 2, pixel % 2
+                            if h + r * gap_h < height and w + s * gap_w < width:
                                 for x in range(vector):
-                                    out[place + (r * width + s) * outputs + x] = corner[r * two + s * vector + x]
+                                    out[place + r * out_row + s * out_column + x] = corner[pixel * vector + x]
             n, i, j = _next_tile(n, i, j, rows, columns)
     if bias.size > 0:
         add_bias(out, bias, (batch, 1, height, width), (height * width * outputs, 0, width * outputs, outputs), 0)
@@ -221,9 +233,10 @@ def _weight_sums(
 ) -> None:
     batch, rows, columns, channels, outputs = numbers[0], numbers[1], numbers[2], numbers[5], numbers[6]
     blocks, height, width = numbers[7], numbers[8], numbers[9]
-    many, vector, item = numbers[10], numbers[11], numbers[12]
-    first_point, last_point = numbers[13], numbers[14]
+    many, vector, item, gap_h, gap_w = numbers[10], numbers[11], numbers[12], numbers[13], numbers[14]
+    first_point, last_point = numbers[15], numbers[16]
     two, every = 2 * vector, batch * rows * columns
+    row, column = gap_h * width * outputs, gap_w * outputs
     spread_at, slopes_at = address(spread), address(spread_slopes)
     spread_step, slopes_step = many * channels + _APART, blocks * many * two + _APART
     for first in range(0, every, many):
@@ -231,14 +244,14 @@ def _weight_sums(
         _spread(total, address(image), first, count, numbers, spread_at, spread_step)
         n, i, j = first // (rows * columns), first // columns % rows, first % columns
         for t in range(count):
-            start = ((n * height + 2 * i) * width + 2 * j) * outputs
+            start = ((n * height + _pixel(i, gap_h)) * width + _pixel(j, gap_w)) * outputs
             for block in range(blocks):
                 begin, here, _ = block_of(block, outputs, vector)
                 for k in range(0, here, vector):
                     v = min(k, here - vector)
                     source = address(slopes) + (start + begin + v) * item
                     target = slopes_at + ((block * many + t) * two + v) * item
-                    change_basis(SLOPES, total, source, width * outputs, outputs, target, 4 * slopes_step, slopes_step)
+                    change_basis(SLOPES, total, source, row, column, target, 4 * slopes_step, slopes_step)
             n, i, j = _next_tile(n, i, j, rows, columns)
         for number in range(first_point * blocks, last_point * blocks):
             point, block = number // blocks, number % blocks
