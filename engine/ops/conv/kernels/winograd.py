@@ -51,7 +51,7 @@ def narrow(wide: Array, packed: Array) -> None:
     _narrow[wide.dtype.char](wide.reshape(-1), packed.reshape(-1), numbers)
 
 
-def correlate(image: Array, weights: Array, bias: Array | None, out: Array, dilation: tuple[int, int]) -> None:
+def correlate(image: Array, weights: Array, bias: Array | None, out: Array, dilation: tuple[int, ...]) -> None:
     """``out`` (N, 1, H, W, O) from ``image`` (N, 1, H' + 2 dh, W' + 2 dw, C), both C-contiguous; weights of `widen`.
 
     H' and W' are the next multiples of twice the dilation (dh, dw): the pixels of a tile are as far apart as those of a
@@ -78,7 +78,7 @@ def correlate(image: Array, weights: Array, bias: Array | None, out: Array, dila
     )
 
 
-def weight_sums(image: Array, slopes: Array, total: Array, dilation: tuple[int, int], some: slice) -> None:
+def weight_sums(image: Array, slopes: Array, total: Array, dilation: tuple[int, ...], some: slice) -> None:
     """Adds to some points of ``total``, the gradient of what `widen` makes, those of all pixels.
 
     image and dilation: as for `correlate`; slopes: (N, 1, H', W', O), C-contiguous.
