@@ -2,11 +2,15 @@
 
     ddprun -n 2 benchmarks/ddp_cost.py mlp cnn
 
-One JSON line a workload, from rank 0, medians over the turns: plain_ms, a step of each rank without the wrapper (all
-ranks busy, nobody waits for another); lock_step_ms, the same with a barrier after it, as the slowest rank of every
-step costs whoever trains together; ddp_ms, wrapped; and in_backward_ms, wrapped with `ddp.step_in_backward`. cost and
-cost_in_backward are their shares above the mean of plain_ms, beyond_lock_step that of ddp_ms above lock_step_ms, each
-the median over the turns of what it is within a turn, since the machine of one turn is seldom that of the next.
+One JSON line a workload, medians over the turns of means over the ranks: plain_ms, a step of each rank without the
+wrapper (all ranks busy, nobody waits for another); lock_step_ms, the same with a barrier after it, as the slowest rank
+of every step costs whoever trains together; ddp_ms, wrapped; and in_backward_ms, wrapped with `ddp.step_in_backward`.
+cost and cost_in_backward are their shares above plain_ms, beyond_lock_step that of ddp_ms above lock_step_ms, each the
+median over the turns of what it is within a turn, since the machine of one turn is seldom that of the next.
+
+What the ranks wait for each other is in all but plain_ms, and on a machine that others use, too, it is most of a cost.
+So waited_ms is, of ddp_ms, the time in the transport's `wait` (in shared memory, on one host), and work the share of
+what is left above plain_ms: hooks, headers, sums, and an optimizer on buckets.
 
 A turn is five steps of each kind, one to fill the caches and four that are timed together, since in one of four the
 wrapper looks at parameters (`ddp.gradients.drift`). All ranks begin these together.
@@ -26,6 +30,7 @@ from workloads import F, library
 
 import ddp
 from ddp import DistributedDataParallel, step_in_backward
+from ddp.transport.shared import SharedTransport
 
 TURNS, WARMUP = 60, 3
 STEPS = 4  # timed, of a turn
@@ -59,33 +64,52 @@ def steps_of(name: str) -> dict[str, Callable[[], object]]:
     }
 
 
+def note_waiting() -> list[float]:
+    """Seconds of each wait for another rank, from now on."""
+    waits: list[float] = []
+    wait = SharedTransport.wait
+
+    def noting(self: SharedTransport, buffer: Any) -> None:
+        began = time.perf_counter()
+        wait(self, buffer)
+        waits.append(time.perf_counter() - began)
+
+    SharedTransport.wait = noting  # type: ignore[method-assign]
+    return waits
+
+
 def measure(name: str, turns: int) -> dict[str, Any]:
     """Collective: the line of one workload."""
     kinds = steps_of(name)
-    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    times: dict[str, list[float]] = {kind: [] for kind in (*kinds, "waited")}
+    waits = note_waiting()
     for turn in range(-min(WARMUP, turns), turns):
         for kind, step in kinds.items():
             step()
             ddp.barrier()
+            waits.clear()
             began = time.perf_counter()
             for _ in range(STEPS):
                 step()
             if turn >= 0:
                 times[kind].append((time.perf_counter() - began) / STEPS * 1e3)
+                if kind == "ddp":
+                    times["waited"].append(sum(waits) / STEPS * 1e3)
     ranks: list[Any] = [None] * ddp.get_world_size()
     ddp.all_gather_object(ranks, times)
-    medians = {kind: [statistics.median(rank[kind]) for rank in ranks] for kind in times}
-    plain = [statistics.mean(of_turn) for of_turn in zip(*(rank["plain"] for rank in ranks), strict=True)]
+    mean = {
+        kind: [statistics.mean(turn) for turn in zip(*(rank[kind] for rank in ranks), strict=True)] for kind in times
+    }
+    busy = [every - part for every, part in zip(mean["ddp"], mean["waited"], strict=True)]
     return {
         "workload": name,
         "ranks": len(ranks),
-        "plain_ms": [round(each, 4) for each in medians["plain"]],
-        "lock_step_ms": round(medians["lock_step"][0], 4),
-        "ddp_ms": round(medians["ddp"][0], 4),
-        "in_backward_ms": round(medians["in_backward"][0], 4),
-        "cost": _above(times["ddp"], plain),
-        "cost_in_backward": _above(times["in_backward"], plain),
-        "beyond_lock_step": _above(times["ddp"], times["lock_step"]),
+        "plain_ms": [round(statistics.median(rank["plain"]), 4) for rank in ranks],
+        **{f"{kind}_ms": round(statistics.median(mean[kind]), 4) for kind in times if kind != "plain"},
+        "cost": _above(mean["ddp"], mean["plain"]),
+        "cost_in_backward": _above(mean["in_backward"], mean["plain"]),
+        "beyond_lock_step": _above(mean["ddp"], mean["lock_step"]),
+        "work": _above(busy, mean["plain"]),
     }
 
 

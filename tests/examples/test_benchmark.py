@@ -66,6 +66,8 @@ def test_what_the_wrapper_costs() -> None:
     assert len(line["plain_ms"]) == line["ranks"] == 2
     assert line["beyond_lock_step"] == pytest.approx(line["ddp_ms"] / line["lock_step_ms"] - 1, abs=1e-2)
     assert line["cost"] == pytest.approx(line["ddp_ms"] / plain - 1, abs=1e-2)
+    assert 0 <= line["waited_ms"] < line["ddp_ms"]
+    assert line["work"] == pytest.approx((line["ddp_ms"] - line["waited_ms"]) / plain - 1, abs=1e-2)
     assert line["cost_in_backward"] == pytest.approx(line["in_backward_ms"] / plain - 1, abs=1e-2)
 
 
