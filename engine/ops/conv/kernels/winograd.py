@@ -88,6 +88,7 @@ def weight_sums(image: Array, slopes: Array, total: Array, dilation: tuple[int, 
     rows, columns = height // 2, width // 2
     every, vector = batch * rows * columns, lanes(total.dtype)
     many = min(_together(channels, blocks * two, total.itemsize), every)
+    room = np.zeros if outputs < two else np.empty  # what fills no block is multiplied, too, though nobody reads it
     numbers = [batch, rows, columns, image[0].size, image.shape[3] * channels, channels, outputs, blocks]
     numbers += [height, width, many, vector, total.itemsize, *dilation, some.start, some.stop]
     _weight_sums[total.dtype.char](
@@ -95,7 +96,7 @@ def weight_sums(image: Array, slopes: Array, total: Array, dilation: tuple[int, 
         slopes.reshape(-1),
         total.reshape(-1),
         np.empty(POINTS * (many * channels + _APART), total.dtype),
-        np.empty(POINTS * (many * blocks * two + _APART), total.dtype),
+        room(POINTS * (many * blocks * two + _APART), total.dtype),
         np.array(numbers, np.int64),
         tiles(channels, False, tile_prices(1)).reshape(-1),
         tiles(channels, False, tile_prices(2)).reshape(-1),
