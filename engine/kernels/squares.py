@@ -52,7 +52,7 @@ def change_basis(
                 if abs(number) not in (0, 1):
                     value = builder.fmul(value, ir.Constant(vector, [abs(number)] * lanes))
                 if number and total is None:
-                    total = value if number > 0 else builder.fneg(value)
+                    total = value
                 elif number:
                     total = builder.fadd(total, value) if number > 0 else builder.fsub(total, value)
             return total

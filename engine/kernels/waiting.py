@@ -15,7 +15,7 @@ _COURSES = (
         *("conv.packing.repack_strided", "conv.correlate.pad", "conv.correlate.correlate", "activation.piecewise.relu"),
         *("conv.correlate.weight_sums", "activation.piecewise.relu_backward"),
     ),
-    ("conv.winograd.widen", "conv.winograd.correlate", "conv.winograd.weight_sums", "conv.winograd.narrow"),
+    ("conv.winograd.widen", "conv.winograd.correlate"),
     (
         *("conv.correlate.correlate", "pooling.max_pool_channels_last", "matmul.bias.add_bias"),
         *("loss.cross_entropy_forward", "loss.cross_entropy_backward", "matmul.bias.column_sums"),

@@ -367,8 +367,6 @@ def _weight_gradient_cpu(
             return result if len(size) == 4 else result[:, :, 0]
         if conv_few.serves(window, size, len(input), gradient.shape[2:], input.flags.c_contiguous):
             return conv_few.weight_gradient(gradient, input, window, size)
-        if conv_winograd.serves(window, size, len(input), gradient.shape[2:]):
-            return conv_winograd.weight_gradient(gradient, input, window, size, weight_stride)
         if not few:
             return conv_direct.weight_gradient(gradient, input, window, size, weight_stride)
     if not (fast and _has_columns(window)):

@@ -29,7 +29,7 @@ INDIRECT = {
     "engine.ops.conv.kernels.correlate": {"correlate", "weight_sums"},
     "engine.ops.conv.kernels.depthwise": {"pack", "unpack", "correlate", "weight_sums", "total"},
     "engine.ops.conv.kernels.planes": {"correlate", "weight_sums", "filling"},
-    "engine.ops.conv.kernels.winograd": {"widen", "narrow", "correlate", "weight_sums"},
+    "engine.ops.conv.kernels.winograd": {"widen", "correlate"},
     "engine.ops.conv.kernels.packing": {"pack", "unpack", "lanes", "blocks"},
 }
 

@@ -1,18 +1,18 @@
 """Winograd's minimal filtering F(2x2, 3x3) on channels-last images: 16 products for a tile of four pixels, not 36.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015). For each pair of channels, of an image's
-tile d (4x4), a filter g (3x3), an output's tile y (2x2) and its gradient z:
+tile d (4x4), a filter g (3x3) and an output's tile y (2x2):
 
-    y = A' [(G g G') * (B' d B)] A        dg = G' [(B' d B) * (A z A')] G
+    y = A' [(G g G') * (B' d B)] A
 
-where * is element by element. Summed over channels, or over tiles, the middle is 16 matrix products.
+where * is element by element. Summed over channels, the middle is 16 matrix products.
 
 Additions and products are in one order, so bits depend neither on the tiles taken together nor on the CPU.
 """
 
 import numpy as np
 
-from engine.kernels.bases import FILTER, FILTER_SLOPES, IMAGE, PRODUCTS, SLOPES
+from engine.kernels.bases import FILTER, IMAGE, PRODUCTS
 from engine.kernels.jit import helper, kernel
 from engine.kernels.language import Read1, ReadInt64, Write1, address, change_basis, multiply_tile
 from engine.kernels.tiling import tiles
@@ -22,7 +22,7 @@ from engine.ops.conv.kernels.packing import block_of, lanes
 
 Array = np.ndarray
 
-POINTS = 16
+_POINTS = 16
 _APART = 32  # elements between the arrays of two points, so that they are not in the same sets of a cache
 
 # Of what is multiplied at a time, in the second-level cache; but so many tiles that weights are read for a good reason.
@@ -32,23 +32,16 @@ _FEWEST, _MOST = 56, 256
 
 def _together(channels: int, outputs: int, item: int) -> int:
     """How many tiles are taken through the products at a time."""
-    return min(max(_TOGETHER_BYTES // (POINTS * (channels + outputs) * item), _FEWEST), _MOST)
+    return min(max(_TOGETHER_BYTES // (_POINTS * (channels + outputs) * item), _FEWEST), _MOST)
 
 
 def widen(packed: Array) -> Array:
     """Filters in the basis of the products, (points, blocks, channels, two vectors), of packed ones."""
     blocks, channels, two = packed.shape[1], packed.shape[-2], packed.shape[-1]
-    wide = np.empty((POINTS, blocks, channels, two), packed.dtype)
+    wide = np.empty((_POINTS, blocks, channels, two), packed.dtype)
     numbers = np.array([blocks, channels * two, lanes(packed.dtype), packed.itemsize], np.int64)
     _widen[packed.dtype.char](packed.reshape(-1), wide.reshape(-1), numbers)
     return wide
-
-
-def narrow(wide: Array, packed: Array) -> None:
-    """The gradient of packed filters from that of `widen`."""
-    blocks, channels, two = wide.shape[1:]
-    numbers = np.array([blocks, channels * two, lanes(wide.dtype), wide.itemsize], np.int64)
-    _narrow[wide.dtype.char](wide.reshape(-1), packed.reshape(-1), numbers)
 
 
 def correlate(image: Array, weights: Array, bias: Array | None, out: Array, dilation: tuple[int, ...]) -> None:
@@ -70,36 +63,11 @@ def correlate(image: Array, weights: Array, bias: Array | None, out: Array, dila
         weights.reshape(-1),
         np.empty(0, out.dtype) if bias is None else bias,
         out.reshape(-1),
-        np.empty(POINTS * (many * channels + _APART), out.dtype),
-        np.empty(POINTS * (many * blocks * two + _APART), out.dtype),
+        np.empty(_POINTS * (many * channels + _APART), out.dtype),
+        np.empty(_POINTS * (many * blocks * two + _APART), out.dtype),
         np.empty(4 * vector, out.dtype),
         np.array(numbers, np.int64),
         *lines,
-    )
-
-
-def weight_sums(image: Array, slopes: Array, total: Array, dilation: tuple[int, ...], some: slice) -> None:
-    """Adds to some points of ``total``, the gradient of what `widen` makes, those of all pixels.
-
-    image and dilation: as for `correlate`; slopes: (N, 1, H', W', O), C-contiguous.
-    """
-    _, blocks, channels, two = total.shape
-    batch, _, height, width, outputs = slopes.shape
-    rows, columns = height // 2, width // 2
-    every, vector = batch * rows * columns, lanes(total.dtype)
-    many = min(_together(channels, blocks * two, total.itemsize), every)
-    room = np.zeros if outputs < two else np.empty  # what fills no block is multiplied, too, though nobody reads it
-    numbers = [batch, rows, columns, image[0].size, image.shape[3] * channels, channels, outputs, blocks]
-    numbers += [height, width, many, vector, total.itemsize, *dilation, some.start, some.stop]
-    _weight_sums[total.dtype.char](
-        image.reshape(-1),
-        slopes.reshape(-1),
-        total.reshape(-1),
-        np.empty(POINTS * (many * channels + _APART), total.dtype),
-        room(POINTS * (many * blocks * two + _APART), total.dtype),
-        np.array(numbers, np.int64),
-        tiles(channels, False, tile_prices(1)).reshape(-1),
-        tiles(channels, False, tile_prices(2)).reshape(-1),
     )
 
 
@@ -111,16 +79,6 @@ def _widen(packed: Read1, wide: Write1, numbers: ReadInt64) -> None:
         target = address(wide) + block * run * item
         for at in range(0, run * item, vector * item):
             change_basis(FILTER, wide, source + at, 3 * run, run, target + at, 4 * blocks * run, blocks * run)
-
-
-@kernel
-def _narrow(wide: Read1, packed: Write1, numbers: ReadInt64) -> None:
-    blocks, run, vector, item = numbers[0], numbers[1], numbers[2], numbers[3]
-    for block in range(blocks):
-        source = address(wide) + block * run * item
-        target = address(packed) + block * 9 * run * item
-        for at in range(0, run * item, vector * item):
-            change_basis(FILTER_SLOPES, packed, source + at, 4 * blocks * run, blocks * run, target + at, 3 * run, run)
 
 
 @helper
@@ -181,7 +139,7 @@ def _correlate(
     for first in range(0, every, many):
         count = min(many, every - first)
         _spread(out, address(image), first, count, numbers, spread_at, spread_step)
-        for number in range(POINTS * blocks):
+        for number in range(_POINTS * blocks):
             point, block = number // blocks, number % blocks
             _, _, across = block_of(block, outputs, vector)
             wide = across > vector
@@ -219,49 +177,3 @@ def _correlate(
             n, i, j = _next_tile(n, i, j, rows, columns)
     if bias.size > 0:
         add_bias(out, bias, (batch, 1, height, width), (height * width * outputs, 0, width * outputs, outputs), 0)
-
-
-@kernel
-def _weight_sums(
-    image: Read1,
-    slopes: Read1,
-    total: Write1,
-    spread: Write1,
-    spread_slopes: Write1,
-    numbers: ReadInt64,
-    narrow: ReadInt64,
-    broad: ReadInt64,
-) -> None:
-    batch, rows, columns, channels, outputs = numbers[0], numbers[1], numbers[2], numbers[5], numbers[6]
-    blocks, height, width = numbers[7], numbers[8], numbers[9]
-    many, vector, item, gap_h, gap_w = numbers[10], numbers[11], numbers[12], numbers[13], numbers[14]
-    first_point, last_point = numbers[15], numbers[16]
-    two, every = 2 * vector, batch * rows * columns
-    row, column = gap_h * width * outputs, gap_w * outputs
-    spread_at, slopes_at = address(spread), address(spread_slopes)
-    spread_step, slopes_step = many * channels + _APART, blocks * many * two + _APART
-    for first in range(0, every, many):
-        count = min(many, every - first)
-        _spread(total, address(image), first, count, numbers, spread_at, spread_step)
-        n, i, j = first // (rows * columns), first // columns % rows, first % columns
-        for t in range(count):
-            start = ((n * height + _pixel(i, gap_h)) * width + _pixel(j, gap_w)) * outputs
-            for block in range(blocks):
-                begin, here, _ = block_of(block, outputs, vector)
-                for k in range(0, here, vector):
-                    v = min(k, here - vector)
-                    source = address(slopes) + (start + begin + v) * item
-                    target = slopes_at + ((block * many + t) * two + v) * item
-                    change_basis(SLOPES, total, source, row, column, target, 4 * slopes_step, slopes_step)
-            n, i, j = _next_tile(n, i, j, rows, columns)
-        for number in range(first_point * blocks, last_point * blocks):
-            point, block = number // blocks, number % blocks
-            _, _, across = block_of(block, outputs, vector)
-            wide = across > vector
-            line = broad if wide else narrow
-            b = slopes_at + (point * slopes_step + block * many * two) * item
-            for t in range(line.size // 2):
-                at, high = line[t], line[line.size // 2 + t]
-                a = spread_at + (point * spread_step + at) * item
-                to = address(total) + (number * channels + at) * two * item
-                multiply_tile(high, wide, total, to, two, True, a, 1, (0, 0, channels), b, (0, 0, two), (1, 1, count))
