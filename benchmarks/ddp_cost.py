@@ -78,11 +78,10 @@ def note_waiting() -> list[float]:
     return waits
 
 
-def measure(name: str, turns: int) -> dict[str, Any]:
-    """Collective: the line of one workload."""
+def measure(name: str, turns: int, waits: list[float]) -> dict[str, Any]:
+    """Collective: the line of one workload. waits: of `note_waiting`."""
     kinds = steps_of(name)
     times: dict[str, list[float]] = {kind: [] for kind in (*kinds, "waited")}
-    waits = note_waiting()
     for turn in range(-min(WARMUP, turns), turns):
         for kind, step in kinds.items():
             step()
@@ -126,8 +125,9 @@ def main() -> None:
     if unknown := [name for name in given.names if name not in workloads.WORKLOADS]:
         parser.error(f"unknown workload {unknown[0]!r}: choose from {known}")
     ddp.init_process_group()
+    waits = note_waiting()
     for name in given.names or workloads.STATED:
-        line = measure(name, given.turns or max(TURNS, MANY.get(name, 0)))
+        line = measure(name, given.turns or max(TURNS, MANY.get(name, 0)), waits)
         if ddp.get_rank() == 0:
             print(json.dumps(line), flush=True)
     ddp.destroy_process_group()

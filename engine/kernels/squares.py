@@ -47,14 +47,16 @@ def change_basis(
 
         def combined(numbers: Any, values: Any) -> Any:
             """The sum of values times numbers, those with positive ones first."""
+            terms = [(number, value) for number, value in zip(numbers, values, strict=True) if number]
             total = None
-            for number, value in sorted(zip(numbers, values, strict=True), key=lambda pair: pair[0] < 0):
-                if abs(number) not in (0, 1):
+            for number, value in sorted(terms, key=lambda term: term[0] < 0):
+                if abs(number) != 1:
                     value = builder.fmul(value, ir.Constant(vector, [abs(number)] * lanes))
-                if number and total is None:
+                if total is None:
+                    assert number > 0
                     total = value
-                elif number:
-                    total = builder.fadd(total, value) if number > 0 else builder.fsub(total, value)
+                else:
+                    total = (builder.fadd if number > 0 else builder.fsub)(total, value)
             return total
 
         base = builder.inttoptr(source, item.as_pointer())
