@@ -37,7 +37,7 @@ class Plan:
 
     def __init__(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> None:
         self.active = [gradient is not None for gradient in gradients]
-        self._complete = all(self.active)
+        self._complete = bool(self.active) and all(self.active)
         self.names = tuple(optimizer.start(group))
         bundles: dict[tuple[Any, ...], list[int]] = {}
         steps = _steps_on_gpus(optimizer, group)
@@ -87,6 +87,7 @@ class Plan:
         self._kinds: list[type] = []
         # Gradients that are the very tensors of the last step, as those in the buckets of `ddp` are, lie where they
         # lay. None is kept alive for it, and only the first is remembered until it comes again.
+        self._first: ref[Tensor] | None = None
         self._given: list[tuple[ref[Tensor], Any]] = []
 
     def repeats(self, optimizer: "Optimizer", group: "Group") -> bool:
@@ -160,14 +161,16 @@ class Plan:
 
     def run(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> None:
         """One step."""
-        before, self._given = self._given, []
-        lie_still = True
+        again = False
+        first = gradients[0] if self._complete else None
+        if first is not None and first._counter is not None:  # one that was written to: those of one step seldom are
+            again = self._first is not None and self._first() is first
+            self._first = self._first if again else ref(first)
+        lie_still = again
         for slab in self.slabs:
-            lie_still &= slab.run(optimizer, group, gradients)
-        if lie_still and self._complete:
-            again = before and before[0][0]() is gradients[0]
-            remembered: Any = gradients if again else gradients[:1]
-            self._given = [(ref(each), meta) for each, meta in zip(remembered, self._metas, strict=False)]
+            lie_still &= slab.run(optimizer, group, gradients, again)
+        remembered: Any = gradients if lie_still else []
+        self._given = [(ref(each), meta) for each, meta in zip(remembered, self._metas, strict=False)]
 
     def run_again(self, optimizer: "Optimizer", group: "Group") -> None:
         """One step with the gradients of the last one."""

@@ -8,7 +8,7 @@ copied once and counted.
 """
 
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,8 @@ SHARED_FROM = 1 << 18
 
 Gradients = list[Tensor | None]
 
+_array_of = attrgetter("_array")
+
 
 class Slab:
     """Parameters that are updated as one array. `members` are their positions in the group."""
@@ -41,6 +43,7 @@ class Slab:
         "compiled",
         "counters",
         "dense",
+        "flats",
         "fresh",
         "gradient",
         "members",
@@ -60,6 +63,7 @@ class Slab:
         self.members = members
         self.fresh = fresh
         self.compiled = compiled
+        self.flats: list[Any] = []  # arrays of the gradients, where they lie still
         self.arrays = [param._array for param in params]
         self.counters = [param._version_counter() for param in params]
         # state lies as its parameter; where that has gaps or overlaps, densely in the same order of axes
@@ -134,18 +138,26 @@ class Slab:
             scalars[name] = values
         return scalars
 
-    def run(self, optimizer: "Optimizer", group: "Group", gradients: Gradients) -> bool:
+    def run(self, optimizer: "Optimizer", group: "Group", gradients: Gradients | None, keep: bool = False) -> bool:
         """Gathers, updates, writes back, and counts the write in each parameter's version.
 
-        Returns: False, since it needs the gradients in each step.
+        gradients: None for those of the last step, which are the same tensors and lie where they lay. keep: remember
+        where these lie.
+        Returns: whether that was done, so that they may be None in the next step.
         """
         name = type(optimizer).__name__
-        flats = [
-            gradient._array
-            if gradient._spec is spec and spec.contiguous
-            else in_layout_of(spec, gradient, group["params"][member])
-            for gradient, spec, member in zip(self.pick(gradients), self.specs, self.members, strict=True)
-        ]
+        if gradients is None:
+            flats, kept = self.flats, True
+        else:
+            picked = self.pick(gradients)
+            flats = [
+                gradient._array
+                if gradient._spec is spec and spec.contiguous
+                else in_layout_of(spec, gradient, group["params"][member])
+                for gradient, spec, member in zip(picked, self.specs, self.members, strict=True)
+            ]
+            kept = keep and all(map(is_, flats, map(_array_of, picked)))
+            self.flats = flats if kept else []
         parameter, gathered = self.parameter, self.gradient is not None
         if gathered:
             xp = backend.array_module(self.specs[0].device)
@@ -177,7 +189,7 @@ class Slab:
         for counter in self.counters:
             counter.value += 1
             counter.last_writer = name
-        return False
+        return kept
 
 
 def _update(

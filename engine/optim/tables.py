@@ -133,10 +133,11 @@ class DeviceSlab:
             tensors.append(own[name])
         return values
 
-    def run(self, optimizer: "Optimizer", group: "Group", gradients: "Gradients | None") -> bool:
+    def run(self, optimizer: "Optimizer", group: "Group", gradients: "Gradients | None", keep: bool = False) -> bool:
         """Updates, and counts the write in each parameter's version.
 
-        gradients: None for those of the last step, which are the same tensors and lie where they lay.
+        gradients: None for those of the last step, which are the same tensors and lie where they lay. keep: no matter,
+        the table knows where these lie.
         Returns: whether they are read where they lie, and so may be None in the next step.
         """
         flats: list[Any] = []  # copies, which are needed until the launch
