@@ -1,6 +1,7 @@
 """A step that finds nothing exchanged since the last one looks at little: what is exchanged is used all the same."""
 
 from collections.abc import Callable
+from weakref import ref
 
 import pytest
 
@@ -46,6 +47,24 @@ def test_what_is_usual_repeats() -> None:
     for each in training.parameters:
         each.grad = engine.ones_like(each)
     assert repeats(training)
+
+
+def test_gradients_that_stand_are_not_looked_up_again() -> None:
+    for standing in (True, False):
+        training = Training(engine.device("cpu"), slowly=False, standing=standing)
+        for _ in range(3):
+            training.step()
+        (plan,) = training.optimizer._plans.values()
+        assert plan.has_same_gradients() is standing
+
+
+def test_no_gradient_is_kept_alive() -> None:
+    training = Training(engine.device("cpu"), slowly=False)
+    for _ in range(3):
+        training.step()
+    arrays = [ref(each.grad.numpy()) for each in training.parameters]
+    training.optimizer.zero_grad()
+    assert not any(array() is not None for array in arrays)
 
 
 @every_case
