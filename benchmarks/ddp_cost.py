@@ -3,10 +3,12 @@
     ddprun -n 2 benchmarks/ddp_cost.py mlp cnn
 
 One JSON line a workload, medians over the turns of means over the ranks: plain_ms, a step of each rank without the
-wrapper (all ranks busy, nobody waits for another); lock_step_ms, the same with a barrier after it, as the slowest rank
-of every step costs whoever trains together; ddp_ms, wrapped; and in_backward_ms, wrapped with `ddp.step_in_backward`.
-cost and cost_in_backward are their shares above plain_ms, beyond_lock_step that of ddp_ms above lock_step_ms, each the
-median over the turns of what it is within a turn, since the machine of one turn is seldom that of the next.
+wrapper (all ranks busy, nobody waits for another), the mean of two models, one made before a wrapped one and one after
+it, since where a model lies in memory can change its step by a twentieth; lock_step_ms, the second of these with a
+barrier after each step, as the slowest rank of every step costs whoever trains together; ddp_ms, wrapped; and
+in_backward_ms, wrapped with `ddp.step_in_backward`. cost and cost_in_backward are their shares above plain_ms,
+beyond_lock_step that of ddp_ms above lock_step_ms, each the median over the turns of what it is within a turn, since
+the machine of one turn is seldom that of the next.
 
 What the ranks wait for each other is in all but plain_ms, and on a machine that others use, too, it is most of a cost.
 So waited_ms is, of ddp_ms, the time in the transport's `wait` (in shared memory, on one host), and work the share of
@@ -37,13 +39,14 @@ STEPS = 4  # timed, of a turn
 
 
 def steps_of(name: str) -> dict[str, Callable[[], object]]:
-    """Collective: the four kinds of steps, those with a wrapper on models of their own."""
+    """Collective: the kinds of steps, those with a wrapper on models of their own."""
     from mpi4py import MPI  # which ddp has started
 
     library.manual_seed(0)
     model, inputs, targets = workloads.WORKLOADS[name](library.Generator().manual_seed(ddp.get_rank()))
     plain = training_step(copy.deepcopy(model))
     wrapped = training_step(DistributedDataParallel(copy.deepcopy(model)))
+    another = training_step(copy.deepcopy(model))
     net = DistributedDataParallel(model)
     optimizer = library.optim.AdamW(net.parameters(), lr=1e-3)
     step_in_backward(optimizer, net)
@@ -53,7 +56,7 @@ def steps_of(name: str) -> dict[str, Callable[[], object]]:
         F.cross_entropy(net(inputs), targets).backward()
 
     def lock_step() -> None:
-        plain(inputs, targets)
+        another(inputs, targets)
         MPI.COMM_WORLD.Barrier()
 
     return {
@@ -61,6 +64,7 @@ def steps_of(name: str) -> dict[str, Callable[[], object]]:
         "lock_step": lock_step,
         "ddp": lambda: wrapped(inputs, targets),
         "in_backward": in_backward,
+        "another": lambda: another(inputs, targets),
     }
 
 
@@ -99,12 +103,13 @@ def measure(name: str, turns: int, waits: list[float]) -> dict[str, Any]:
     mean = {
         kind: [statistics.mean(turn) for turn in zip(*(rank[kind] for rank in ranks), strict=True)] for kind in times
     }
+    mean["plain"] = [(one + other) / 2 for one, other in zip(mean["plain"], mean.pop("another"), strict=True)]
     busy = [every - part for every, part in zip(mean["ddp"], mean["waited"], strict=True)]
     return {
         "workload": name,
         "ranks": len(ranks),
-        "plain_ms": [round(statistics.median(rank["plain"]), 4) for rank in ranks],
-        **{f"{kind}_ms": round(statistics.median(mean[kind]), 4) for kind in times if kind != "plain"},
+        "plain_ms": [round(statistics.median(rank["plain"] + rank["another"]), 4) for rank in ranks],
+        **{f"{kind}_ms": round(statistics.median(turns), 4) for kind, turns in mean.items() if kind != "plain"},
         "cost": _above(mean["ddp"], mean["plain"]),
         "cost_in_backward": _above(mean["in_backward"], mean["plain"]),
         "beyond_lock_step": _above(mean["ddp"], mean["lock_step"]),
