@@ -1,8 +1,15 @@
-"""Matrices of Winograd's minimal filtering F(2x2, 3x3), by which `change_basis` takes squares of vectors elsewhere."""
+"""Matrices of Winograd's minimal filtering F(2x2, 3x3) and F(2x2, 2x2), by which `change_basis` takes squares of
+vectors elsewhere.
+"""
 
 MATRICES = (
-    ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),  # B', of the input
-    ((1, 1, 1, 0), (0, 1, -1, -1)),  # A', of the products
-    ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),  # G, of the weight
+    # of filters of three taps: B', of the input; A', of the products; G, of the weight
+    ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+    ((1, 1, 1, 0), (0, 1, -1, -1)),
+    ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),
+    # the same of two
+    ((1, -1, 0), (0, 1, 0), (0, 1, -1)),
+    ((1, 1, 0), (0, 1, -1)),
+    ((1, 0), (1, 1), (0, 1)),
 )
-IMAGE, PRODUCTS, FILTER = range(len(MATRICES))
+IMAGE_OF_THREE, PRODUCTS_OF_THREE, FILTER_OF_THREE, IMAGE_OF_TWO, PRODUCTS_OF_TWO, FILTER_OF_TWO = range(len(MATRICES))

@@ -336,7 +336,7 @@ def _conv_transposed_cpu(
             result = conv_few.input_gradient(input, weight, size, window)
         elif conv_planes.serves(window, weight.shape, size, input.dtype, memory_format is contiguous_format):
             result = conv_planes.input_gradient(input, weight, size, window)
-        elif conv_winograd.serves(window, weight.shape, len(input), size):
+        elif conv_winograd.serves_input_gradient(window, weight.shape, len(input), size):
             result = conv_winograd.input_gradient(input, weight, size, window, memory_format)
         else:
             result = conv_direct.input_gradient(input, weight, size, window, memory_format)

@@ -23,8 +23,8 @@ CHANNELS = [(16, 32), (17, 19), (24, 72), (72, 16), (40, 33)]
 SIZES = [(8, 6), (9, 7), (2, 3), (4, 13), (19, 10)]
 
 
-def window(padding: int, dilation: tuple[int, int] = (1, 1)) -> ConvWindow:
-    return ConvWindow((1, 1), (padding, padding), dilation, 1)
+def window(padding: int, dilation: tuple[int, int] = (1, 1), stride: int = 1) -> ConvWindow:
+    return ConvWindow((stride, stride), (padding, padding), dilation, 1)
 
 
 def whole(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
@@ -47,19 +47,30 @@ def last(array: Array) -> Array:
 def test_convolution_and_the_gradient_of_its_input(
     padding: int, dilation: tuple[int, int], row_major: bool, dtype: str
 ) -> None:
+    compare(window(padding, dilation), 3, row_major, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("row_major", [True, False])
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 2), (1, 2)])
+def test_windows_of_four_that_move_by_two(padding: tuple[int, int], row_major: bool, dtype: str) -> None:
+    compare(ConvWindow((2, 2), padding, (1, 1), 1), 4, row_major, dtype)
+
+
+def compare(moves: ConvWindow, extent: int, row_major: bool, dtype: str) -> None:
+    """With the formulation in columns. Sizes of the input are such that windows reach its end, and that they do not."""
     memory_format = contiguous_format if row_major else channels_last
     laid_out = np.ascontiguousarray if row_major else last
-    moves = window(padding, dilation)
     for channels, outputs in CHANNELS:
         for size in SIZES:
-            if min(moves.positions(size, (3, 3))) < 1:
+            if min(moves.positions(size, (extent, extent))) < 1:
                 continue
             x = laid_out(whole((3, channels, *size), dtype, 1))
-            weight = laid_out(whole((outputs, channels, 3, 3), dtype, 2))
+            weight = laid_out(whole((outputs, channels, extent, extent), dtype, 2))
             bias = whole((outputs,), dtype, 3)
             out = conv_winograd.forward(x, weight, bias, moves, memory_format)
             np.testing.assert_array_equal(out, conv_arrays.convolve(np, x, weight, bias, moves, memory_format))
-            assert out.flags.c_contiguous == row_major
+            assert out.flags.c_contiguous == row_major or out[0, 0].size == 1
             g = laid_out(whole(out.shape, dtype, 4))
             to_input = conv_winograd.input_gradient(g, weight, size, moves, memory_format)
             expected = conv_arrays.convolve_transposed(np, g, weight, None, size, moves, memory_format)
@@ -96,15 +107,21 @@ def test_threads_change_no_bit() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def test_it_is_no_less_exact_than_the_direct_kernels() -> None:
-    x, weight, g = normal((8, 64, 28, 28), "f", 1), normal((64, 64, 3, 3), "f", 2), normal((8, 64, 28, 28), "f", 3)
+@pytest.mark.parametrize(("extent", "stride", "most"), [(3, 1, 1.0), (4, 2, 1.2)])
+def test_it_is_as_exact_as_the_direct_kernels(extent: int, stride: int, most: float) -> None:
+    size = (28 * stride, 28 * stride)
+    x, weight, g = (
+        normal((8, 64, *size), "f", 1),
+        normal((64, 64, extent, extent), "f", 2),
+        normal((8, 64, 28, 28), "f", 3),
+    )
     wide = [array.astype("d") for array in (x, weight, g)]
-    size = (28, 28)
+    moves = window(1, stride=stride)
 
     def results(family, x: Array, weight: Array, g: Array) -> list[Array]:
         return [
-            family.forward(x, weight, None, window(1), contiguous_format),
-            family.input_gradient(g, weight, size, window(1), contiguous_format),
+            family.forward(x, weight, None, moves, contiguous_format),
+            family.input_gradient(g, weight, size, moves, contiguous_format),
         ]
 
     for true, one, other in zip(
@@ -113,7 +130,7 @@ def test_it_is_no_less_exact_than_the_direct_kernels() -> None:
         results(conv_direct, x, weight, g),
         strict=True,
     ):
-        assert np.square(one - true).mean() <= np.square(other - true).mean()
+        assert np.square(one - true).mean() <= most * np.square(other - true).mean()
 
 
 def test_which_convolutions_it_serves() -> None:
@@ -129,6 +146,14 @@ def test_which_convolutions_it_serves() -> None:
     assert serves(dilation=(2, 4), padding=(4, 0))
     assert not serves(dilation=(3, 3))  # tiles of 12x12 pixels for 8x8
     assert not serves(groups=2)
+    assert serves((32, 64, 4, 4), stride=(2, 2))
+    assert serves((32, 64, 4, 4), stride=(2, 2), padding=(2, 1))
+    assert not serves((32, 32, 4, 4), stride=(2, 2))
+    assert not serves((32, 64, 4, 4), stride=(2, 2), padding=(3, 1))
+    assert not serves((32, 64, 4, 4), stride=(2, 2), dilation=(2, 2))
+    assert not serves((32, 64, 4, 4))
+    assert not serves((32, 64, 4, 4), stride=(2, 1))
+    assert not serves(stride=(2, 2))
     assert not serves((32, 16, 3, 1))
     assert not serves((32, 16, 3))
     assert not serves((64, 8, 3, 3))
@@ -137,18 +162,33 @@ def test_which_convolutions_it_serves() -> None:
     assert not serves(batch=100, out=(3, 3))  # four tiles for nine pixels
 
 
+def test_the_parts_of_a_gradient_are_counted_as_outputs() -> None:
+    moves = window(1, stride=2)
+    assert conv_winograd.serves_input_gradient(moves, (32, 64, 4, 4), 8, (16, 15))
+    assert not conv_winograd.serves_input_gradient(moves, (32, 64, 4, 4), 8, (14, 15))
+    assert conv_winograd.serves_input_gradient(window(1), (32, 16, 3, 3), 8, (8, 8))
+
+
 @pytest.mark.parametrize("memory_format", [contiguous_format, channels_last])
-def test_the_operator_and_its_input_gradient_take_it(memory_format: engine.memory_format) -> None:
-    x = engine.randn(8, 16, 8, 8).to(memory_format=memory_format).requires_grad_()
-    weight = engine.randn(32, 16, 3, 3).requires_grad_()
-    out = F.conv2d(x, weight, padding=1)
+@pytest.mark.parametrize(("extent", "stride"), [(3, 1), (4, 2)])
+def test_the_operator_and_its_input_gradient_take_it(
+    extent: int, stride: int, memory_format: engine.memory_format
+) -> None:
+    size = (8 * stride, 8 * stride)
+    x = engine.randn(8, 16 * stride * stride, *size).to(memory_format=memory_format).requires_grad_()
+    weight = engine.randn(32, 16 * stride * stride, extent, extent).requires_grad_()
+    out = F.conv2d(x, weight, stride=stride, padding=1)
     g = engine.randn_like(out)
     out.backward(g)
     arrays = [tensor.detach().numpy() for tensor in (x, weight, g)]
-    expected = conv_winograd.forward(arrays[0], arrays[1], None, window(1), memory_format)
+    moves = window(1, stride=stride)
+    expected = conv_winograd.forward(arrays[0], arrays[1], None, moves, memory_format)
     np.testing.assert_array_equal(out.detach().numpy(), expected)
-    expected = conv_winograd.input_gradient(arrays[2], arrays[1], (8, 8), window(1), memory_format)
-    np.testing.assert_array_equal(x.grad.numpy(), expected)
+    to_input = conv_winograd.input_gradient(arrays[2], arrays[1], size, moves, memory_format)
+    np.testing.assert_array_equal(x.grad.numpy(), to_input)
+    with engine.no_grad():  # the other way round
+        transposed = F.conv_transpose2d(g.to(memory_format=memory_format), weight, stride=stride, padding=1)
+    np.testing.assert_array_equal(transposed.numpy(), to_input)
 
 
 def test_a_weight_that_meets_nothing_but_zeros_has_no_gradient() -> None:

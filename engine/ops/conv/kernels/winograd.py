@@ -1,18 +1,29 @@
-"""Winograd's minimal filtering F(2x2, 3x3) on channels-last images: 16 products for a tile of four pixels, not 36.
+"""Winograd's minimal filtering F(2x2, 3x3) and F(2x2, 2x2) on channels-last images: for a tile of four pixels 16
+products and not 36 with 3x3 taps, 9 and not 16 with 2x2.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015). For each pair of channels, of an image's
 tile d (4x4), a filter g (3x3) and an output's tile y (2x2):
 
     y = A' [(G g G') * (B' d B)] A
 
-where * is element by element. Summed over channels, the middle is 16 matrix products.
+where * is element by element. Summed over channels, the middle is 16 matrix products. A window of 4x4 that moves by 2
+is four of 2x2 taps, one for each phase of rows and columns, whose products are summed as those of further channels.
 
 Additions and products are in one order, so bits depend neither on the tiles taken together nor on the CPU.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from engine.kernels.bases import FILTER, IMAGE, PRODUCTS
+from engine.kernels.bases import (
+    FILTER_OF_THREE,
+    FILTER_OF_TWO,
+    IMAGE_OF_THREE,
+    IMAGE_OF_TWO,
+    PRODUCTS_OF_THREE,
+    PRODUCTS_OF_TWO,
+)
 from engine.kernels.jit import helper, kernel
 from engine.kernels.language import Read1, ReadInt64, Write1, address, change_basis, multiply_tile
 from engine.kernels.tiling import tiles
@@ -21,8 +32,8 @@ from engine.ops.conv.kernels.correlate import add_bias
 from engine.ops.conv.kernels.packing import block_of, lanes
 
 Array = np.ndarray
+Pair = tuple[int, ...]
 
-_POINTS = 16
 _APART = 32  # elements between the arrays of two points, so that they are not in the same sets of a cache
 
 # Of what is multiplied at a time, in the second-level cache; but so many tiles that weights are read for a good reason.
@@ -30,41 +41,63 @@ _TOGETHER_BYTES = 1 << 19
 _FEWEST, _MOST = 56, 256
 
 
-def _together(channels: int, outputs: int, item: int) -> int:
+class Grid(NamedTuple):
+    """How the tiles of a part of the output lie, along rows and columns."""
+
+    gap: Pair
+    """From one pixel of a tile to the next, in pixels of this part: the dilation."""
+    stride: int
+    """Of the window."""
+    first: Pair
+    """Where the window of the first pixel begins in the image."""
+    step: int
+    """From one pixel of this part to the next, in pixels of the output,"""
+    start: Pair
+    """and the first one."""
+
+
+def _together(points: int, channels: int, outputs: int, item: int) -> int:
     """How many tiles are taken through the products at a time."""
-    return min(max(_TOGETHER_BYTES // (_POINTS * (channels + outputs) * item), _FEWEST), _MOST)
+    return min(max(_TOGETHER_BYTES // (points * (channels + outputs) * item), _FEWEST), _MOST)
 
 
-def widen(packed: Array) -> Array:
-    """Filters in the basis of the products, (points, blocks, channels, two vectors), of packed ones."""
-    blocks, channels, two = packed.shape[1], packed.shape[-2], packed.shape[-1]
-    wide = np.empty((_POINTS, blocks, channels, two), packed.dtype)
-    numbers = np.array([blocks, channels * two, lanes(packed.dtype), packed.itemsize], np.int64)
+def widen(packed: Array, stride: int) -> Array:
+    """Filters in the basis of the products, (side, side, blocks, phases * channels, two vectors), of packed ones whose
+    window moves by so much.
+    """
+    blocks, extent, channels, two = packed.shape[1], packed.shape[-3], packed.shape[-2], packed.shape[-1]
+    taps = extent // stride
+    wide = np.empty((taps + 1, taps + 1, blocks, stride * stride * channels, two), packed.dtype)
+    numbers = np.array([blocks, channels * two, lanes(packed.dtype), packed.itemsize, taps, stride], np.int64)
     _widen[packed.dtype.char](packed.reshape(-1), wide.reshape(-1), numbers)
     return wide
 
 
-def correlate(image: Array, weights: Array, bias: Array | None, out: Array, dilation: tuple[int, ...]) -> None:
-    """``out`` (N, 1, H, W, O) from ``image`` (N, 1, H' + 2 dh, W' + 2 dw, C), both C-contiguous; weights of `widen`.
+def correlate(image: Array, weights: Array, bias: Array | None, out: Array, grid: Grid) -> None:
+    """A part of ``out`` (N, 1, H, W, O) from ``image`` (N, 1, H', W', C), both C-contiguous; weights of `widen`.
 
-    H' and W' are the next multiples of twice the dilation (dh, dw): the pixels of a tile are as far apart as those of a
-    window.
+    The image has all that whole tiles meet.
     """
-    _, blocks, channels, two = weights.shape
+    side, _, blocks, depth, two = weights.shape
     batch, _, height, width, outputs = out.shape
-    rows, columns = (-(-extent // (2 * gap)) * gap for extent, gap in zip((height, width), dilation, strict=True))
-    every, vector = batch * rows * columns, lanes(out.dtype)
-    many = min(_together(channels, blocks * two, out.itemsize), every)
+    extents = [-(-(all_of - start) // grid.step) for all_of, start in zip((height, width), grid.start, strict=True)]
+    rows, columns = (-(-extent // (2 * gap)) * gap for extent, gap in zip(extents, grid.gap, strict=True))
+    every, vector, points = batch * rows * columns, lanes(out.dtype), side * side
+    if not every:  # an output of one row has no odd ones
+        return
+    many = min(_together(points, depth, blocks * two, out.itemsize), every)
+    channels = image.shape[4]
     numbers = [batch, rows, columns, image[0].size, image.shape[3] * channels, channels, outputs, blocks]
-    numbers += [height, width, many, vector, out.itemsize, *dilation]
+    numbers += [*extents, many, vector, out.itemsize, *grid.gap, side, grid.stride, *grid.first]
+    numbers += [grid.step, *grid.start, height, width]
     lines = [tiles(count, False, tile_prices(v)).reshape(-1) for count in (many, every % many) for v in (1, 2)]
     _correlate[out.dtype.char](
         image.reshape(-1),
         weights.reshape(-1),
         np.empty(0, out.dtype) if bias is None else bias,
         out.reshape(-1),
-        np.empty(_POINTS * (many * channels + _APART), out.dtype),
-        np.empty(_POINTS * (many * blocks * two + _APART), out.dtype),
+        np.empty(points * (many * depth + _APART), out.dtype),
+        np.empty(points * (many * blocks * two + _APART), out.dtype),
         np.empty(4 * vector, out.dtype),
         np.array(numbers, np.int64),
         *lines,
@@ -73,12 +106,19 @@ def correlate(image: Array, weights: Array, bias: Array | None, out: Array, dila
 
 @kernel
 def _widen(packed: Read1, wide: Write1, numbers: ReadInt64) -> None:
-    blocks, run, vector, item = numbers[0], numbers[1], numbers[2], numbers[3]
-    for block in range(blocks):
-        source = address(packed) + block * 9 * run * item
-        target = address(wide) + block * run * item
+    blocks, run, vector, item, taps, stride = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
+    extent, phases = taps * stride, stride * stride
+    step = blocks * phases * run  # from one point to the next
+    for number in range(blocks * phases):
+        block, row, column = number // phases, number // stride % stride, number % stride
+        source = address(packed) + ((block * extent + row) * extent + column) * run * item
+        target = address(wide) + number * run * item
         for at in range(0, run * item, vector * item):
-            change_basis(FILTER, wide, source + at, 3 * run, run, target + at, 4 * blocks * run, blocks * run)
+            from_row, from_step, goal = stride * extent * run, stride * run, target + at
+            if taps == 3:
+                change_basis(FILTER_OF_THREE, wide, source + at, from_row, from_step, goal, 4 * step, step)
+            else:
+                change_basis(FILTER_OF_TWO, wide, source + at, from_row, from_step, goal, 3 * step, step)
 
 
 @helper
@@ -103,14 +143,21 @@ def _spread(like: Write1, image: int, first: int, count: int, numbers: ReadInt64
     """The image's tiles from the first one on in the basis of the products, points ``step`` apart."""
     rows, columns, image_size, image_row, channels = numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
     vector, item, gap_h, gap_w = numbers[11], numbers[12], numbers[13], numbers[14]
+    side, stride, first_h, first_w = numbers[15], numbers[16], numbers[17], numbers[18]
+    tap_row, tap = gap_h * stride * image_row, gap_w * stride * channels
     n, i, j = first // (rows * columns), first // columns % rows, first % columns
     for t in range(count):
-        row, column = _pixel(i, gap_h), _pixel(j, gap_w)
-        source = image + (n * image_size + row * image_row + column * channels) * item
-        goal = target + t * channels * item
-        for c in range(0, channels, vector):
-            at = min(c, channels - vector) * item
-            change_basis(IMAGE, like, source + at, gap_h * image_row, gap_w * channels, goal + at, 4 * step, step)
+        row, column = first_h + _pixel(i, gap_h) * stride, first_w + _pixel(j, gap_w) * stride
+        for phase in range(stride * stride):
+            h, w = row + phase // stride, column + phase % stride
+            source = image + (n * image_size + h * image_row + w * channels) * item
+            goal = target + (t * stride * stride + phase) * channels * item
+            for c in range(0, channels, vector):
+                at = min(c, channels - vector) * item
+                if side == 4:
+                    change_basis(IMAGE_OF_THREE, like, source + at, tap_row, tap, goal + at, 4 * step, step)
+                else:
+                    change_basis(IMAGE_OF_TWO, like, source + at, tap_row, tap, goal + at, 3 * step, step)
         n, i, j = _next_tile(n, i, j, rows, columns)
 
 
@@ -132,30 +179,33 @@ def _correlate(
     batch, rows, columns, channels, outputs = numbers[0], numbers[1], numbers[2], numbers[5], numbers[6]
     blocks, height, width = numbers[7], numbers[8], numbers[9]
     many, vector, item, gap_h, gap_w = numbers[10], numbers[11], numbers[12], numbers[13], numbers[14]
-    two, every = 2 * vector, batch * rows * columns
-    out_row, out_column = gap_h * width * outputs, gap_w * outputs  # from one pixel of a tile to the next
+    side, stride, out_step, start_h, start_w = numbers[15], numbers[16], numbers[19], numbers[20], numbers[21]
+    all_height, all_width = numbers[22], numbers[23]
+    two, every, points, depth = 2 * vector, batch * rows * columns, side * side, stride * stride * channels
+    # from one pixel of a tile to the next
+    out_row, out_column = gap_h * out_step * all_width * outputs, gap_w * out_step * outputs
     spread_at, products_at = address(spread), address(products)
-    spread_step, products_step = many * channels + _APART, blocks * many * two + _APART
+    spread_step, products_step = many * depth + _APART, blocks * many * two + _APART
     for first in range(0, every, many):
         count = min(many, every - first)
         _spread(out, address(image), first, count, numbers, spread_at, spread_step)
-        for number in range(_POINTS * blocks):
+        for number in range(points * blocks):
             point, block = number // blocks, number % blocks
             _, _, across = block_of(block, outputs, vector)
             wide = across > vector
             line = broad if wide else narrow
             if count < many:
                 line = last_broad if wide else last_narrow
-            b = address(weights) + number * channels * two * item
+            b = address(weights) + number * depth * two * item
             for t in range(line.size // 2):
                 at, high = line[t], line[line.size // 2 + t]
-                a = spread_at + (point * spread_step + at * channels) * item
+                a = spread_at + (point * spread_step + at * depth) * item
                 to = products_at + (point * products_step + (block * many + at) * two) * item
-                multiply_tile(high, wide, out, to, two, False, a, channels, (0, 0, 1), b, (0, 0, two), (1, 1, channels))
+                multiply_tile(high, wide, out, to, two, False, a, depth, (0, 0, 1), b, (0, 0, two), (1, 1, depth))
         n, i, j = first // (rows * columns), first // columns % rows, first % columns
         for t in range(count):
             h, w = _pixel(i, gap_h), _pixel(j, gap_w)
-            goal = ((n * height + h) * width + w) * outputs
+            goal = ((n * all_height + start_h + h * out_step) * all_width + start_w + w * out_step) * outputs
             whole = h + gap_h < height and w + gap_w < width
             for block in range(blocks):
                 start, here, _ = block_of(block, outputs, vector)
@@ -167,7 +217,12 @@ def _correlate(
                         target, row, step = address(out) + place * item, out_row, out_column
                     else:
                         target, row, step = address(corner), two, vector
-                    change_basis(PRODUCTS, out, source, 4 * products_step, products_step, target, row, step)
+                    if side == 4:
+                        change_basis(
+                            PRODUCTS_OF_THREE, out, source, 4 * products_step, products_step, target, row, step
+                        )
+                    else:
+                        change_basis(PRODUCTS_OF_TWO, out, source, 3 * products_step, products_step, target, row, step)
                     if not whole:
                         for pixel in range(4):
                             r, s = pixel // 2, pixel % 2
@@ -176,4 +231,5 @@ def _correlate(
                                     out[place + r * out_row + s * out_column + x] = corner[pixel * vector + x]
             n, i, j = _next_tile(n, i, j, rows, columns)
     if bias.size > 0:
-        add_bias(out, bias, (batch, 1, height, width), (height * width * outputs, 0, width * outputs, outputs), 0)
+        image_size = all_height * all_width * outputs
+        add_bias(out, bias, (batch, 1, all_height, all_width), (image_size, 0, all_width * outputs, outputs), 0)
