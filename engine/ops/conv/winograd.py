@@ -30,7 +30,7 @@ from engine.sharing import threads
 _TAPS = {(3, 1): 3, (4, 2): 2}  # of one phase, by extent and stride of the window
 _FEWEST_CHANNELS = 16  # a vector of every CPU
 _FEWEST_PAIRS = {3: 512, 2: 2048}  # of channels, by taps: with less to multiply, the other basis costs what it spares
-_FEWEST_PIXELS = 512  # of all images: below, it costs more to bring the weights into the other basis
+_FEWEST_PIXELS = 256  # of all images: below, it costs more to bring the weights into the other basis
 _MOST_WASTE = 1.5  # pixels of whole tiles for one of the output
 
 
