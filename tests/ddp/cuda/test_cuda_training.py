@@ -447,4 +447,4 @@ def test_gradients_in_buckets_are_looked_at_as_long_as_they_move(
         looks.clear()
         optimizer.step()
         found.append(bool(looks))
-    assert found == [True, True, True, False, False, False]  # the second remembers the first gradient, the third all
+    assert found == [True, True, False, False, False, False]  # the first remembers the first gradient, the second all
