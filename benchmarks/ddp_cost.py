@@ -4,8 +4,8 @@
 
 One JSON line a workload, medians over the turns of means over the ranks: plain_ms, a step of each rank without the
 wrapper (all ranks busy, nobody waits for another), the mean of two models, one made before a wrapped one and one after
-it, since where a model lies in memory can change its step by a twentieth; lock_step_ms, the second of these with a
-barrier after each step, as the slowest rank of every step costs whoever trains together; ddp_ms, wrapped; and
+it, since one of two copies can take a twentieth longer; lock_step_ms, the second of these with a barrier after each
+step, as the slowest rank of every step costs whoever trains together; ddp_ms, wrapped; and
 in_backward_ms, wrapped with `ddp.step_in_backward`. cost and cost_in_backward are their shares above plain_ms,
 beyond_lock_step that of ddp_ms above lock_step_ms, each the median over the turns of what it is within a turn, since
 the machine of one turn is seldom that of the next.

@@ -32,7 +32,7 @@ SHARED_FROM = 1 << 18
 
 Gradients = list[Tensor | None]
 
-_array_of = attrgetter("_array")
+raw_array = attrgetter("_array")  # `array_of` within the interpreter
 
 
 class Slab:
@@ -156,7 +156,7 @@ class Slab:
                 else in_layout_of(spec, gradient, group["params"][member])
                 for gradient, spec, member in zip(picked, self.specs, self.members, strict=True)
             ]
-            kept = keep and all(map(is_, flats, map(_array_of, picked)))
+            kept = keep and all(map(is_, flats, map(raw_array, picked)))
             self.flats = flats if kept else []
         parameter, gathered = self.parameter, self.gradient is not None
         if gathered:

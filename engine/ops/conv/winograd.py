@@ -123,8 +123,7 @@ def _correlate(
 
 def _met(out: Axes, grid: Grid, reach: int) -> Axes:
     """The extent of the image that whole tiles of a part meet, whose filters reach so many taps further."""
-    part = tuple(-(-(extent - start) // grid.step) for extent, start in zip(out, grid.start, strict=True))
     return tuple(
         first + grid.stride * (extent + reach * gap)
-        for first, extent, gap in zip(grid.first, _whole(part, grid.gap), grid.gap, strict=True)
+        for first, extent, gap in zip(grid.first, _whole(grid.extents(out), grid.gap), grid.gap, strict=True)
     )

@@ -78,17 +78,28 @@ def compare(moves: ConvWindow, extent: int, row_major: bool, dtype: str) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_image_has_the_same_bits_alone_and_among_others(dtype: str) -> None:
+@pytest.mark.parametrize(("extent", "stride"), [(3, 1), (4, 2)])
+def test_an_image_has_the_same_bits_alone_and_among_others(extent: int, stride: int, dtype: str) -> None:
     """As many tiles as are multiplied at a time, and more."""
-    x, weight = normal((9, 16, 22, 22), dtype, 1), normal((48, 16, 3, 3), dtype, 2)
-    every = conv_winograd.forward(x, weight, None, window(1), contiguous_format)
+    x, moves = normal((9, 16, 22 * stride, 22 * stride), dtype, 1), window(1, stride=stride)
+    weight = normal((48, 16, extent, extent), dtype, 2)
+    every = conv_winograd.forward(x, weight, None, moves, contiguous_format)
+    gradient = conv_winograd.input_gradient(every, weight, x.shape[2:], moves, contiguous_format)
     for image in (0, 4, 8):
-        one = conv_winograd.forward(x[image : image + 1], weight, None, window(1), contiguous_format)
+        one = conv_winograd.forward(x[image : image + 1], weight, None, moves, contiguous_format)
         np.testing.assert_array_equal(one[0], every[image])
+        one = conv_winograd.input_gradient(one, weight, x.shape[2:], moves, contiguous_format)
+        np.testing.assert_array_equal(one[0], gradient[image])
 
 
-def test_threads_change_no_bit() -> None:
-    x, weight, g = normal((8, 32, 14, 15), "f", 1), normal((40, 32, 3, 3), "f", 2), normal((8, 40, 14, 15), "f", 3)
+@pytest.mark.parametrize(("extent", "stride"), [(3, 1), (4, 2)])
+def test_threads_change_no_bit(extent: int, stride: int) -> None:
+    size, moves = (14 * stride, 15 * stride), window(1, stride=stride)
+    x, weight, g = (
+        normal((8, 32, *size), "f", 1),
+        normal((40, 32, extent, extent), "f", 2),
+        normal((8, 40, 14, 15), "f", 3),
+    )
     before = threads.usable_threads()
     found = []
     try:
@@ -96,8 +107,8 @@ def test_threads_change_no_bit() -> None:
             threads.set_num_threads(number)
             found.append(
                 [
-                    conv_winograd.forward(x, weight, None, window(1), contiguous_format),
-                    conv_winograd.input_gradient(g, weight, (14, 15), window(1), channels_last),
+                    conv_winograd.forward(x, weight, None, moves, contiguous_format),
+                    conv_winograd.input_gradient(g, weight, size, moves, channels_last),
                 ]
             )
     finally:

@@ -55,6 +55,10 @@ class Grid(NamedTuple):
     start: Pair
     """and the first one."""
 
+    def extents(self, out: Pair) -> Pair:
+        """Of this part, for an output of this size."""
+        return tuple(-(-(extent - start) // self.step) for extent, start in zip(out, self.start, strict=True))
+
 
 def _together(points: int, channels: int, outputs: int, item: int) -> int:
     """How many tiles are taken through the products at a time."""
@@ -80,7 +84,7 @@ def correlate(image: Array, weights: Array, bias: Array | None, out: Array, grid
     """
     side, _, blocks, depth, two = weights.shape
     batch, _, height, width, outputs = out.shape
-    extents = [-(-(all_of - start) // grid.step) for all_of, start in zip((height, width), grid.start, strict=True)]
+    extents = grid.extents((height, width))
     rows, columns = (-(-extent // (2 * gap)) * gap for extent, gap in zip(extents, grid.gap, strict=True))
     every, vector, points = batch * rows * columns, lanes(out.dtype), side * side
     if not every:  # an output of one row has no odd ones
