@@ -7,10 +7,11 @@ line of JSON a figure, the medians of --rounds that take turns: seconds of the s
 the path, `torch.save` of the state by rank 0 and `torch.distributed.checkpoint` are measured in the same rounds; all of
 them sync what they write. `memory` is a checkpoint in the hosts' memory, and going on from it. `stalled / copy` is the
 time that training waits for a save beside copying the same tensors with NumPy, both into memory that was written
-before. `stall` is what saving adds to a training of 50 ms a step, saved every 100, beside the same training
-with the same manager that saves nothing, in turns of 100 steps: to the time in `Manager.step` and in the optimizer's,
-which has nothing to do but wait for the copy, the seconds of a save and as `part` of all; and as `loss` to the whole
-time. For steps that sleep and for steps that multiply matrices; `overlap` is with `Manager(overlap=True)`.
+before. `stall` is what saving adds to a training that saves every 100 steps, beside the same training with the same
+manager that saves nothing, in turns: to the time in `Manager.step` and in the optimizer's, the seconds of a save and
+as `part` of 100 steps; and as `loss` to the whole time. An optimizer changes some of the tensors in each step, as much
+of them as takes less than 50 ms, and the rest of these 50 ms a step sleeps, or multiplies matrices. With `all tensors`
+it changes all of them, and a step takes 50 ms and as long as that takes. `overlap` is with `Manager(overlap=True)`.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from ddp import checkpoint
 from engine.optim import SGD
 
 PIECE = 4 << 20  # floats of each tensor
+SOME = 4  # tensors that an optimizer changes in each step of 50 ms
 EVERY = 100  # steps from one save to the next
 EARLY = 5  # of them, the one that is saved: what was begun then ends before the last
 
@@ -168,9 +170,9 @@ def machine(folder: Path) -> dict[str, Any]:
 
 
 def train(
-    step: Callable[[], Any], optimizer: Any, manager: checkpoint.Manager, saved: int | None
+    step: Callable[[], Any], optimizer: Any, manager: checkpoint.Manager, count: int, saved: int | None
 ) -> tuple[float, float]:
-    """Seconds of a training of `EVERY` steps, and those in the steps of an optimizer and of a manager.
+    """Seconds of a training of so many steps, and those in the steps of an optimizer and of a manager.
 
     saved: a number of steps, divisible by `EVERY`, with which the manager saves in the midst of it.
     """
@@ -178,7 +180,7 @@ def train(
 
     def body() -> None:
         nonlocal waited
-        for number in range(EVERY):
+        for number in range(count):
             step()
             started = time.perf_counter()
             optimizer.step()
@@ -189,35 +191,73 @@ def train(
 
 
 def cost_of_saves(
-    step: Callable[[], Any], optimizer: Any, manager: checkpoint.Manager, first: int, count: int
+    step: Callable[[], Any], optimizer: Any, manager: checkpoint.Manager, count: int, numbers: range
 ) -> dict[str, list[float]]:
-    """Of trainings with a save and without, in turns: by how many seconds the first wait longer, and what part of the
-    other's time that and the whole difference are.
+    """Of trainings of so many steps with a save and without, in turns: by how many seconds the first wait longer, and
+    what part of `EVERY` steps without that and the whole difference are.
     """
-    found: dict[str, list[float]] = {"seconds": [], "part": [], "loss": []}
-    for number in range(first, first + count):
-        plain, usual = train(step, optimizer, manager, None)
-        whole, waited = train(step, optimizer, manager, number * EVERY)
+    found: dict[str, list[float]] = {"seconds": [], "part": [], "loss": [], "seconds a step": []}
+    for number in numbers:
+        plain, usual = train(step, optimizer, manager, count, None)
+        whole, waited = train(step, optimizer, manager, count, number * EVERY)
         manager.wait()
+        every = plain / count * EVERY
         found["seconds"].append(waited - usual)
-        found["part"].append((waited - usual) / plain)
-        found["loss"].append(whole / plain - 1)
+        found["part"].append((waited - usual) / every)
+        found["loss"].append((whole - plain) / every)
+        found["seconds a step"].append(plain / count)
     return found
 
 
-def sleep() -> None:
-    """As while a GPU works."""
-    time.sleep(0.05)
-
-
-def multiplications() -> Callable[[], Any]:
-    """Matrix products of about 50 ms."""
+def multiplications(seconds: float) -> Callable[[], Any]:
+    """Matrix products for about so long."""
     matrix = np.ones((640, 640), np.float32)
     started = time.perf_counter()
     for _ in range(5):
         matrix @ matrix
-    count = max(1, round(0.05 * 5 / (time.perf_counter() - started)))
+    count = max(1, round(seconds * 5 / (time.perf_counter() - started)))
     return lambda: [matrix @ matrix for _ in range(count)]
+
+
+def tell_stalls(
+    folder: Path, arrays: dict[str, np.ndarray], count: int, tell: Callable[..., None], compare: Callable[..., None]
+) -> None:
+    """What saving costs trainings of some of the tensors and of all."""
+    tensors = {name: engine.from_numpy(array) for name, array in arrays.items()}
+    parameters = [engine.nn.Parameter(tensor) for tensor in tensors.values()]
+    gradient = engine.ones(PIECE)
+    optimizer = SGD(parameters, lr=1e-3)
+    state: dict[str, Any] = {"state": tensors, "optimizer": optimizer}
+    for overlap in (False, True):
+        words = ", overlap" if overlap else ""
+        with checkpoint.Manager(folder / "runs", state, every=EVERY, keep=1, overlap=overlap) as manager:
+            manager.save(1)  # memory for the copy is made once
+            manager.wait()
+            if not overlap:
+                compare(stalls(manager, arrays, count), ("stalled", "copy"))
+            optimizer.zero_grad()
+            for parameter in parameters[:SOME]:
+                parameter.grad = gradient
+            optimizer.step()
+            left = max(0.0, 0.05 - statistics.median(timed(optimizer.step) for _ in range(5)))
+            kinds = [
+                ("sleep", lambda left=left: time.sleep(left), EVERY),
+                ("matmul", multiplications(left), EVERY),
+                ("sleep, all tensors", lambda: time.sleep(0.05), 4 * EARLY),
+            ]
+            for number, (kind, step, steps) in enumerate(kinds):
+                if steps < EVERY:  # they are long
+                    for parameter in parameters:
+                        parameter.grad = gradient
+                    optimizer.step()
+                first = 1 + number * count
+                found = cost_of_saves(step, optimizer, manager, steps, range(first, first + count))
+                medians = {what: round(statistics.median(values), 4) for what, values in found.items()}
+                spread = [round(bound(found["part"]), 4) for bound in (min, max)]
+                tell(figure=f"stall, {kind}{words}", **medians, range=spread)
+        if ddp.get_rank() == 0:
+            shutil.rmtree(folder / "runs", ignore_errors=True)
+        ddp.barrier()
 
 
 def main() -> None:
@@ -260,24 +300,7 @@ def main() -> None:
             *(("dcp.save", "save"), ("dcp.load", "load"), ("memory.save", "save"), ("memory.load", "load")),
         )
     if args.only != "speed":
-        tensors = {name: engine.from_numpy(array) for name, array in arrays.items()}
-        optimizer = SGD([engine.nn.Parameter(tensor) for tensor in tensors.values()], lr=0.1)
-        state: dict[str, Any] = {"state": tensors, "optimizer": optimizer}
-        for overlap in (False, True):
-            words = ", overlap" if overlap else ""
-            with checkpoint.Manager(folder / "runs", state, every=EVERY, keep=1, overlap=overlap) as manager:
-                manager.save(1)  # memory for the copy is made once
-                manager.wait()
-                if not overlap:
-                    compare(stalls(manager, arrays, args.rounds), ("stalled", "copy"))
-                for number, (kind, step) in enumerate((("sleep", sleep), ("matmul", multiplications()))):
-                    found = cost_of_saves(step, optimizer, manager, 1 + number * args.rounds, args.rounds)
-                    medians = {what: round(statistics.median(values), 4) for what, values in found.items()}
-                    spread = [round(bound(found["part"]), 4) for bound in (min, max)]
-                    tell(figure=f"stall, {kind}{words}", **medians, range=spread)
-            if rank == 0:
-                shutil.rmtree(folder / "runs", ignore_errors=True)
-            ddp.barrier()
+        tell_stalls(folder, arrays, args.rounds, tell, compare)
     with contextlib.suppress(FileNotFoundError):
         if rank == 0:
             shutil.rmtree(folder)

@@ -40,8 +40,8 @@ class Manager:
     memory_every: every so many steps the state is kept in the memory of the ranks' hosts as well (/dev/shm), for a job
         that is restarted there; what all ranks hold alike on each host, so that one of them is enough for it. Given up
         when the block ends without an error.
-    overlap: training does not wait for the copy of parameters and optimizers' states either, but for what is left of it
-        when the next step of their optimizer begins. Until then nobody else may write into them: what engine's
+    overlap: training does not wait for the copy of parameters and optimizers' states either, but the step of an
+        optimizer for those that it changes. Until they are copied nobody else may write into them: what engine's
         operators write is noticed, and the checkpoint given up with an error. group: the ranks; default all.
     Raises: ValueError for numbers below 1, or another word.
     """

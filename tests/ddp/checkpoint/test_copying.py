@@ -1,6 +1,7 @@
 """A copy beside training: what is saved has the bits of when it was, whatever training does then; or is given up."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,6 +103,168 @@ def test_the_step_of_an_optimizer_sees_to_the_copy_first(tmp_path, gate, kind) -
     run_ranks(2, body)
 
 
+class Left:
+    """Of a rank's copy: the names of the tensors that nobody has seen to yet."""
+
+    def __init__(self, monkeypatch) -> None:
+        self._copies: list[copying.Copy] = []
+        init = copying.Copy.__init__
+
+        def remember(copy: copying.Copy, *arguments: Any) -> None:
+            self._copies.append(copy)
+            init(copy, *arguments)
+
+        monkeypatch.setattr(copying.Copy, "__init__", remember)
+
+    def names(self) -> set[str]:
+        return {each.blob.tensor for each in self._copies[-1]._left}
+
+
+@pytest.fixture
+def left(monkeypatch) -> Left:
+    return Left(monkeypatch)
+
+
+def pair(kind: Callable[[Any], Optimizer]) -> dict[str, Any]:
+    """Two layers with an optimizer each, as of a game; both have stepped once."""
+    first, second = nn.Linear(1024, 512, bias=False), nn.Linear(1024, 512, bias=False)
+    state = {"first": first, "second": second}
+    state |= {f"{name}_optimizer": kind(net.parameters()) for name, net in state.items()}
+    for name in ("first", "second"):
+        pulled(state, name)
+    return state
+
+
+def pulled(state: dict[str, Any], name: str, value: float = 1.0) -> None:
+    state[name](engine.full((1, 1024), value)).sum().backward()
+    state[f"{name}_optimizer"].step()
+    state[f"{name}_optimizer"].zero_grad()
+
+
+def bits(state: dict[str, Any]) -> list[bytes]:
+    tensors = [tensor for name in ("first", "second") for tensor in state[name].parameters()]
+    for name in ("first", "second"):
+        tensors += [value for each in state[f"{name}_optimizer"].state.values() for value in each.values()]
+    return [tensor.detach().numpy().tobytes() for tensor in tensors]
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+def test_a_step_waits_for_what_is_its_own_only(tmp_path, gate, left, kind) -> None:
+    state = pair(KINDS[kind])
+    before = bits(state)
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        everything = left.names()
+        pulled(state, "first", 2.0)
+        assert left.names() == {name for name in everything if "second" in name} != set()
+        pulled(state, "first", 3.0)
+        pulled(state, "second", 2.0)
+        assert left.names() == set()
+        gate.of(0).set()
+    assert bits(state) != before
+    checkpoint.load(state, tmp_path / "a")
+    assert bits(state) == before
+
+
+def frozen(kind: Callable[[Any], Optimizer]) -> dict[str, Any]:
+    """Layers: one that has had a gradient and has none any more, one that always has one, one that never had."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(3)))
+    state = {"model": model, "optimizer": kind(model.parameters())}
+    model[1](model[0](engine.ones(1, 1024))).sum().backward()
+    state["optimizer"].step()
+    state["optimizer"].zero_grad()
+    model[0].requires_grad_(False)
+    return state
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+def test_a_step_waits_for_no_parameter_without_a_gradient(tmp_path, gate, left, kind) -> None:
+    """Nor for its state."""
+    state = frozen(KINDS[kind])
+    before = [tensor.detach().numpy().tobytes() for tensor in state["model"].parameters()]
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        for value in (2.0, 3.0):
+            state["model"][1](engine.full((1, 1024), value)).sum().backward()
+            state["optimizer"].step()
+            assert {name for name in left.names() if "model" in name} == {"model.0.weight", "model.2.weight"}
+        gate.of(0).set()
+    assert [tensor.detach().numpy().tobytes() for tensor in state["model"].parameters()] != before
+    checkpoint.load(state, tmp_path / "a")
+    assert [tensor.detach().numpy().tobytes() for tensor in state["model"].parameters()] == before
+
+
+def test_what_a_step_did_not_wait_for_may_not_be_written_into(tmp_path, gate, left) -> None:
+    state = frozen(KINDS["SGD"])
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        state["model"][1](engine.ones(1, 1024)).sum().backward()
+        state["optimizer"].step()
+        with engine.no_grad():
+            state["model"][2].weight.mul_(2.0)
+        gate.of(0).set()
+        with pytest.raises(RuntimeError, match=r"'model\.2\.weight' was written into before a save had copied it, and not by a step"):
+            manager.wait()
+
+
+def test_what_is_copied_may_be_written_into_after_any_step(tmp_path, left) -> None:
+    """Of the optimizer, with a gradient or not."""
+    state = frozen(KINDS["SGD"])
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        copy = left._copies[-1]
+        while not all(copy._copied):
+            time.sleep(0.001)
+        state["optimizer"].step()  # nobody has a gradient
+        assert left.names() == set()
+        with engine.no_grad():
+            state["model"][2].weight.mul_(2.0)
+    assert manager.all_steps() == [1]
+
+
+class Decay(Optimizer):
+    """Changes all parameters, gradients or not."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.mul_(0.5)
+
+
+@pytest.mark.parametrize("kind", ["closure", "own step", "view"])
+def test_a_step_waits_for_all_that_it_may_change(tmp_path, gate, left, kind) -> None:
+    """A closure makes gradients; a user's own step needs none; a parameter may lie in what another tensor saves."""
+    values = engine.ones(2, LARGE)
+    inner = nn.Parameter(values.detach()[1])
+    optimizer: Optimizer
+    if kind == "own step":
+        optimizer = Decay([inner])
+    else:
+        optimizer = SGD([nn.Parameter(values.detach()[0]), inner] if kind == "view" else [inner], lr=0.5)
+    state = {"values": values if kind == "view" else inner, "optimizer": optimizer}
+    before = values.numpy().copy()
+
+    def closure() -> engine.Tensor:
+        inner.grad = engine.ones(LARGE)
+        return engine.zeros(())
+
+    with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
+        manager.step(1)
+        assert left.names() == {"values"}
+        if kind == "view":
+            closure()
+        optimizer.step(closure if kind == "closure" else None)
+        assert left.names() == set()
+        gate.of(0).set()
+    assert (values.numpy() == before).tolist() == [[True] * LARGE, [False] * LARGE]
+    loaded = {"values": engine.zeros_like(state["values"]), "optimizer": optimizer}
+    checkpoint.load(loaded, tmp_path / "a")
+    assert (loaded["values"].detach().numpy() == 1.0).all()
+
+
 @on_ranks(1, 2)
 def test_what_somebody_else_writes_into_is_given_up(tmp_path, gate) -> None:
     """On every rank, though but one has written; the next save is as ever."""
@@ -116,7 +279,7 @@ def test_what_somebody_else_writes_into_is_given_up(tmp_path, gate) -> None:
                 parameter.mul_(2.0)
                 if last:  # which of them is in its part
                     state["optimizer"].state[parameter]["exp_avg"].mul_(2.0)
-        with pytest.raises(RuntimeError, match="was written into between a save and the next step of its optimizer"):
+        with pytest.raises(RuntimeError, match="was written into before a save had copied it, and not by a step"):
             manager.wait()
         assert manager.all_steps() == []
         with engine.no_grad():
@@ -176,7 +339,7 @@ def test_a_step_waits_for_what_the_thread_has_half_copied(tmp_path, monkeypatch)
     copy, here = copying.copy_past_caches, threading.get_ident()
     halfway, awaited = threading.Event(), threading.Event()
 
-    class Done(threading.Event):
+    class Progress(threading.Condition):
         def wait(self, timeout: float | None = None) -> bool:
             awaited.set()
             return super().wait(timeout)
@@ -190,7 +353,7 @@ def test_a_step_waits_for_what_the_thread_has_half_copied(tmp_path, monkeypatch)
         copy(target[middle:], source[middle:])
 
     monkeypatch.setattr(copying, "copy_past_caches", in_halves)
-    monkeypatch.setattr(copying, "threading", SimpleNamespace(Event=Done, Lock=threading.Lock))
+    monkeypatch.setattr(copying, "threading", SimpleNamespace(Condition=Progress, Lock=threading.Lock))
     with checkpoint.Manager(tmp_path / "a", state, every=1, overlap=True) as manager:
         manager.step(1)
         before = facts(state)
@@ -218,7 +381,7 @@ def test_a_step_of_the_manager_waits_for_no_copy(tmp_path, gate, late) -> None:
                 for parameter in state["model"].parameters():
                     parameter.mul_(2.0)
             gate.of(0).set()
-            with pytest.raises(RuntimeError, match="was written into between a save and the next step of its optim"):
+            with pytest.raises(RuntimeError, match="was written into before a save had copied it, and not by a step"):
                 manager.wait()
             return
         state["optimizer"].step()
