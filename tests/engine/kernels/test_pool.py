@@ -8,7 +8,7 @@ import pytest
 from engine.ops.pooling import kernels as pool
 from tests.engine.kernels.samples import DTYPES, close, normal
 
-SHAPES = ((2, 3, 7, 9), (1, 16, 6, 6), (3, 1, 5, 8), (0, 2, 6, 6))
+SHAPES = ((2, 3, 7, 9), (1, 16, 6, 6), (3, 1, 5, 8), (1, 2, 5, 39), (0, 2, 6, 6))
 WINDOWS = list(itertools.product(((2, 2), (3, 3), (3, 2)), ((2, 2), (1, 1), (1, 3), (3, 2)), ((0, 0), (1, 1))))
 
 
@@ -47,8 +47,9 @@ def test_max_pool(shape, dilation, dtype):
     x = np.random.default_rng(0).integers(-3, 3, shape).astype(dtype)
     x.ravel()[::17] = np.nan
     x.ravel()[5::13] = -np.inf
-    for kernel_size, stride, padding in WINDOWS:
-        output = sizes(shape, kernel_size, stride, padding, dilation, ceil=False)
+    x[:, -1, :3] = -np.inf  # windows of nothing else, at the edge, too
+    for (kernel_size, stride, padding), ceil in itertools.product(WINDOWS, (False, True)):
+        output = sizes(shape, kernel_size, stride, padding, dilation, ceil)
         expected = np.zeros((*shape[:2], *output), dtype)
         places = np.zeros(expected.shape, np.int32)
         g = np.random.default_rng(1).integers(-9, 9, expected.shape).astype(dtype)
