@@ -1,6 +1,5 @@
 """Activations: those that `engine.ops` has without `inplace`, and those composed from its primitives."""
 
-from collections.abc import Callable
 from typing import Any
 
 import engine
@@ -19,7 +18,7 @@ def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Ten
 
 
 def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
-    return _run(ops.threshold, input, True, threshold, value)
+    return ops.threshold(input, threshold, value, inplace=True)
 
 
 def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
@@ -44,37 +43,37 @@ def rrelu_(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, traini
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(0, x), 6)."""
-    return _run(ops.relu6, input, inplace)
+    return ops.relu6(input, inplace)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x clamped to [min_val, max_val]; no gradient at and beyond the bounds. Raises ValueError if min_val > max_val."""
-    return _run(ops.hardtanh, input, inplace, min_val, max_val)
+    return ops.hardtanh(input, min_val, max_val, inplace=inplace)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where x > threshold, else value."""
-    return _run(ops.threshold, input, inplace, threshold, value)
+    return ops.threshold(input, threshold, value, inplace=inplace)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, else alpha (exp(x) - 1)."""
-    return _run(ops.elu, input, inplace, alpha)
+    return ops.elu(input, alpha, inplace=inplace)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """scale · elu with the constants of Klambauer et al. (2017), which keep mean 0 and variance 1."""
-    return _run(ops.selu, input, inplace)
+    return ops.selu(input, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). Raises RuntimeError if alpha is 0."""
-    return _run(ops.celu, input, inplace, alpha)
+    return ops.celu(input, alpha, inplace=inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where x > 0, else negative_slope · x."""
-    return _run(ops.leaky_relu, input, inplace, negative_slope)
+    return ops.leaky_relu(input, negative_slope, inplace=inplace)
 
 
 def rrelu(
@@ -86,27 +85,28 @@ def rrelu(
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slopes = engine.empty_like(input).uniform_(lower, upper)
-    return _run(lambda x: engine.where(x > 0, x, x * slopes), input, inplace)
+    sloped = engine.where(input > 0, input, input * slopes)
+    return input.copy_(sloped) if inplace else sloped
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x σ(x)."""
-    return _run(ops.silu, input, inplace)
+    return ops.silu(input, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x tanh(softplus(x))."""
-    return _run(ops.mish, input, inplace)
+    return ops.mish(input, inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(0, x + 3), 6) / 6."""
-    return _run(ops.hardsigmoid, input, inplace)
+    return ops.hardsigmoid(input, inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x · hardsigmoid(x)."""
-    return _run(ops.hardswish, input, inplace)
+    return ops.hardswish(input, inplace)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
@@ -172,12 +172,3 @@ def _default_dim(input: Tensor, dim: int | None) -> int:
     if dim is not None:
         return dim
     return 0 if input.dim() in (0, 1, 3) else 1
-
-
-def _run(operator: Callable[..., Tensor], input: Tensor, inplace: bool, *arguments: float) -> Tensor:
-    """`operator(input, *arguments)`, written over `input` if the caller asked for the in-place form."""
-    if not inplace:
-        return operator(input, *arguments)
-    # The derivative may need the input as it was: what is about to be overwritten is copied first, as PyTorch does.
-    recorded = input.requires_grad and engine.is_grad_enabled()
-    return input.copy_(operator(input.clone() if recorded else input, *arguments))

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
+from engine.calls.plan import Plan
 from engine.calls.straight import Layout, Lines, straight
-from engine.kernels.jit import Kernel
+from engine.kernels.jit import DTYPES, Kernel
 from engine.ops.activation.kernels import piecewise, smooth
 from engine.ops.activation.kernels.piecewise import vectors
 from engine.ops.shared.operands import in_single_precision
@@ -62,6 +63,15 @@ def forward(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return run
+
+
+def in_place(name: str, plan: Plan) -> None:
+    """Gives a plan on a CPU its `into` by the compiled kernel, where there is one and it serves."""
+    spec, (called, numbers) = plan.out, variant(name, plan.attributes)
+    if called not in piecewise.FORWARD or plan.input_specs[0] is not spec or not spec.dense:
+        return
+    if spec.dtype.numpy.char in DTYPES:
+        plan.into = lambda input, out: piecewise.forward(called, input.ravel("K"), numbers, out.ravel("K"))
 
 
 def slope(name: str, composition: Callable[..., Any]) -> Callable[..., Any]:

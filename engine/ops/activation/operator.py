@@ -6,7 +6,7 @@ relu, sigmoid and tanh are rows of `engine.ops.pointwise.rows`.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +21,8 @@ from engine.ops.pointwise.selection import clamp, where
 from engine.ops.pointwise.special_functions import erf_array
 from engine.ops.shared.fused import alike, on_arrays, served
 from engine.ops.shared.operands import in_single_precision, kept, require_real
-from engine.ops.writing.inplace import inplace
+from engine.ops.writing.inplace import become
+from engine.ops.writing.inplace import inplace as inplace_
 from engine.ops.writing.out import deliver
 from engine.rules import iterator
 from engine.rules.dtypes import INTEGER_CATEGORY
@@ -45,8 +46,13 @@ def _activation(name: str, forward: Callable[..., Any], slope: Callable[..., Any
     run = compiled.forward(name, computed)
     if run is not computed:
         operator.kernel("cpu")(run)
+    operator.plans_for("cpu")(partial(compiled.in_place, name))
     on_gpu(operator, name, slope)
     return operator
+
+
+def _applied(operator: Operator, input: Tensor, attributes: tuple[Any, ...], overwrite: bool) -> Tensor:
+    return inplace_(operator, input, (), attributes) if overwrite else apply(operator, (input,), attributes)
 
 
 @cache
@@ -132,11 +138,12 @@ def _silu_slope(g: Any, nd: Any, input: Any) -> Any:
 SILU = _activation("silu", lambda xp, input: input * _sigmoid(xp, input), _silu_slope)
 
 
-def silu(input: Tensor) -> Tensor:
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x σ(x)."""
     if input._spec.dtype.is_complex:
-        return input * FUNCTIONS["sigmoid"](input)
-    return apply(SILU, (input,))
+        product = input * FUNCTIONS["sigmoid"](input)
+        return become(input, product, "silu_") if inplace else product
+    return _applied(SILU, input, (), inplace)
 
 
 # --- piecewise --------------------------------------------------------------------------------------------------------
@@ -144,7 +151,7 @@ def silu(input: Tensor) -> Tensor:
 LEAKY_RELU = _activation(
     "leaky_relu",
     lambda xp, input, negative_slope: xp.where(input > 0, input, input * negative_slope),
-    lambda g, nd, input, negative_slope: nd.where(input > 0, g, g * negative_slope),
+    lambda g, nd, out, negative_slope: nd.where(out > 0, g, g * negative_slope),
     "negative_slope",
 )
 ELU = _activation(
@@ -163,7 +170,7 @@ ELU = _activation(
 HARDTANH = _activation(
     "hardtanh",
     lambda xp, input, low, high: xp.clip(input, low, high),
-    lambda g, nd, input, low, high: kept(g, nd, (input > low) & (input < high)),
+    lambda g, nd, out, low, high: kept(g, nd, (out > low) & (out < high)),
     "low high",
 )
 HARDSIGMOID = _activation(
@@ -196,28 +203,33 @@ SOFTSHRINK = _activation(
 )
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where x > 0, else negative_slope · x."""
-    return apply(LEAKY_RELU, (input,), (float(negative_slope),))
+    if negative_slope < 0:  # the result does not tell the sign of x
+        chosen = where(input > 0, input, input * negative_slope)
+        return become(input, chosen, "leaky_relu_") if inplace else chosen
+    return _applied(LEAKY_RELU, input, (float(negative_slope),), inplace)
 
 
-def elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+def elu(
+    input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, inplace: bool = False
+) -> Tensor:
     """scale · x where x > 0, else scale · alpha (exp(input_scale · x) - 1): ELU, SELU and CELU by their parameters."""
-    return apply(ELU, (input,), (float(alpha), float(scale), float(input_scale)))
+    return _applied(ELU, input, (float(alpha), float(scale), float(input_scale)), inplace)
 
 
 @heard
-def selu(input: Tensor) -> Tensor:
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """scale · elu with the constants of Klambauer et al. (2017), which keep mean 0 and variance 1."""
-    return elu(input, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+    return elu(input, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, inplace=inplace)
 
 
 @heard
-def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). Raises RuntimeError if alpha is 0."""
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
-    return elu(input, alpha, 1.0, 1 / alpha)
+    return elu(input, alpha, 1.0, 1 / alpha, inplace)
 
 
 @heard
@@ -242,40 +254,41 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return where(input > 0, input, weight * input)
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x limited to [min_val, max_val]; no gradient at and beyond the bounds. Raises ValueError if min_val > max_val."""
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
     if input.dtype.category == INTEGER_CATEGORY:
-        return clamp(input, int(min_val), int(max_val))
-    return apply(HARDTANH, (input,), (float(min_val), float(max_val)))
+        limited = clamp(input, int(min_val), int(max_val))
+        return become(input, limited, "hardtanh_") if inplace else limited
+    return _applied(HARDTANH, input, (float(min_val), float(max_val)), inplace)
 
 
 @heard
-def relu6(input: Tensor) -> Tensor:
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(0, x), 6)."""
-    return hardtanh(input, 0.0, 6.0)
+    return hardtanh(input, 0.0, 6.0, inplace)
 
 
 @heard
 def relu_(input: Tensor) -> Tensor:
     """max(0, x) in place."""
-    return inplace(OPERATORS["relu"], input, ())
+    return inplace_(OPERATORS["relu"], input, ())
 
 
-def hardsigmoid(input: Tensor) -> Tensor:
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(0, x + 3), 6) / 6."""
-    return apply(HARDSIGMOID, (input,))
+    return _applied(HARDSIGMOID, input, (), inplace)
 
 
-def hardswish(input: Tensor) -> Tensor:
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x · hardsigmoid(x)."""
-    return apply(HARDSWISH, (input,))
+    return _applied(HARDSWISH, input, (), inplace)
 
 
-def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where x > threshold, else value."""
-    return apply(THRESHOLD, (input,), (float(threshold), float(value)))
+    return _applied(THRESHOLD, input, (float(threshold), float(value)), inplace)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
@@ -333,6 +346,7 @@ for _name in ("relu", "sigmoid", "tanh"):  # whose slopes are functions of their
     (_bound,) = OPERATORS[_name].rules
     assert _bound is not None
     on_gpu(OPERATORS[_name], _name, _bound.rule)
+    OPERATORS[_name].plans_for("cpu")(partial(compiled.in_place, _name))
 
 
 @heard
@@ -341,9 +355,9 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return apply(SOFTPLUS, (input,), (float(beta), float(threshold)))
 
 
-def mish(input: Tensor) -> Tensor:
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x tanh(softplus(x))."""
-    return apply(MISH, (input,))
+    return _applied(MISH, input, (), inplace)
 
 
 def logsigmoid(input: Tensor) -> Tensor:

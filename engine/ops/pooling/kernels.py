@@ -219,8 +219,8 @@ def _max_pool_planes(
 _COMMON = {((2, 2), (2, 2)), ((3, 3), (2, 2)), ((3, 3), (1, 1))}
 """Windows with their strides that `_max_pool_planes_common` has: one loop over a line of outputs, where the general
 kernel has one for each element of the window. 32 images of 64 planes of 31x31, 3x3 and stride 2, in ms, AVX-512 and
-AVX2: 15 to 4.5 and 16 to 11; 8 of 64 of 112x112 8.2 to 3.7 and 8.5 to 4.5; 28x28 and stride 1 8.9 to 3.2 and 9.0 to 5.5;
-64 of 32 planes of 28x28, 2x2, 3.4 to 0.6 (AVX-512)."""
+AVX2: 15 to 4.5 and 16 to 11; 8 of 64 of 112x112 8.2 to 3.7 and 8.5 to 4.5; 8 of 192 of 28x28, stride 1, 8.9 to 3.2 and
+9.0 to 5.5; 64 of 32 of 28x28, 2x2 and stride 2, 3.4 to 0.6 (AVX-512)."""
 
 
 @helper

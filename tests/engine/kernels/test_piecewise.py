@@ -35,7 +35,7 @@ CASES = {
         lambda x: 0.75 * x if x > 0 else 1.5 * 0.75 * math.expm1(0.5 * x),
         lambda x: 1.5 * 0.75 * 0.5 * math.exp(0.5 * x) if x <= 0 else 0.75,
     ),
-    "hardtanh": ((-1.0, 2.0), None, lambda x: float(-1 < x < 2)),
+    "hardtanh": ((-1.0, 2.0), lambda x: -1.0 if x < -1 else 2.0 if x > 2 else x, lambda x: float(-1 < x < 2)),
     "hardsigmoid": ((), clipped, lambda x: 1 / 6 if -3 < x < 3 else 0.0),
     "hardswish": ((), lambda x: x * clipped(x), lambda x: 0.0 if x <= -3 else x / 3 + 0.5 if x < 3 else 1.0),
     "softplus": (

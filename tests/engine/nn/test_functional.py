@@ -1,5 +1,6 @@
 """What formulas do not show: randomness, writing in place, one-hot, renormalised tables, errors."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,20 +81,62 @@ def test_dropout_in_place() -> None:
         ("selu_", ()),
         ("celu_", (0.3,)),
         ("leaky_relu_", (0.2,)),
+        ("leaky_relu_", (0.0,)),
+        ("leaky_relu_", (-0.2,)),
         ("rrelu_", (0.1, 0.3)),
+        ("relu6", ()),
+        ("silu", ()),
+        ("mish", ()),
+        ("hardsigmoid", ()),
+        ("hardswish", ()),
     ],
 )
-def test_functions_in_place_write_and_differentiate(name: str, arguments: tuple[float, ...]) -> None:
-    start = engine.randn(20).requires_grad_()
-    other = start.detach().clone().requires_grad_()
-    doubled = start * 2
-    result = getattr(F, name)(doubled, *arguments)
-    assert result is doubled
-    plain = getattr(F, name[:-1])(other * 2, *arguments)
-    np.testing.assert_array_equal(doubled.detach().numpy(), plain.detach().numpy())
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "laid_out", [lambda x: x, lambda x: x.t(), lambda x: x[:, ::2]], ids=["rows", "columns", "gaps"]
+)
+def test_functions_in_place_write_and_differentiate(
+    name: str, arguments: tuple[float, ...], dtype: str, laid_out: Callable[..., engine.Tensor]
+) -> None:
+    values = engine.randn(6, 8) * 3
+    values[0] = engine.tensor([np.nan, np.inf, -np.inf, 0.0, -0.0, 6.0, 3.0, -3.0])
+    values = values.to(getattr(engine, dtype))
+    start, other = values.clone().requires_grad_(), values.clone().requires_grad_()
+    written = laid_out(start * 2)
+    if name.endswith("_"):
+        result = getattr(F, name)(written, *arguments)
+    else:
+        result = getattr(F, name)(written, *arguments, inplace=True)
+    assert result is written
+    plain = getattr(F, name.removesuffix("_"))(laid_out(other * 2), *arguments)
+    engine.testing.assert_close(result, plain, rtol=0, atol=0, equal_nan=True)
     (result * 3).sum().backward()
     (plain * 3).sum().backward()
-    np.testing.assert_array_equal(start.grad.numpy(), other.grad.numpy())
+    engine.testing.assert_close(start.grad, other.grad, rtol=0, atol=0, equal_nan=True)
+
+
+def test_activations_in_place_of_whole_and_complex_numbers() -> None:
+    whole = engine.tensor([-3, 0, 9])
+    assert F.relu6(whole, inplace=True) is whole
+    assert whole.tolist() == [0, 0, 6]
+    values = engine.tensor([1 + 2j, -3j])
+    expected = F.silu(values)
+    assert F.silu(values, inplace=True) is values
+    engine.testing.assert_close(values, expected)
+
+
+@pytest.mark.parametrize("function", [F.relu_, F.hardtanh_, F.leaky_relu_])
+def test_derivatives_by_the_result_keep_no_copy(function: Callable[..., engine.Tensor]) -> None:
+    kept: list[int] = []
+
+    def pack(tensor: engine.Tensor) -> engine.Tensor:
+        kept.append(tensor.data_ptr())
+        return tensor
+
+    written = engine.randn(4).requires_grad_() * 2
+    with engine.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        function(written)
+    assert kept == [written.data_ptr()]
 
 
 def test_rrelu_draws_its_slopes() -> None:

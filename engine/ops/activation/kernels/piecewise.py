@@ -81,7 +81,8 @@ def forward(name: str, x: Array, parameters: tuple[float, ...], out: Array) -> N
 def backward(name: str, gradient: Array, x: Array, parameters: tuple[float, ...], out: Array) -> None:
     """Writes the gradient of x from that of the activation into ``out``, which may be ``gradient`` itself.
 
-    For sigmoid and relu x may be what the activation gave; for sigmoid it must be.
+    For relu, hardtanh and, with a slope that is not negative, leaky_relu x may be what the activation gave; for sigmoid
+    it must be.
     """
     kernel, numbers = BACKWARD[name][x.dtype.char], (*parameters, *_NONE[len(parameters) :])
     if x.size < threads.WORTH:
@@ -143,6 +144,14 @@ def _elu_backward(gradient: Read1, x: Read1, out: Write1, alpha: float, scale: f
     for i in range(x.size):
         slope = exp(x[i] * input_scale) * below
         out[i] = gradient[i] * (slope if x[i] <= 0 else scale)
+
+
+@kernel
+def _hardtanh(x: Read1, out: Write1, low: float, high: float, c: float) -> None:
+    low, high = real(low), real(high)
+    for i in range(x.size):
+        below, above = x[i] < low, x[i] > high
+        out[i] = low if below else high if above else x[i]
 
 
 @kernel
@@ -227,6 +236,7 @@ FORWARD: dict[str, Kernel] = {
     "sigmoid": _sigmoid,
     "leaky_relu": _leaky_relu,
     "elu": _elu,
+    "hardtanh": _hardtanh,
     "hardsigmoid": _hardsigmoid,
     "hardswish": _hardswish,
     "softplus": _softplus,
