@@ -180,7 +180,9 @@ def versions(torch_python: str | None) -> str:
 
 def surroundings(command: list[str], torch_python: str | None = None) -> str:
     """When, where and of what this is measured, and by which command, in one sentence, without paths of this disk."""
-    command = ["OTHER/bin/python" if before == "--torch-python" else word for before, word in pairwise(["", *command])]
+    # Of this machine nothing but its CPU is to stand in the table.
+    places = {"--torch-python": "OTHER/bin/python", "--sources": "DIR", "--write": "PERFORMANCE.md"}
+    command = [places.get(before, word) for before, word in pairwise(["", *command])]
     return (
         f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {len(os.sched_getaffinity(0))} CPUs ({cpu()}), load "
         f"{os.getloadavg()[0]:.1f} before, commit {commit()}, {versions(torch_python)}, `{' '.join(command)}`."
