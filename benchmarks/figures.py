@@ -180,7 +180,6 @@ def versions(torch_python: str | None) -> str:
 
 def surroundings(command: list[str], torch_python: str | None = None) -> str:
     """When, where and of what this is measured, and by which command, in one sentence, without paths of this disk."""
-    # Of this machine nothing but its CPU is to stand in the table.
     places = {"--torch-python": "OTHER/bin/python", "--sources": "DIR", "--write": "PERFORMANCE.md"}
     command = [places.get(before, word) for before, word in pairwise(["", *command])]
     return (
