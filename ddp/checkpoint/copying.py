@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -103,11 +103,11 @@ class Copy:
 
     def settle(self) -> None:
         """Sees to it that all is copied; `error` says then whether somebody has written into what was being copied."""
-        self._settle(self._left)
+        self._settle(set(self._left))
 
-    def _settle(self, some: Collection[_Waiting]) -> None:
+    def _settle(self, some: Set[_Waiting]) -> None:
         with self._helping:
-            self._copy(self._taken(some))
+            self._copy(self._taken(each for each in self._left if each in some))
         with self._progress:  # for what `run` has begun with
             self._progress.wait_for(lambda: self.error is not None or all(map(self._is_copied, some)))
         changed = [each.blob.tensor for each in some if version_of(each.tensor) != each.version]
