@@ -137,11 +137,15 @@ class Save:
             self._copy.settle()
             self._error = self._error or self._copy.error
 
-    def write(self, told: shard.Told) -> None:
-        """Writes this rank's file. Raises nothing: what went wrong, `finish` tells all ranks."""
+    def write(self, told: shard.Told, beside: bool = False) -> None:
+        """Writes this rank's file. Raises nothing: what went wrong, `finish` tells all ranks.
+
+        beside: beside training, whose the processors are, so past the page cache where it goes to a disk.
+        """
         name = f"{self._group.rank:05d}.safetensors"
         try:
-            file, pieces = shard.write(self.generation / name, self._blobs, self._place.durable, told)
+            durable = self._place.durable
+            file, pieces = shard.write(self.generation / name, self._blobs, durable, told, direct=beside and durable)
         except Cancelled:
             return
         except FAILURES as error:

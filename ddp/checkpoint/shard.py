@@ -13,6 +13,7 @@ import numpy as np
 
 import engine
 from ddp.checkpoint.checksum import PART, PIECE, Checksum, checksum_of
+from ddp.checkpoint.direct import Direct
 from ddp.checkpoint.manifest import File, Piece, damaged
 from ddp.checkpoint.states import stored_layout
 from engine.ops.copy.kernels import copy_past_caches
@@ -119,18 +120,19 @@ def _copy(target: np.ndarray, source: np.ndarray, part: slice) -> None:
 
 
 def write(
-    path: Path, blobs: Sequence[Blob], durable: bool, told: Told
+    path: Path, blobs: Sequence[Blob], durable: bool, told: Told, direct: bool = False
 ) -> tuple[File, dict[str, list[tuple[int, Piece]]]]:
     """Writes the file with these blobs; returns what the manifest says of it, and of each tensor its pieces by their
     first byte.
 
-    durable: synced, with its folder. Raises: OSError; FileExistsError where the file is there already.
+    durable: synced, with its folder. direct: past the page cache, which takes a processor less, and is no faster; who
+    reads it soon waits for the disk. Raises: OSError; FileExistsError where the file is there already.
     """
     pieces: dict[str, list[tuple[int, Piece]]] = {}
     text = container.header_of({"format": "np"}, ((b.key, b.kind, b.shape) for b in blobs), _ALIGN)
     head = len(text).to_bytes(8, "little") + text
     at, written = len(head), 0
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb", buffering=0) as file:
+    with Direct(path) if direct else path.open("xb", buffering=0) as file:
         _write_all(file, memoryview(head))
         for blob in blobs:
             octets, checksum = blob.octets(), Checksum()
@@ -140,12 +142,14 @@ def write(
                 _write_all(file, part.data)
                 told(part.nbytes)
                 written += part.nbytes
-                if durable and written >= _BEGIN_SYNC:
+                if durable and not direct and written >= _BEGIN_SYNC:
                     files.begin_sync(file.fileno())
                     written = 0
             piece = Piece(path.name, blob.key, at, blob.nbytes, checksum.text())
             pieces.setdefault(blob.tensor, []).append((blob.begin, piece))
             at += blob.nbytes
+        if isinstance(file, Direct):
+            file.finish()
         if durable:
             os.fsync(file.fileno())
     if durable:

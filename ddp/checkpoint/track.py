@@ -74,7 +74,7 @@ class Track:
         self._cancelled.clear()
         self._progress = Progress(self._group, f"writing {generation}", save.nbytes)
         self._progress.awaited = False
-        self._run(lambda: save.write(self._told), save.copy_rest)
+        self._run(lambda: save.write(self._told, beside=True), save.copy_rest)
 
     def settle(self) -> None:
         """Waits until what is saved is copied: from then on anybody may write into it. Not collective."""

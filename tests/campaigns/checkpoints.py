@@ -93,7 +93,7 @@ def instrumented(struck: Struck) -> Iterator[None]:
         whole_commit(draft, text)
 
     with contextlib.ExitStack() as patches:
-        for name in ("open", "fsync", "replace", "unlink", "rmdir", "mkdir"):
+        for name in ("open", "write", "fsync", "replace", "unlink", "rmdir", "mkdir"):
             patches.enter_context(mock.patch.object(os, name, counted(getattr(os, name), name)))
         patches.enter_context(mock.patch.object(shard, "_write_all", write_all))
         patches.enter_context(mock.patch.object(places.Draft, "commit", commit))

@@ -60,11 +60,11 @@ def test_a_writers_error_comes_at_the_next_step_on_every_rank(tmp_path, monkeypa
     """And nothing of that generation stays; the ones before it do, and later ones are written."""
     write = shard.write
 
-    def full_on_rank_one(path: Path, *arguments: Any) -> Any:
+    def full_on_rank_one(path: Path, *arguments: Any, **keywords: Any) -> Any:
         if "step-00000002" in str(path) and path.name == "00001.safetensors":
             path.write_bytes(b"begun")
             raise FULL
-        return write(path, *arguments)
+        return write(path, *arguments, **keywords)
 
     monkeypatch.setattr(shard, "write", full_on_rank_one)
 
