@@ -151,7 +151,7 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 LEAKY_RELU = _activation(
     "leaky_relu",
     lambda xp, input, negative_slope: xp.where(input > 0, input, input * negative_slope),
-    lambda g, nd, out, negative_slope: nd.where(out > 0, g, g * negative_slope),
+    lambda g, nd, input, negative_slope: nd.where(input > 0, g, g * negative_slope),
     "negative_slope",
 )
 ELU = _activation(
@@ -170,7 +170,7 @@ ELU = _activation(
 HARDTANH = _activation(
     "hardtanh",
     lambda xp, input, low, high: xp.clip(input, low, high),
-    lambda g, nd, out, low, high: kept(g, nd, (out > low) & (out < high)),
+    lambda g, nd, input, low, high: kept(g, nd, (input > low) & (input < high)),
     "low high",
 )
 HARDSIGMOID = _activation(
@@ -205,9 +205,6 @@ SOFTSHRINK = _activation(
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where x > 0, else negative_slope · x."""
-    if negative_slope < 0:  # the result does not tell the sign of x
-        chosen = where(input > 0, input, input * negative_slope)
-        return become(input, chosen, "leaky_relu_") if inplace else chosen
     return _applied(LEAKY_RELU, input, (float(negative_slope),), inplace)
 
 

@@ -81,8 +81,7 @@ def forward(name: str, x: Array, parameters: tuple[float, ...], out: Array) -> N
 def backward(name: str, gradient: Array, x: Array, parameters: tuple[float, ...], out: Array) -> None:
     """Writes the gradient of x from that of the activation into ``out``, which may be ``gradient`` itself.
 
-    For relu, hardtanh and, with a slope that is not negative, leaky_relu x may be what the activation gave; for sigmoid
-    it must be.
+    For sigmoid and relu x may be what the activation gave; for sigmoid it must be.
     """
     kernel, numbers = BACKWARD[name][x.dtype.char], (*parameters, *_NONE[len(parameters) :])
     if x.size < threads.WORTH:
