@@ -140,19 +140,24 @@ def number_at(typing_context: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
+def pause(builder: Any) -> None:
+    """The processor's word for a loop that waits, where it has one."""
+    machine = platform.machine()
+    if machine == "x86_64":
+        kind = ir.FunctionType(ir.VoidType(), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+    elif machine == "aarch64":
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])
+        hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.aarch64.hint")
+        builder.call(hint, [ir.Constant(ir.IntType(32), 1)])  # yield
+
+
 @intrinsic
 def relax(typing_context: Any) -> Any:
     """For a loop that waits: what shares a core with this thread gets the core meanwhile, some 50 to 150 cycles."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        machine = platform.machine()
-        if machine == "x86_64":
-            kind = ir.FunctionType(ir.VoidType(), [])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
-        elif machine == "aarch64":
-            kind = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])
-            hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.aarch64.hint")
-            builder.call(hint, [ir.Constant(ir.IntType(32), 1)])  # yield
+        pause(builder)
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -168,6 +173,31 @@ def announce(typing_context: Any, address: Any, number: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def add_at(typing_context: Any, address: Any, number: Any) -> Any:
+    """Adds to the int64 at an address, in one go and in one order for all threads; returns what is there then."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.add(builder.atomic_rmw("add", place, arguments[1], "seq_cst"), arguments[1])
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def read_byte(typing_context: Any, descriptor: Any) -> Any:
+    """Reads a byte from a file by the system's ``read``, which sleeps until there is one: how many came, or -1."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte, word = ir.IntType(8), ir.IntType(64)
+        kind = ir.FunctionType(word, [ir.IntType(32), byte.as_pointer(), word])
+        read = cgutils.get_or_insert_function(builder.module, kind, "read")
+        place = cgutils.alloca_once(builder, byte)
+        return builder.call(read, [builder.trunc(arguments[0], ir.IntType(32)), place, word(1)])
+
+    return types.int64(types.int64), generate
 
 
 @intrinsic

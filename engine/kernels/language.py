@@ -71,6 +71,16 @@ def announce(address: int, number: int) -> None:
     raise RuntimeError(f"announce({address}, {number}) exists only inside compiled kernels")
 
 
+def add_at(address: int, number: int) -> int:
+    """Add to an int64 at an address to which other threads add, too; what is there then. Only inside kernels."""
+    raise RuntimeError(f"add_at({address}, {number}) exists only inside compiled kernels")
+
+
+def read_byte(descriptor: int) -> int:
+    """Sleep until a byte comes from a file; 1, or less for an error or the end. Only inside kernels."""
+    raise RuntimeError(f"read_byte({descriptor}) exists only inside compiled kernels")
+
+
 def stream(target: int, source: int, lines: int) -> None:
     """Copy memory past the caches, see `engine.kernels.intrinsics`. Only inside kernels."""
     raise RuntimeError(f"stream({target}, {source}, {lines}) exists only inside compiled kernels")
@@ -147,7 +157,8 @@ def change_basis(which: int, like: np.ndarray, *places_and_steps: Any) -> None:
 
 
 INTRINSICS = (
-    *(fma, array_at, array_of, sum_vectors, number_at, announce, relax, stream, flat, lines, address, bits, from_bits),
+    *(fma, array_at, array_of, sum_vectors, number_at, announce, relax, add_at, read_byte, stream),
+    *(flat, lines, address, bits, from_bits),
 )
 ON_TILES = (multiply_tile, multiply_each, transpose_tile)
 ON_RUNS = (correlate_run, add_products, move)

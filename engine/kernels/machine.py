@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from llvmlite import binding
 
+from engine.kernels import lock
+
 _FASTCALL = 0x80  # METH_FASTCALL: the function takes an array of its arguments
 _SYMBOL = np.dtype(
     [("name", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2"), ("value", "u8"), ("size", "u8")]
@@ -69,5 +71,6 @@ def _called(code: bytes) -> list[str]:
 def _linker() -> Any:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    binding.add_symbol(lock.SYMBOL, lock.words.ctypes.data)
     machine = binding.Target.from_triple(binding.get_process_triple()).create_target_machine(jit=True)
     return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)

@@ -17,6 +17,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.np import arrayobj
 
+from engine.kernels import lock
+from engine.kernels.intrinsics import pause
+
 _BYTE, _INT, _WORD, _DOUBLE = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.DoubleType()
 _POINTER = _BYTE.as_pointer()
 
@@ -88,10 +91,10 @@ class _Wrapper:
     ) -> None:
         """The kernel's call, and what is returned."""
         builder = self._builder
-        thread = self._python("PyEval_SaveThread", _POINTER) if release_lock else None
+        thread = self._let_go() if release_lock else None
         status, value = self._context.call_conv.call_function(builder, kernel, result, kinds, values)
         if thread is not None:
-            self._python("PyEval_RestoreThread", ir.VoidType(), thread)
+            self._take(thread)
         with builder.if_then(status.is_error, likely=False):
             builder.ret(self._python("PyErr_NoMemory", _POINTER))
         if result == types.none:
@@ -100,6 +103,39 @@ class _Wrapper:
             builder.ret(none)
         else:
             builder.ret(self._context.get_python_api(builder).from_native_return(result, value, None))
+
+    def _let_go(self) -> Any:
+        """Lets go of the interpreter's lock; returns what it is taken with."""
+        thread = self._python("PyEval_SaveThread", _POINTER)
+        self._builder.store_atomic(_WORD(0), self._lock_word(0), "release", 8)
+        return thread
+
+    def _take(self, thread: Any) -> None:
+        """Takes the interpreter's lock. It looks before, so many times, whether another thread lets go of it that has
+        come out of a kernel: that has it for some microseconds, and who asks for a lock that is taken sleeps for more.
+        """
+        builder, held = self._builder, self._lock_word(0)
+        left = builder.alloca(_WORD)
+        builder.store(builder.load(self._lock_word(lock.LOOKS)), left)
+        looking, waiting, taking = (builder.append_basic_block(name) for name in ("looking", "waiting", "taking"))
+        builder.branch(looking)
+        builder.position_at_end(looking)
+        others = builder.icmp_signed("!=", builder.load_atomic(held, "acquire", 8), _WORD(0))
+        looks = builder.load(left)
+        more = builder.icmp_signed(">", looks, _WORD(0))
+        builder.cbranch(builder.and_(others, more), waiting, taking)
+        builder.position_at_end(waiting)
+        builder.store(builder.sub(looks, _WORD(1)), left)
+        pause(builder)
+        builder.branch(looking)
+        builder.position_at_end(taking)
+        builder.store_atomic(_WORD(1), held, "release", 8)  # so that others look from now on
+        self._python("PyEval_RestoreThread", ir.VoidType(), thread)
+        builder.store_atomic(_WORD(1), held, "release", 8)  # while this one waited another may have let go
+
+    def _lock_word(self, offset: int) -> Any:
+        place = self._builder.gep(self._symbol(lock.SYMBOL), [_WORD(offset)])
+        return self._builder.bitcast(place, _WORD.as_pointer())
 
     def _value(self, given: Any, kind: Any) -> Any:
         if isinstance(kind, types.Array):

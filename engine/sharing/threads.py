@@ -9,10 +9,11 @@ CPUs without AVX-512. So the last bits of a model can depend on the number of th
 OpenBLAS's threads do not sleep after a product but spin, for 34 ms unless told otherwise (OPENBLAS_THREAD_TIMEOUT, see
 `engine/__init__.py`), and take the cores from ours. While parts run, the BLAS works on the threads that call it.
 
-Ours look for work, and for the end of others' parts, for half a millisecond before they sleep: who wakes a thread
-spends 15 µs on it, on a virtual machine, and the thread comes 40 to 90 later. They look in compiled code, without the
-interpreter's lock, and give the other thread time to be in compiled code as well before they want that lock: who has to
-wait for it sleeps, too.
+Ours look for work, and for the end of others' parts, for 0.2 ms before they sleep: who wakes a thread spends 15 µs on
+it, on a virtual machine, and the thread comes 40 to 90 later. So who sleeps is not woken for little work, but when a
+good deal of it has come. They look and sleep in compiled code, without the interpreter's lock: who asks for that while
+it is taken sleeps, too, and is woken by a call of the system whenever the other thread comes to a kernel. So a thread
+that has posted work is given time to be in compiled code, and all look whether the lock is free before they ask for it.
 """
 
 import ctypes
@@ -28,7 +29,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from engine.sharing.kernels import compiled_wait
+from engine.kernels.lock import look_for_lock
+from engine.sharing.kernels import compiled_post, compiled_sleep, compiled_wait
 
 T = TypeVar("T")
 
@@ -44,7 +46,8 @@ _FUNCTIONS = (
 @cache
 def _blas() -> tuple[Callable[[int], Any], Callable[[], int]]:
     # A symbol is looked for in the libraries the extension module was linked with, so this finds NumPy's own BLAS.
-    library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
+    # It keeps the interpreter's lock while it is told: to get that back takes longer.
+    library = ctypes.PyDLL(np.linalg._umath_linalg.__file__)
     for setter, getter in _FUNCTIONS:
         if hasattr(library, setter):
             return getattr(library, setter), getattr(library, getter)
@@ -59,15 +62,17 @@ def _blas() -> tuple[Callable[[int], Any], Callable[[], int]]:
 HANDOVER = 1 << 16
 PRODUCTS = 8  # multiplications of a matrix product in the time of one such element
 WORTH = 4 * HANDOVER  # below that `in_pieces` shares nothing, and a caller need not ask it
+_WAKING = 8 * WORTH  # what has to come, at once or one after another, before a thread that sleeps is woken for it
 
 # What is waited for. Counters in words of memory, on cache lines of their own: a change says that a queue may have got
 # something, and nothing else, so that it does no harm when two threads count as one.
-_POSTED, _ENDED = 0, 8
-_counters = np.zeros(16, np.int64)
+_POSTED, _ENDED, _ASLEEP = 0, 8, 16  # the last one: how many of our threads sleep and wait to be woken
+_counters = np.zeros(24, np.int64)
 _WHERE = _counters.ctypes.data
 
-_LOOKING = 500e-6  # seconds for which a thread looks before it sleeps
+_LOOKING = 200e-6  # seconds for which a thread looks before it sleeps
 _UNTIL_COMPILED = 4e-6  # from a post until who has posted is in compiled code: each worker comes so much after the last
+_LOOKING_FOR_LOCK = 20e-6  # for which the end of a kernel looks whether another thread lets go of the lock
 _UNTIL_LOOKING = 2e-6  # from the end of the last part until the worker looks for more
 
 
@@ -83,9 +88,12 @@ class _Workers(NamedTuple):
 class _Waiting(NamedTuple):
     """How it is waited for what is in a queue."""
 
-    wait_for: Callable[[int, int, int, int], int]
+    wait_for: Callable[..., int]
+    """Of `engine.sharing.kernels`."""
     looks_a_second: float
     """0 where there are more threads than processors: looking would keep others from their work."""
+    bed: tuple[int, ...] = ()
+    """Where it is counted that this thread sleeps, and the file that wakes it; else it sleeps at the queue."""
 
     def get(self, queue: "SimpleQueue[T]", counter: int, seconds: float) -> T:
         """The next of a queue. seconds: to wait more when the counter has changed."""
@@ -95,13 +103,15 @@ class _Waiting(NamedTuple):
             try:
                 return queue.get_nowait()
             except Empty:
-                if not self.wait_for(_WHERE + 8 * counter, known + 1, looks, more):
+                if not self.wait_for(_WHERE + 8 * counter, known + 1, looks, more, *self.bed):
                     break
         return queue.get()
 
 
 _number: int | None = None  # None: as many as the BLAS has, which nobody has told otherwise
 _workers: _Workers | None = None
+_pipe: tuple[int, int] | None = None  # who sleeps reads from it
+_put_off = 0  # work that no thread was woken for, since the last that was shared
 _here = threading.local()  # in_part: whether this thread works on a part, which it does not share further
 _telling = threading.Lock()
 _sharing = 0  # calls of `share` under way, on any thread; meanwhile the BLAS has one thread
@@ -142,14 +152,16 @@ def usable_threads() -> int:
     return _number
 
 
-def share(function: Callable[[Any], Any], parts: Sequence[Any]) -> None:
+def share(function: Callable[[Any], Any], parts: Sequence[Any], work: int | None = None) -> None:
     """Calls `function` on each part, on as many threads as are set; it must release the interpreter's lock to gain.
 
-    Every thread takes the next part when it is done with one, so one that the machine keeps busy otherwise delays
-    nobody. What a part shares it does by itself. Raises what the first failing part raised, after all have ended.
+    work: all of it, where that may be too little, see :func:`number_for`. Every thread takes the next part when it is
+    done with one, so one that the machine keeps busy otherwise delays nobody. What a part shares it does by itself.
+    Raises what the first failing part raised, after all have ended.
     """
     number = usable_threads()
-    if number == 1 or len(parts) < 2 or getattr(_here, "in_part", False):
+    alone = number == 1 or len(parts) < 2 or getattr(_here, "in_part", False)
+    if alone or (work is not None and number_for(work, len(parts)) < 2):
         for part in parts:
             function(part)
         return
@@ -162,7 +174,7 @@ def share(function: Callable[[Any], Any], parts: Sequence[Any]) -> None:
         _here.in_part = True
         for _ in range(min(number, len(parts)) - 1):
             workers.work.put((held, numbered, ended))
-        _counters[_POSTED] += 1
+        _wake(min(number, len(parts)) - 1)
         for place, part in numbered:
             unseen -= 1
             try:
@@ -183,23 +195,38 @@ def share(function: Callable[[Any], Any], parts: Sequence[Any]) -> None:
 
 def pieces(size: int, least: int) -> list[slice]:
     """0 ... size cut into one piece a thread, none of them (but a last one) below `least`."""
-    return _cut(size, max(min(usable_threads(), size // max(least, 1)), 1))
+    return cut(size, max(min(usable_threads(), size // max(least, 1)), 1))
+
+
+def number_for(work: int, size: int) -> int:
+    """How many threads, and no more than `size`, make the least time of so much work.
+
+    work: all of it, in elements of a plain pass over memory. n pieces take the time of one divided by n, and that of n
+    handovers one after the other: the least for n = sqrt(work / HANDOVER), and no more than the threads there are. One
+    where the others sleep and it was not much that came since.
+    """
+    global _put_off
+    if work < WORTH:
+        return 1
+    if _workers is not None and _counters[_ASLEEP] >= _workers.number:
+        _put_off += work
+        if _put_off < _WAKING:
+            return 1
+    _put_off = 0
+    return min(usable_threads(), size, isqrt(work // HANDOVER))
 
 
 def in_pieces(function: Callable[[slice], Any], size: int, work: int) -> None:
-    """Calls `function` on all of 0 ... size, or on pieces of it on several threads where that is faster.
-
-    work: all of it, in elements of a plain pass over memory. n pieces take the time of one divided by n, and that of n
-    handovers one after the other: the least for n = sqrt(work / HANDOVER), and no more than the threads there are.
-    """
-    number = 1 if work < WORTH else min(usable_threads(), size, isqrt(work // HANDOVER))
+    """Calls `function` on all of 0 ... size, or on pieces of it on several threads where :func:`number_for` says so."""
+    number = number_for(work, size)
     if number < 2:
         function(slice(0, size))
     else:
-        share(function, _cut(size, number))
+        share(function, cut(size, number))
 
 
-def _cut(size: int, number: int) -> list[slice]:
+def cut(size: int, number: int) -> list[slice]:
+    """0 ... size in so many pieces."""
     ends = [-(-size * place // number) for place in range(number + 1)]
     return [slice(*pair) for pair in pairwise(ends)] if size else []
 
@@ -217,6 +244,7 @@ def _call_workers(number: int) -> _Workers:
 
 
 def _start_workers(count: int) -> _Workers:
+    global _pipe
     wait, looks = compiled_wait(), 1000
     enough = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     seconds = []
@@ -224,11 +252,23 @@ def _start_workers(count: int) -> _Workers:
         began = time.perf_counter()
         wait(_WHERE, int(_counters[_POSTED]) + 1, looks, 0)
         seconds.append(time.perf_counter() - began)
-    workers = _Workers(SimpleQueue(), count, _Waiting(wait, looks / min(seconds) if seconds else 0.0))
+    rate = looks / min(seconds) if seconds else 0.0
+    look_for_lock(int(_LOOKING_FOR_LOCK * rate))
+    if _pipe is None:
+        _pipe = os.pipe()
+    workers = _Workers(SimpleQueue(), count, _Waiting(wait, rate))
+    theirs = _Waiting(compiled_sleep(), rate, (_WHERE + 8 * _ASLEEP, _pipe[0]))
     for place in range(count):
         # daemons: the interpreter need not wake them to end
-        threading.Thread(target=_help, args=(workers, place), name="engine", daemon=True).start()
+        threading.Thread(target=_help, args=(workers.work, theirs, place), name="engine", daemon=True).start()
     return workers
+
+
+def _wake(number: int) -> None:
+    """Tells those who look that there is work, and so many of those who sleep."""
+    asleep = compiled_post()(_WHERE + 8 * _POSTED, _WHERE + 8 * _ASLEEP)
+    if asleep and _pipe is not None:
+        os.write(_pipe[1], bytes(min(asleep, number)))
 
 
 def _release_blas() -> None:
@@ -239,11 +279,11 @@ def _release_blas() -> None:
             _blas()[0](usable_threads())
 
 
-def _help(workers: _Workers, place: int) -> None:
+def _help(work: "SimpleQueue[Any]", waiting: _Waiting, place: int) -> None:
     """What a worker does, until it is dismissed."""
     _here.in_part = True
     seconds = (place + 1) * _UNTIL_COMPILED
-    while (wanted := workers.waiting.get(workers.work, _POSTED, seconds)) is not None:
+    while (wanted := waiting.get(work, _POSTED, seconds)) is not None:
         _take(*wanted)
         _counters[_ENDED] += 1  # late: who hears of it is to find the interpreter's lock free
 
@@ -265,13 +305,20 @@ def _dismiss_workers() -> None:
     if _workers is not None:
         for _ in range(_workers.number):
             _workers.work.put(None)
+        _wake(_workers.number)
+        look_for_lock(0)
     _workers = None
 
 
 def _start_anew() -> None:
     """Threads do not live on in the child of a fork."""
-    global _workers, _sharing, _telling, _here
+    global _workers, _sharing, _telling, _here, _pipe
     _workers, _telling, _here = None, threading.Lock(), threading.local()
+    _counters[_ASLEEP] = 0
+    if _pipe is not None:
+        for end in _pipe:
+            os.close(end)
+        _pipe = None
     if _sharing:
         _sharing = 0
         _blas()[0](usable_threads())

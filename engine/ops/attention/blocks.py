@@ -71,8 +71,8 @@ def _parts(batch: tuple[int, ...], rows: int, keys: int, width: int) -> tuple[Pa
     """Indices of the leading axes, a part for each thread that this attention is worth: matrices that do not depend on
     each other, so that each is computed as it would be alone.
     """
-    worth = math.prod(batch) * rows * keys * width // (threads.PRODUCTS * threads.HANDOVER)
-    return _parts_of(batch, min(threads.usable_threads(), math.isqrt(worth)))
+    work = math.prod(batch) * rows * keys * width // threads.PRODUCTS
+    return _parts_of(batch, threads.number_for(work, math.prod(batch)))
 
 
 @lru_cache(256)

@@ -94,7 +94,8 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
         family.correlate(some, 0, moves, gaps, weights, bias, rows, 0, _steps(rows), rows.shape[1:4])
         result.close(images, rows)
 
-    threads.share(compute, in_groups(len(input), size, image.shape[4], weight))
+    work = len(input) * prod(out) * weight.size // threads.PRODUCTS
+    threads.share(compute, in_groups(len(input), size, image.shape[4], weight), work)
     return result.array
 
 
@@ -121,7 +122,8 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
         some = padded(image[images], before, extent, room)
         rows = padded(slopes[images], (0, 0, 0), slopes.shape[1:4], room)
         moves, gaps = _times(_steps(some), stride), _times(_steps(some), dilation)
-        threads.share(partial(family.weight_sums, some, moves, gaps, rows, total), parts)
+        work = len(some) * prod(slopes.shape[1:4]) * prod(size) // threads.PRODUCTS
+        threads.share(partial(family.weight_sums, some, moves, gaps, rows, total), parts, work)
     result = dense(size, weight_stride, input.dtype)
     (depthwise if family is depthwise else packing).unpack(total, result.reshape(outputs, channels, *taps))
     return result
@@ -173,7 +175,8 @@ def input_gradient(
             family.correlate(some, first, steps, gaps, weights, None, rows, out_first, out_moves, count)
         result.close(images, rows)
 
-    threads.share(compute, in_groups(len(gradient), whole, outputs, weight))
+    work = gradient.size // outputs * weight.size // threads.PRODUCTS
+    threads.share(compute, in_groups(len(gradient), whole, outputs, weight), work)
     return result.array
 
 

@@ -117,7 +117,8 @@ def _correlate(
             kernels.correlate(some, weights, bias, rows, grid)
         result.close(images, rows)
 
-    threads.share(compute, in_groups(len(input), three(size, 1), channels, wide[0]))
+    work = len(input) * out[0] * out[1] * parts[0][1].size // threads.PRODUCTS
+    threads.share(compute, in_groups(len(input), three(size, 1), channels, wide[0]), work)
     return result.array
 
 

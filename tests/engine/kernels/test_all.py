@@ -36,7 +36,9 @@ INDIRECT = {
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_function_is_called_by_a_test(module: str) -> None:
-    texts = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__))
+    folders = Path(__file__).parent, Path(__file__).parents[1] / "sharing"
+    paths = [path for folder in folders for path in folder.glob("test_*.py") if path != Path(__file__)]
+    texts = "\n".join(path.read_text() for path in paths)
     missing = [
         name for name in public(module) if not re.search(rf"\b{name}\b", texts) and name not in INDIRECT.get(module, ())
     ]

@@ -202,10 +202,10 @@ def test_the_same_bits_on_any_number_of_threads(name: str, monkeypatch: pytest.M
     most = 0
     share = threads.share
 
-    def counted(function: Callable[[Any], Any], parts: Any) -> None:
+    def counted(function: Callable[[Any], Any], parts: Any, work: int | None = None) -> None:
         nonlocal most
         most = max(most, len(parts))
-        share(function, parts)
+        share(function, parts)  # however little it is
 
     monkeypatch.setattr(threads, "share", counted)
     for number in (2, 3, 5):

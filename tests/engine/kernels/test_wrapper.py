@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine.kernels import jit, machine
+from engine.kernels import jit, lock, machine
 from engine.kernels.jit import kernel
 from engine.kernels.language import Pair, Read1, ReadInt64, Write1, real
 from engine.sharing.kernels import compiled_wait
@@ -164,6 +164,25 @@ def test_other_threads_run_while_a_kernel_does() -> None:
         pass
     assert number[0] == 1
     thread.join()
+
+
+@pytest.mark.parametrize("looks", [0, 1000])
+def test_who_wants_the_lock_looks_so_often_and_asks_for_it(looks: int) -> None:
+    """Another thread has come out of a kernel meanwhile, and let go of the lock without entering one."""
+    number, wait = np.zeros(2, np.int64), compiled_wait()
+
+    def come_and_end() -> None:
+        wait(number.ctypes.data + 8, 0, 0, 0)
+        number[0] = 1
+
+    lock.look_for_lock(looks)
+    try:
+        thread = threading.Timer(0.01, come_and_end)
+        thread.start()
+        assert wait(number.ctypes.data, 1, 1 << 40, 0) == 1
+        thread.join()
+    finally:
+        lock.look_for_lock(0)
 
 
 def test_what_is_brief_keeps_the_interpreters_lock() -> None:

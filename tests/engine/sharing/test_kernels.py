@@ -1,10 +1,14 @@
 """Waiting for a number that somebody else raises."""
 
+import os
 import threading
+import time
+from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
-from engine.sharing.kernels import compiled_wait
+from engine.sharing.kernels import compiled_post, compiled_sleep, compiled_wait
 
 
 def test_waiting_ends_with_the_number_or_with_the_looks() -> None:
@@ -16,3 +20,35 @@ def test_waiting_ends_with_the_number_or_with_the_looks() -> None:
     raising.start()
     assert wait(where, 7, 1 << 40, 10) == 1
     raising.join()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_who_sleeps_is_counted_and_woken(pipe: tuple[int, int]) -> None:
+    words, found = np.zeros(2, np.int64), []
+    where, sleepers = words.ctypes.data, words.ctypes.data + 8
+    thread = threading.Thread(target=lambda: found.append(compiled_sleep()(where, 2, 10, 10, sleepers, pipe[0])))
+    thread.start()
+    for expected in (1, 2):  # the first time it wakes for less than it waits for, and sleeps again
+        while not words[1]:
+            time.sleep(0.001)
+        assert compiled_post()(where, sleepers) == 1
+        assert (words[0], thread.is_alive()) == (expected, True)
+        os.write(pipe[1], b".")
+    thread.join()
+    assert (found, words.tolist()) == ([1], [2, 0])
+    assert compiled_post()(where, sleepers) == 0
+
+
+def test_nobody_sleeps_for_what_has_come_nor_without_a_file(pipe: tuple[int, int]) -> None:
+    words = np.array([3, 0], np.int64)
+    where, sleepers = words.ctypes.data, words.ctypes.data + 8
+    assert compiled_sleep()(where, 3, 0, 0, sleepers, pipe[0]) == 1
+    assert compiled_sleep()(where, 4, 0, 0, sleepers, -1) == 0
+    assert words.tolist() == [3, 0]

@@ -137,6 +137,22 @@ def test_in_pieces() -> None:
         assert all(one.stop == other.start for one, other in pairwise(parts))
 
 
+def test_who_sleeps_is_woken_for_a_good_deal_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    engine.set_num_threads(1)
+    engine.set_num_threads(2)
+    little, seen = threads.WORTH, []
+    assert threads.number_for(little, 2) == 2  # nobody sleeps who was never called
+    threads.share(seen.append, [0, 1])
+    while threads._counters[threads._ASLEEP] < 1:
+        time.sleep(0.001)
+    numbers = [threads.number_for(little, 2) for _ in range(2 * threads._WAKING // little)]
+    assert [numbers.count(number) for number in (1, 2)] == [len(numbers) - 2, 2]
+    assert threads.number_for(threads._WAKING, 2) == 2
+    meeting = threading.Barrier(2)
+    threads.share(lambda _: meeting.wait(30), [0, 1])  # it comes
+
+
 PROGRAM = """
 import os, threading
 import engine
