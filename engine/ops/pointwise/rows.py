@@ -32,7 +32,8 @@ pointwise("mul", "multiply", (lambda g, other: g * other, lambda g, input: g * i
 pointwise(
     "div",
     "true_divide",
-    (lambda g, other: g / other, lambda g, input, other: -g * ((input / other) / other)),  # the quotient may be written
+    # the quotient may be written into; the sign is the divisor's, which is often the smaller one
+    (lambda g, other: g / other, lambda g, input, other: g * ((input / other) / -other)),
     flavour="floating",
 )
 

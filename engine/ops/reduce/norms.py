@@ -35,7 +35,7 @@ def _vector_norm(xp: ModuleType, input: Any, order: float, dims: tuple[int, ...]
     if order == 2 and xp is np and len(dims) == x.ndim and x.flags.c_contiguous and x.dtype.kind == "f" and not keepdim:
         flat = x.reshape(-1)
         return np.asarray(math.sqrt(np.dot(flat, flat))).astype(kind)  # 64 K floats: 6 µs, squares and their sum 55
-    size = xp.abs(x)
+    size = x if order == 2 and x.dtype.kind == "f" else xp.abs(x)  # a square has no sign
     if order == 2:
         result = xp.sqrt((size * size).sum(axis=dims, keepdims=keepdim))
     elif order == 1:
