@@ -14,8 +14,10 @@ from engine.ops.matmul import gpu as matmul_cuda
 from engine.ops.matmul.kernels import product
 from engine.ops.rnn.cells import cell_on
 from engine.ops.shared.operands import in_single_precision
+from engine.sharing import threads
 
 Array = Any
+Product = Callable[[Array, Array], Any]
 
 
 def input_sums(xp: ModuleType, input: Array, weight: Array, bias: Array) -> Array:
@@ -40,11 +42,19 @@ def dot(a: Array, b: Array, out: Array = None) -> Array:
     return a.dot(b, out)
 
 
-def products(left: Array, right: Array, steps: int) -> Callable[[Array, Array], Any]:
-    """A function that writes a @ right to its second argument, for `steps` matrices a like `left`."""
+def by_rows(left: Array, right: Array, steps: int, run: Callable[[slice, Product], Any]) -> None:
+    """Calls `run` with the batch's rows, and with a function that writes a @ right to its second argument, for `steps`
+    matrices a of such rows as `left` has.
+
+    What becomes of a row depends on that row alone, so each of several threads takes some through all steps; not where
+    a product is the BLAS's, whose bits depend on how many rows it has.
+    """
     if left.__class__ is np.ndarray and steps > 1 and product.serves(left, right):
-        return product.Packed(right, len(left)).multiply
-    return lambda a, out: dot(a, right, out)
+        packed = product.Packed(right)
+        pieces = packed.pieces(len(left), steps)
+        threads.share(lambda rows: run(rows, packed.of_rows(rows.stop - rows.start)), pieces)
+    else:
+        run(slice(0, len(left)), lambda a, out: dot(a, right, out))
 
 
 def in_order(steps: int, backwards: bool) -> list[int]:
@@ -74,12 +84,18 @@ def lstm(
     recurrent = xp.empty(gates.shape[1:], gates.dtype)
     cells = xp.empty((len(input), *hidden.shape), gates.dtype)
     outputs = xp.empty_like(cells)
-    step, multiply = cell_on(xp, gates, "lstm_cell"), products(hidden, turned, len(input))
-    for t in in_order(len(input), backwards):
-        multiply(hidden, recurrent)
-        step(gates[t], recurrent, bias, cell, cells[t], outputs[t])
-        hidden, cell = outputs[t], cells[t]
-    return outputs.astype(kind, copy=False), cell.astype(kind), gates, cells
+    step, order = cell_on(xp, gates, "lstm_cell"), in_order(len(input), backwards)
+
+    def run(rows: slice, multiply: Product) -> None:
+        h, c, product = hidden[rows], cell[rows], recurrent[rows]
+        for t in order:
+            multiply(h, product)
+            step(gates[t, rows], product, bias, c, cells[t, rows], outputs[t, rows])
+            h, c = outputs[t, rows], cells[t, rows]
+
+    by_rows(hidden, turned, len(input), run)
+    last = cells[order[-1]]
+    return outputs.astype(kind, copy=False), last.astype(kind), gates, cells
 
 
 def gru(
@@ -100,11 +116,16 @@ def gru(
     recurrent = xp.empty(gates.shape[1:], gates.dtype)
     candidates = xp.empty((len(input), *hidden.shape), gates.dtype)
     outputs = xp.empty_like(candidates)
-    step, multiply = cell_on(xp, gates, "gru_cell"), products(hidden, turned, len(input))
-    for t in in_order(len(input), backwards):
-        multiply(hidden, recurrent)
-        step(gates[t], recurrent, bias, hidden, candidates[t], outputs[t])
-        hidden = outputs[t]
+    step = cell_on(xp, gates, "gru_cell")
+
+    def run(rows: slice, multiply: Product) -> None:
+        h, product = hidden[rows], recurrent[rows]
+        for t in in_order(len(input), backwards):
+            multiply(h, product)
+            step(gates[t, rows], product, bias, h, candidates[t, rows], outputs[t, rows])
+            h = outputs[t, rows]
+
+    by_rows(hidden, turned, len(input), run)
     return outputs.astype(kind, copy=False), gates, candidates
 
 
@@ -124,15 +145,19 @@ def simple(
     input, hidden, weight_ih, turned, bias_ih, bias_hh = contiguous(xp, *arrays)
     outputs = input_sums(xp, input, weight_ih, bias_ih)
     recurrent = xp.empty(outputs.shape[1:], outputs.dtype)
-    multiply = products(hidden, turned, len(input))
-    for t in in_order(len(input), backwards):
-        multiply(hidden, recurrent)
-        if bias_hh is not None:
-            recurrent += bias_hh
-        hidden = outputs[t]
-        hidden += recurrent
-        if activation == "tanh":
-            xp.tanh(hidden, out=hidden)
-        else:
-            xp.maximum(hidden, 0, out=hidden)
+
+    def run(rows: slice, multiply: Product) -> None:
+        h, product = hidden[rows], recurrent[rows]
+        for t in in_order(len(input), backwards):
+            multiply(h, product)
+            if bias_hh is not None:
+                product += bias_hh
+            h = outputs[t, rows]
+            h += product
+            if activation == "tanh":
+                xp.tanh(h, out=h)
+            else:
+                xp.maximum(h, 0, out=h)
+
+    by_rows(hidden, turned, len(input), run)
     return outputs.astype(kind, copy=False)

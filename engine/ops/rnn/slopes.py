@@ -8,7 +8,7 @@ from engine.autograd.api import grad
 from engine.calls.derivative import implements
 from engine.ops.matmul.gpu import matmul
 from engine.ops.rnn.cells import cell_on
-from engine.ops.rnn.sequence import contiguous, dot, in_order, products
+from engine.ops.rnn.sequence import Product, by_rows, contiguous, dot, in_order
 from engine.ops.rnn.steps import STEPS, unrolled
 
 Array = Any
@@ -54,13 +54,19 @@ def lstm_slopes(
     of_cell = xp.zeros_like(later) if last is None else last.copy()
     nothing = xp.zeros_like(later)
     of_gates = xp.empty_like(gates)
-    step, multiply = cell_on(xp, gates, "lstm_cell_backward"), products(of_gates[0], weight_hh, len(input))
-    order = in_order(len(input), backwards)
-    for position in range(len(order) - 1, -1, -1):
-        t = order[position]
-        before = cells[order[position - 1]] if position else cell
-        step(nothing if of_outputs is None else of_outputs[t], later, of_cell, gates[t], before, cells[t], of_gates[t])
-        multiply(of_gates[t], later)
+    step, order = cell_on(xp, gates, "lstm_cell_backward"), in_order(len(input), backwards)
+
+    def run(rows: slice, multiply: Product) -> None:
+        from_later, of_c = later[rows], of_cell[rows]
+        for position in range(len(order) - 1, -1, -1):
+            t = order[position]
+            before = cells[order[position - 1], rows] if position else cell[rows]
+            of_output = nothing[rows] if of_outputs is None else of_outputs[t, rows]
+            slope = of_gates[t, rows]
+            step(of_output, from_later, of_c, gates[t, rows], before, cells[t, rows], slope)
+            multiply(slope, from_later)
+
+    by_rows(of_gates[0], weight_hh, len(input), run)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_gates, of_gates, backwards)
     return slopes[0], later, of_cell, *slopes[1:]
 
@@ -101,13 +107,19 @@ def gru_slopes(
     later = xp.zeros(hidden.shape, gates.dtype)
     direct = xp.zeros_like(later)
     of_gates, of_recurrent = xp.empty_like(gates), xp.empty_like(gates)
-    step, multiply = cell_on(xp, gates, "gru_cell_backward"), products(of_recurrent[0], weight_hh, len(input))
-    order = in_order(len(input), backwards)
-    for position in range(len(order) - 1, -1, -1):
-        t = order[position]
-        before = outputs[order[position - 1]] if position else hidden
-        step(of_outputs[t], later, direct, gates[t], candidates[t], before, of_gates[t], of_recurrent[t])
-        multiply(of_recurrent[t], later)
+    step, order = cell_on(xp, gates, "gru_cell_backward"), in_order(len(input), backwards)
+
+    def run(rows: slice, multiply: Product) -> None:
+        from_later, past = later[rows], direct[rows]
+        for position in range(len(order) - 1, -1, -1):
+            t = order[position]
+            before = outputs[order[position - 1], rows] if position else hidden[rows]
+            given = of_outputs[t, rows], from_later, past, gates[t, rows], candidates[t, rows], before
+            slope = of_recurrent[t, rows]
+            step(*given, of_gates[t, rows], slope)
+            multiply(slope, from_later)
+
+    by_rows(of_recurrent[0], weight_hh, len(input), run)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_gates, of_recurrent, backwards)
     return slopes[0], later + direct, *slopes[1:]
 
@@ -125,11 +137,16 @@ def simple_slopes(
     of_outputs, outputs, input, hidden, weight_ih, weight_hh = contiguous(xp, g, out, *inputs[:4])
     later = xp.zeros(hidden.shape, outputs.dtype)
     of_sums = 1 - outputs * outputs if activation == "tanh" else (outputs > 0).astype(outputs.dtype)
-    multiply = products(of_sums[0], weight_hh, len(input))
-    for t in reversed(in_order(len(input), backwards)):
-        later += of_outputs[t]
-        of_sums[t] *= later
-        multiply(of_sums[t], later)
+
+    def run(rows: slice, multiply: Product) -> None:
+        from_later = later[rows]
+        for t in reversed(in_order(len(input), backwards)):
+            from_later += of_outputs[t, rows]
+            slope = of_sums[t, rows]
+            slope *= from_later
+            multiply(slope, from_later)
+
+    by_rows(of_sums[0], weight_hh, len(input), run)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_sums, of_sums, backwards)
     return slopes[0], later, *slopes[1:]
 
