@@ -13,6 +13,7 @@ import pytest
 
 import engine
 import engine.nn.functional as F
+from engine.kernels.vectors import vector_bytes
 from engine.sharing import threads
 from engine.sharing.kernels import compiled_wait
 
@@ -156,6 +157,7 @@ def test_who_sleeps_is_woken_for_a_good_deal_of_work(monkeypatch: pytest.MonkeyP
 PROGRAM = """
 import os, threading
 import engine
+from engine.kernels.vectors import vector_bytes
 from engine.sharing import threads
 
 def meet():  # only three threads together get past the barrier
@@ -198,5 +200,27 @@ def test_convolution_has_the_same_bits_on_any_number_of_threads(groups: int) -> 
         assert weight.grad is not None
         results.append((x.grad.numpy(), weight.grad.numpy()))
     for result in results[1:]:
+        for actual, expected in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.skipif(vector_bytes() < 64, reason="products are the BLAS's, whose bits depend on the number of threads")
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_recurrent_layers_have_the_same_bits_on_any_number_of_threads(kind: str, reverse: bool) -> None:
+    """All but the gradients of biases, which are products with a vector."""
+    layer = getattr(engine.nn, kind)(128, 256, bidirectional=reverse)
+    results = []
+    for number in (1, 2, 3):
+        engine.set_num_threads(number)
+        engine.manual_seed(0)
+        x, state = engine.randn(6, 37, 128).requires_grad_(), engine.randn(1 + reverse, 37, 256).requires_grad_()
+        layer.zero_grad()
+        out, _ = layer(x, (state, state) if kind == "LSTM" else state)
+        out.square().sum().backward()
+        weights = [each.grad for name, each in layer.named_parameters() if "weight" in name]
+        results.append([each.numpy() for each in (out.detach(), x.grad, state.grad, *weights) if each is not None])
+    for result in results[1:]:
+        assert len(result) == 3 + 2 * (1 + reverse)
         for actual, expected in zip(result, results[0], strict=True):
             np.testing.assert_array_equal(actual, expected)
