@@ -62,7 +62,7 @@ def _blas() -> tuple[Callable[[int], Any], Callable[[], int]]:
 HANDOVER = 1 << 16
 PRODUCTS = 8  # multiplications of a matrix product in the time of one such element
 WORTH = 4 * HANDOVER  # below that `in_pieces` shares nothing, and a caller need not ask it
-_WAKING = 8 * WORTH  # what has to come, at once or one after another, before a thread that sleeps is woken for it
+_WAKING = 4 * WORTH  # what has to come, at once or one after another, before a thread that sleeps is woken for it
 
 # What is waited for. Counters in words of memory, on cache lines of their own: a change says that a queue may have got
 # something, and nothing else, so that it does no harm when two threads count as one.
