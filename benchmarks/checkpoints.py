@@ -9,9 +9,10 @@ them sync what they write. `memory` is a checkpoint in the hosts' memory, and go
 time that training waits for a save beside copying the same tensors with NumPy, both into memory that was written
 before. `stall` is what saving adds to a training that saves every 100 steps, beside the same training with the same
 manager that saves nothing, in turns: to the time in `Manager.step` and in the optimizer's, the seconds of a save and
-as `part` of 100 steps; and as `loss` to the whole time. An optimizer changes some of the tensors in each step, as much
-of them as takes less than 50 ms, and the rest of these 50 ms a step sleeps, or multiplies matrices. With `all tensors`
-it changes all of them, and a step takes 50 ms and as long as that takes. `overlap` is with `Manager(overlap=True)`.
+as `part` of 100 steps; and as `loss` to the whole time, with what another training without a save differs as `noise`. An
+optimizer changes some of the tensors in each step, as much of them as takes less than 50 ms, and the rest of these 50
+ms a step sleeps, or multiplies matrices. With `all tensors` it changes all of them, and a step takes 50 ms and as long
+as that takes. `overlap` is with `Manager(overlap=True)`.
 """
 
 import argparse
@@ -194,9 +195,9 @@ def cost_of_saves(
     step: Callable[[], Any], optimizer: Any, manager: checkpoint.Manager, count: int, numbers: range
 ) -> dict[str, list[float]]:
     """Of trainings of so many steps with a save and without, in turns: by how many seconds the first wait longer, and
-    what part of `EVERY` steps without that and the whole difference are.
+    what part of `EVERY` steps without that and the whole difference are, and the one between two without.
     """
-    found: dict[str, list[float]] = {"seconds": [], "part": [], "loss": [], "seconds a step": []}
+    found: dict[str, list[float]] = {"seconds": [], "part": [], "loss": [], "noise": [], "seconds a step": []}
     for number in numbers:
         plain, usual = train(step, optimizer, manager, count, None)
         whole, waited = train(step, optimizer, manager, count, number * EVERY)
@@ -205,6 +206,8 @@ def cost_of_saves(
         found["seconds"].append(waited - usual)
         found["part"].append((waited - usual) / every)
         found["loss"].append((whole - plain) / every)
+        again, _ = train(step, optimizer, manager, count, None)
+        found["noise"].append((again - plain) / every)
         found["seconds a step"].append(plain / count)
     return found
 
