@@ -3,16 +3,16 @@
     ddprun -n 2 benchmarks/checkpoints.py --megabytes 256 --folder /tmp/checkpoints
 
 Every rank holds the same state, as in data parallel training, so much a rank that each rank's part is --megabytes. A
-line of JSON a figure, the medians of --rounds that take turns: seconds of the slowest rank, and ratios. With PyTorch on
-the path, `torch.save` of the state by rank 0 and `torch.distributed.checkpoint` are measured in the same rounds; all of
-them sync what they write. `memory` is a checkpoint in the hosts' memory, and going on from it. `stalled / copy` is the
-time that training waits for a save beside copying the same tensors with NumPy, both into memory that was written
-before. `stall` is what saving adds to a training that saves every 100 steps, beside the same training with the same
-manager that saves nothing, in turns: to the time in `Manager.step` and in the optimizer's, the seconds of a save and
-as `part` of 100 steps; and as `loss` to the whole time, with what another training without a save differs as `noise`. An
-optimizer changes some of the tensors in each step, as much of them as takes less than 50 ms, and the rest of these 50
-ms a step sleeps, or multiplies matrices. With `all tensors` it changes all of them, and a step takes 50 ms and as long
-as that takes. `overlap` is with `Manager(overlap=True)`.
+line of JSON a figure, the medians of --rounds that take turns: seconds of the slowest rank, and ratios. With PyTorch
+on the path, `torch.save` of the state by rank 0 and `torch.distributed.checkpoint` are measured in the same rounds;
+all of them sync what they write. `memory` is a checkpoint in the hosts' memory, and going on from it. `stalled / copy`
+is the time that training waits for a save beside copying the same tensors with NumPy, both into memory that was
+written before. `stall` is what saving adds to a training that saves every 100 steps, beside the same training with the
+same manager that saves nothing, in turns: to the time in `Manager.step` and in the optimizer's, the seconds of a save
+and as `part` of 100 steps; and as `loss` to the whole time, with what another training without a save differs as
+`noise`. An optimizer changes some of the tensors in each step, as much of them as takes less than 50 ms, and the rest
+of these 50 ms a step sleeps, or multiplies matrices. With `all tensors` it changes all of them, and a step takes 50 ms
+and as long as that takes. `overlap` is with `Manager(overlap=True)`.
 """
 
 import argparse
