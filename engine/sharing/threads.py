@@ -1,10 +1,11 @@
 """How many threads work: those of the BLAS that NumPy came with, and ours, between which big kernels are shared.
 
 How work is shared never changes a result: parts are elements that do not depend on each other, and sums over parts are
-made of blocks that the sizes alone decide, joined in their order. The BLAS does not promise that of what it shares
-itself: products with a vector or of fewer than `engine.ops.matmul.kernels.product.FROM` multiplications, and all on
-CPUs without AVX-512. So the last bits of a model can depend on the number of threads (an LSTM's bias gradients do with
-3 and 5).
+made of blocks that the sizes alone decide, joined in their order. Sizes and the number of threads decide which parts
+there are and what the BLAS is told; who sleeps at the moment decides only who takes them. The BLAS promises none of
+that for what it shares itself: products with a vector or of fewer than `engine.ops.matmul.kernels.product.FROM`
+multiplications, and all on CPUs without AVX-512. So the last bits of a model can depend on the number of threads (an
+LSTM's bias gradients do with 3 and 5).
 
 OpenBLAS's threads do not sleep after a product but spin, for 34 ms unless told otherwise (OPENBLAS_THREAD_TIMEOUT, see
 `engine/__init__.py`), and take the cores from ours. While parts run, the BLAS works on the threads that call it.
@@ -155,9 +156,9 @@ def usable_threads() -> int:
 def share(function: Callable[[Any], Any], parts: Sequence[Any], work: int | None = None) -> None:
     """Calls `function` on each part, on as many threads as are set; it must release the interpreter's lock to gain.
 
-    work: all of it, where that may be too little, see :func:`number_for`. Every thread takes the next part when it is
-    done with one, so one that the machine keeps busy otherwise delays nobody. What a part shares it does by itself.
-    Raises what the first failing part raised, after all have ended.
+    work: all of it, in elements of a plain pass over memory, where it may be too little to call other threads. Every
+    thread takes the next part when it is done with one, so one that the machine keeps busy otherwise delays nobody.
+    What a part shares it does by itself. Raises what the first failing part raised, after all have ended.
     """
     number = usable_threads()
     alone = number == 1 or len(parts) < 2 or getattr(_here, "in_part", False)
@@ -172,9 +173,10 @@ def share(function: Callable[[Any], Any], parts: Sequence[Any], work: int | None
     workers = _call_workers(number)
     try:
         _here.in_part = True
-        for _ in range(min(number, len(parts)) - 1):
-            workers.work.put((held, numbered, ended))
-        _wake(min(number, len(parts)) - 1)
+        if work is None or _is_worth_waking(workers, work):
+            for _ in range(min(number, len(parts)) - 1):
+                workers.work.put((held, numbered, ended))
+            _wake(min(number, len(parts)) - 1)
         for place, part in numbered:
             unseen -= 1
             try:
@@ -202,18 +204,21 @@ def number_for(work: int, size: int) -> int:
     """How many threads, and no more than `size`, make the least time of so much work.
 
     work: all of it, in elements of a plain pass over memory. n pieces take the time of one divided by n, and that of n
-    handovers one after the other: the least for n = sqrt(work / HANDOVER), and no more than the threads there are. One
-    where the others sleep and it was not much that came since.
+    handovers one after the other: the least for n = sqrt(work / HANDOVER), and no more than the threads there are.
+    """
+    return 1 if work < WORTH else min(usable_threads(), size, isqrt(work // HANDOVER))
+
+
+def _is_worth_waking(workers: _Workers, work: int) -> bool:
+    """Whether this is to be shared now: some of the others look for work, or a good deal of it has come since they
+    sleep.
     """
     global _put_off
-    if work < WORTH:
-        return 1
-    if _workers is not None and _counters[_ASLEEP] >= _workers.number:
-        _put_off += work
-        if _put_off < _WAKING:
-            return 1
+    _put_off += work
+    if _counters[_ASLEEP] >= workers.number and _put_off < _WAKING:
+        return False
     _put_off = 0
-    return min(usable_threads(), size, isqrt(work // HANDOVER))
+    return True
 
 
 def in_pieces(function: Callable[[slice], Any], size: int, work: int) -> None:
@@ -222,7 +227,7 @@ def in_pieces(function: Callable[[slice], Any], size: int, work: int) -> None:
     if number < 2:
         function(slice(0, size))
     else:
-        share(function, cut(size, number))
+        share(function, cut(size, number), work)
 
 
 def cut(size: int, number: int) -> list[slice]:

@@ -71,8 +71,12 @@ def _parts(batch: tuple[int, ...], rows: int, keys: int, width: int) -> tuple[Pa
     """Indices of the leading axes, a part for each thread that this attention is worth: matrices that do not depend on
     each other, so that each is computed as it would be alone.
     """
-    work = math.prod(batch) * rows * keys * width // threads.PRODUCTS
-    return _parts_of(batch, threads.number_for(work, math.prod(batch)))
+    return _parts_of(batch, threads.number_for(_work(batch, rows, keys, width), math.prod(batch)))
+
+
+def _work(batch: tuple[int, ...], rows: int, keys: int, width: int) -> int:
+    """As `engine.sharing.threads` counts it."""
+    return math.prod(batch) * rows * keys * width // threads.PRODUCTS
 
 
 @lru_cache(256)
@@ -149,7 +153,7 @@ def attention_by_blocks(
                 dropped = scores * drawn[index][..., first:end, :width] * scores.dtype.type(kept_scale)
             np.matmul(dropped, values[index][..., :width, :], out=result[index][..., first:end, :])
 
-    threads.share(attend, blocks)
+    threads.share(attend, blocks, _work(batch, queries, keys, width))
     return out, log_sums, blocks if keep_blocks else None
 
 
@@ -228,7 +232,8 @@ def slopes_by_blocks(
             _accumulate(to_value[index], dropped, g_block, width, whole)
 
     width = key.shape[-1] + value.shape[-1]
-    threads.share(descend, [(part, []) for part in _parts(batch, queries, keys, width)] if blocks is None else blocks)
+    parts = [(part, []) for part in _parts(batch, queries, keys, width)] if blocks is None else blocks
+    threads.share(descend, parts, _work(batch, queries, keys, width))
     return [of_query, of_key, of_value, None, None]
 
 

@@ -51,8 +51,9 @@ def by_rows(left: Array, right: Array, steps: int, run: Callable[[slice, Product
     """
     if left.__class__ is np.ndarray and steps > 1 and product.serves(left, right):
         packed = product.Packed(right)
-        pieces = packed.pieces(len(left), steps)
-        threads.share(lambda rows: run(rows, packed.of_rows(rows.stop - rows.start)), pieces)
+        work = steps * left.size * right.shape[1] // threads.PRODUCTS
+        pieces = threads.cut(len(left), threads.number_for(work, len(left) // product.LEAST))
+        threads.share(lambda rows: run(rows, packed.of_rows(rows.stop - rows.start)), pieces, work)
     else:
         run(slice(0, len(left)), lambda a, out: dot(a, right, out))
 

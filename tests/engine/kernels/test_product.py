@@ -71,7 +71,7 @@ def test_a_factor_packed_once_gives_the_same_bits(dtype):
                     packed = product.Packed(right)
                     for left in lefts:
                         out = np.full((rows, columns), np.nan, dtype)
-                        for some in packed.pieces(rows, 100):
+                        for some in threads.pieces(rows, product.LEAST):
                             packed.of_rows(some.stop - some.start)(left[some], out[some])
                         np.testing.assert_array_equal(out, product.multiply(left, right))
     finally:

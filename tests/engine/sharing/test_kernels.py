@@ -2,13 +2,13 @@
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from engine.sharing.kernels import compiled_post, compiled_sleep, compiled_wait
+from tests.launch.jobs import wait_until
 
 
 def test_waiting_ends_with_the_number_or_with_the_looks() -> None:
@@ -36,8 +36,7 @@ def test_who_sleeps_is_counted_and_woken(pipe: tuple[int, int]) -> None:
     thread = threading.Thread(target=lambda: found.append(compiled_sleep()(where, 2, 10, 10, sleepers, pipe[0])))
     thread.start()
     for expected in (1, 2):  # the first time it wakes for less than it waits for, and sleeps again
-        while not words[1]:
-            time.sleep(0.001)
+        wait_until(lambda: words[1] == 1)
         assert compiled_post()(where, sleepers) == 1
         assert (words[0], thread.is_alive()) == (expected, True)
         os.write(pipe[1], b".")

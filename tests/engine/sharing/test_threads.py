@@ -16,6 +16,7 @@ import engine.nn.functional as F
 from engine.kernels.vectors import vector_bytes
 from engine.sharing import threads
 from engine.sharing.kernels import compiled_wait
+from tests.launch.jobs import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -139,19 +140,32 @@ def test_in_pieces() -> None:
 
 
 def test_who_sleeps_is_woken_for_a_good_deal_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the caller takes the same parts, with the BLAS told the same."""
     monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     engine.set_num_threads(1)
+    wait_until(lambda: threads._counters[threads._ASLEEP] == 0)  # those of another test have gone
     engine.set_num_threads(2)
-    little, seen = threads.WORTH, []
-    assert threads.number_for(little, 2) == 2  # nobody sleeps who was never called
-    threads.share(seen.append, [0, 1])
-    while threads._counters[threads._ASLEEP] < 1:
-        time.sleep(0.001)
-    numbers = [threads.number_for(little, 2) for _ in range(2 * threads._WAKING // little)]
-    assert [numbers.count(number) for number in (1, 2)] == [len(numbers) - 2, 2]
-    assert threads.number_for(threads._WAKING, 2) == 2
+    here = threading.current_thread()
     meeting = threading.Barrier(2)
-    threads.share(lambda _: meeting.wait(30), [0, 1])  # it comes
+
+    def meet(part: int) -> None:  # nobody gets past it alone
+        meeting.wait(30)
+
+    threads.share(meet, [0, 1])
+    monkeypatch.setattr(threads, "_put_off", 0)
+    wait_until(lambda: threads._counters[threads._ASLEEP] == 1)
+    seen = []
+    for _ in range(threads._WAKING // threads.WORTH - 1):
+        threads.share(
+            lambda part: seen.append((part, threading.current_thread() is here, threads._blas()[1]())),
+            [0, 1],
+            threads.WORTH,
+        )
+    assert seen == [(0, True, 1), (1, True, 1)] * (threads._WAKING // threads.WORTH - 1)
+    assert (threads._counters[threads._ASLEEP], threads._blas()[1]()) == (1, 2)
+    threads.share(meet, [0, 1], threads.WORTH)  # that was the last that it took
+    wait_until(lambda: threads._counters[threads._ASLEEP] == 1)
+    threads.share(meet, [0, 1], threads._WAKING)
 
 
 PROGRAM = """

@@ -7,7 +7,6 @@ One thread, float32, GFLOP/s, here, by OpenBLAS with its AVX-512 kernels, and wi
 it does not know: 1024 x 128 x 512: 251, 241, 129; 128 x 1024 x 1024: 244, 202, 132; 32 x 128 x 512: 165, 106, 104.
 """
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -24,7 +23,7 @@ Recipe = tuple[Array, Array, int, int]
 
 FROM = 1 << 20  # multiplications from which packing pays
 _SHARED_BY_BLAS = 1 << 19  # from which OpenBLAS takes all its threads, which then spin beside ours
-_LEAST = 8  # rows and columns
+LEAST = 8  # rows and columns that are worth a product of their own
 _PASSING, _PACKING, _PACKED = range(3)  # panels of the right factor: each into the same place; all, and no more; are
 # Of a left factor that lies by its depth: packed tile by tile, each of its lines would be on a page of its own.
 _ROWS_AT_ONCE = 64
@@ -46,7 +45,7 @@ def serves(a: Array, b: Array) -> bool:
         and vector_bytes() == 64
         and a.dtype is b.dtype
         and a.dtype.char in "fd"
-        and min(a.shape[0], b.shape[1]) >= _LEAST
+        and min(a.shape[0], b.shape[1]) >= LEAST
         and a.itemsize in a.strides
         and b.itemsize in b.strides
     )
@@ -60,7 +59,7 @@ def multiply(a: Array, b: Array, out: Array | None = None) -> Array:
     if threads.usable_threads() == 1:
         _product(a, b, out)
     elif rows > columns:
-        parts = threads.pieces(rows, max(_LEAST, FROM // (a.shape[1] * columns)))
+        parts = threads.pieces(rows, max(LEAST, FROM // (a.shape[1] * columns)))
         threads.share(lambda part: _product(a[part], b, out[part]), parts, work)
     else:
         parts = threads.pieces(columns, max(64, FROM // (a.shape[1] * rows)))
@@ -97,7 +96,7 @@ class Packed:
     """
 
     def __init__(self, b: Array) -> None:
-        self.shape = depth, columns = b.shape
+        self._shape = depth, columns = b.shape
         across = 2 * vector_bytes() // b.itemsize
         self._panels = np.empty(depth * -(-columns // across) * across, b.dtype)
         self._steps = (b.itemsize * depth, b.itemsize), b.strides, b.itemsize * columns, b.dtype
@@ -106,16 +105,11 @@ class Packed:
         nothing = self._panels[:0]
         self._run(nothing, b[0, :1], nothing, nothing, self._panels, numbers, np.empty(0, np.int64))
 
-    def pieces(self, rows: int, times: int) -> list[slice]:
-        """Rows for each of the threads that so many products of them are worth."""
-        work = times * rows * math.prod(self.shape) // threads.PRODUCTS
-        return threads.cut(rows, max(threads.number_for(work, rows // _LEAST), 1))
-
     def of_rows(self, rows: int) -> Callable[[Array, Array], None]:
         """A function that writes the product of its first argument, of so many rows, to its second, both C-contiguous,
         on the thread that calls.
         """
-        numbers, line, packed, _ = _recipe((rows, self.shape[0]), self.shape[1], *self._steps, _PACKED)
+        numbers, line, packed, _ = _recipe((rows, self._shape[0]), self._shape[1], *self._steps, _PACKED)
 
         def multiply(a: Array, out: Array) -> None:
             self._run(a[0, :1], a[0, :0], out[0, :1], np.empty(packed, a.dtype), self._panels, numbers, line)
