@@ -2,6 +2,7 @@
 
     python -m tests.campaigns.elastic --every 25                    # every 25th place, the kinds taking turns
     python -m tests.campaigns.elastic --every 1 --ranks 2           # each place, each kind
+    python -m tests.campaigns.elastic --every 1 --unlike 6 --jobs 4 # without places that are like earlier ones
     python -m tests.campaigns.elastic --victims together --ranks 3  # the first and the last rank, both at their place
     python -m tests.campaigns.elastic --victims recovery --ranks 3  # rank 1 as well, while the others recover
     python -m tests.campaigns.elastic --victims replaced     # who is lost is replaced: seconds until that takes part
@@ -12,9 +13,14 @@ ranks, and victim (the first and the last rank), every k-th of them is struck. O
 well, with the digest of the undisturbed run; is its last checkpoint whole, with the same in it; how long was it from
 the fault to the next step. Prints a table; exit code 1 where anything was otherwise, also of a case that never came to
 its fault.
+
+Thirty steps are much alike. With `--unlike N` those places are left out to which the rank comes by the same N places as
+to an earlier one.
 """
 
 import argparse
+import concurrent.futures
+import functools
 import itertools
 import json
 import math
@@ -63,9 +69,9 @@ class Strike(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What comes of a job that nothing is done to. places: how many each rank has. checkpoint: its last one."""
+    """What comes of a job that nothing is done to. places: their names, of each rank. checkpoint: its last one."""
 
-    places: list[int]
+    places: list[list[str]]
     digest: str
     checkpoint: Path
 
@@ -141,25 +147,41 @@ def judge(strike: Strike, transport: str, ranks: int, expected: Reference) -> En
         )
 
 
+def judge_before(deadline: float, transport: str, ranks: int, expected: Reference, strike: Strike) -> Ending | None:
+    """The same, but None after this time of `time.monotonic`."""
+    return None if time.monotonic() > deadline else judge(strike, transport, ranks, expected)
+
+
 def undisturbed(transport: str, ranks: int, folder: Path) -> Reference:
     """Runs the job in a folder, which is to be kept. Raises RuntimeError where it does not end well."""
     done = run(folder, transport, ranks, None)
     if done.returncode != 0:
         raise RuntimeError(f"the undisturbed job ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    places = [len((folder / f"points-{rank}").read_text().splitlines()) for rank in range(ranks)]
+    places = [(folder / f"points-{rank}").read_text().splitlines() for rank in range(ranks)]
     return Reference(places, digest_of(done.stdout), folder / _LAST)
 
 
+def unlike(places: Sequence[str], before: int) -> list[int]:
+    """The places to which no earlier one is like: that has another name, or others among so many before it."""
+    first: dict[tuple[str, ...], int] = {}
+    for at in range(len(places)):
+        first.setdefault(tuple(places[max(0, at - before) : at + 1]), at)
+    return [*first.values()]
+
+
 def strikes(
-    faults: Sequence[str], victims: str, ranks: int, places: Sequence[int], every: int, begin: int
+    faults: Sequence[str], victims: str, places: Sequence[Sequence[str]], every: int, begin: int, before: int | None
 ) -> Iterator[Strike]:
-    """What to do to a job of so many ranks, each of which has so many places."""
+    """What to do to a job whose ranks have these places. before: see `unlike`; None: places may be alike."""
+    ranks = len(places)
     who = [(0, ranks - 1)] if victims == "together" else [(0,), (ranks - 1,)]
     replaced = victims in ("replacement", "replaced")
-    if replaced:
-        places = [count * 9 // 10 for count in places]  # afterwards there is no step any more in which one could join
     for each in who:
-        for at, place in enumerate(range(begin, min(places[victim] for victim in each), every)):
+        shortest = min((places[victim] for victim in each), key=len)
+        # Of a job that replaces ranks only those after which there is a step in which one can join.
+        shortest = shortest[: len(shortest) * 9 // 10] if replaced else shortest
+        struck = [*range(len(shortest))] if before is None else unlike(shortest, before)
+        for at, place in enumerate(struck[begin::every]):
             for fault in faults if every == 1 else [faults[(at + each[0] + ranks) % len(faults)]]:
                 later = (5 * at + each[0]) % _RECOVERY  # a sample of few places has some from all over the recovery
                 after = str((7 * at + each[0]) % _REPLACEMENT) if victims == "replacement" else ""
@@ -173,28 +195,37 @@ def campaign(
     victims: str,
     every: int,
     begin: int,
+    before: int | None,
+    jobs: int,
     keep: Path | None,
     seconds: float,
 ) -> bool:
-    """Strikes at places `begin`, `begin + every`, ..., and begins no case after `seconds`. Prints a table; returns
-    whether all is as it should be.
+    """Strikes at places `begin`, `begin + every`, ..., in so many jobs at once, and begins no case after `seconds`.
+    Prints a table; returns whether all is as it should be.
     """
     deadline = time.monotonic() + seconds
     endings: dict[str, list[Ending]] = {fault: [] for fault in faults}
+    left_out = 0
     for transport, size in itertools.product(transports, ranks):
-        with tempfile.TemporaryDirectory(prefix="elastic-none-") as name:
+        with (
+            tempfile.TemporaryDirectory(prefix="elastic-none-") as name,
+            concurrent.futures.ThreadPoolExecutor(jobs) as executor,
+        ):
             expected = undisturbed(transport, size, Path(name))
-            for strike in strikes(faults, victims, size, expected.places, every, begin):
-                if time.monotonic() > deadline:
-                    print(f"not begun, for want of time: {strike}, {size} ranks, {transport}, and what comes after it")
-                    return _print_table(endings)
-                ending = judge(strike, transport, size, expected)
+            chosen = [*strikes(faults, victims, expected.places, every, begin, before)]
+            of_each = executor.map(functools.partial(judge_before, deadline, transport, size, expected), chosen)
+            for strike, ending in zip(chosen, of_each, strict=True):
+                if ending is None:
+                    left_out += 1
+                    continue
                 endings[strike.fault].append(ending)
                 if ending.problem:
                     print(f"{strike}, {size} ranks, {transport} ({ending.places}): {ending.problem}", flush=True)
                     if keep is not None:
                         keep.mkdir(exist_ok=True)
                         (keep / f"{strike}, {size} ranks, {transport}".replace(" ", "-")).write_text(ending.output)
+    if left_out:
+        print(f"not begun, for want of time: {left_out} cases")
     return _print_table(endings)
 
 
@@ -217,6 +248,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=25, help="strike at every k-th place (default 25)")
     parser.add_argument("--begin", type=int, default=0, help="the first place (default 0)")
+    parser.add_argument("--unlike", type=int, metavar="N", help="no place that an earlier one is like, by N before it")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at once (default 1)")
     parser.add_argument("--victims", choices=("one", "together", "recovery", "replaced", "replacement"), default="one")
     parser.add_argument("--faults", nargs="+", choices=FAULTS)
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=["shared"])
@@ -234,6 +267,8 @@ def main(arguments: list[str]) -> int:
         options.victims,
         options.every,
         options.begin,
+        options.unlike,
+        options.jobs,
         options.keep,
         options.seconds,
     )

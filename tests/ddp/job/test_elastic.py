@@ -397,7 +397,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> elastic.Reference:
 
 @pytest.mark.parametrize("fault", ["SIGSTOP", "os._exit", "segfault"])
 def test_a_fault_in_the_midst_of_a_backward(fault: str, three_ranks: elastic.Reference) -> None:
-    ending = elastic.judge(elastic.Strike(fault, (2,), three_ranks.places[2] // 2), "shared", 3, three_ranks)
+    ending = elastic.judge(elastic.Strike(fault, (2,), len(three_ranks.places[2]) // 2), "shared", 3, three_ranks)
     assert ending.places
     assert not ending.problem, ending.output
 
@@ -412,17 +412,24 @@ def test_a_sample_of_the_campaign(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_the_rank_that_completes_the_last_checkpoint_is_lost_over_it(three_ranks: elastic.Reference) -> None:
     """When all others have written their parts, and wait to hear that it is complete."""
-    names = (three_ranks.checkpoint.parents[1] / "points-0").read_text().splitlines()
+    names = three_ranks.places[0]
     put_in_place = len(names) - 1 - names[::-1].index("replace")
     ending = elastic.judge(elastic.Strike("SIGKILL", (0,), put_in_place), "shared", 3, three_ranks)
     assert ending.places == ["replace"]
     assert not ending.problem, ending.output
 
 
+def test_places_of_a_campaign_that_no_earlier_one_is_like() -> None:
+    assert elastic.unlike("abcabcabd", before=0) == [0, 1, 2, 8]
+    assert elastic.unlike("abcabcabd", before=2) == [0, 1, 2, 3, 4, 8]
+    assert elastic.unlike("", before=2) == []
+
+
 def test_a_job_that_ends_badly_before_its_fault_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(elastic, "undisturbed", lambda *_: elastic.Reference([1, 1], "digest", Path()))
+    reference = elastic.Reference([["Barrier"], ["Barrier"]], "digest", Path())
+    monkeypatch.setattr(elastic, "undisturbed", lambda *_: reference)
     monkeypatch.setattr(elastic, "run", lambda *_: subprocess.CompletedProcess([], 1, "", "SyntaxError"))
     assert elastic.main(["--ranks", "2", "--faults", "SIGKILL"]) == 1
     assert "| SIGKILL | 2 | 0 | 0 |" in capsys.readouterr().out
