@@ -2,6 +2,9 @@
 
 Only a process that the kernel calls stopped counts. One that is late may be busy, and will come. On other hosts
 ddprun's guards look, whenever one rank of each host asks: all ranks of a host may be stopped.
+
+The watchdog looks, too, while it waits. Otherwise two that are stopped at once on two hosts would cost two time-outs:
+who waits for one of them starts the recovery, in which the other one would be looked at for the first time.
 """
 
 import contextlib
@@ -9,13 +12,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ddp import losses
 from ddp.watching.last_resort import STARTED, status_of
 
 _PERIOD = 0.25  # seconds between looks at a process, of 10 µs each
-_STOPPED = ("T", "t")  # by a signal, by a debugger
+_LONGEST = 2.0  # seconds between two looks that belong together
+_SIGNS = ("T", "t")  # stopped by a signal, by a debugger
 
 
 @contextlib.contextmanager
@@ -35,16 +41,25 @@ def none_stands_still(seconds: float) -> Iterator[None]:
         thread.join()
 
 
+def look() -> list[losses.Member]:
+    """Looks at the processes of this host, as often as others wait for some of them. Returns those that are awake."""
+    watch = losses.watching()
+    return [] if watch is None else [each for each in watch.members if each.is_here and _is_awake(each)]
+
+
 def _run(seconds: float, over: threading.Event) -> None:
-    looks: dict[tuple[int, str], int] = {}
     questions = 0
     why = f"stopped while others recovered: no answer for {seconds:g} s"
     while not over.wait(_PERIOD):
-        watch = losses.watching()
+        awake, watch = look(), losses.watching()
         if watch is None:
             continue
-        awake = [each.pid for each in watch.members if each.is_here and _is_awake(each, looks, seconds, why)]
-        if awake[:1] == [os.getpid()]:  # one of each host asks
+        for each in watch.members:
+            if each.is_here and _stopped_for(each) >= seconds:
+                losses.excuse(each, why)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGKILL)
+        if [each.pid for each in awake[:1]] == [os.getpid()]:  # one of each host asks
             far = [each for each in watch.members if not each.is_here]
             for host in {each.host for each in far}:
                 losses.kill_stopped_far(host, [each.pid for each in far if each.host == host], seconds)
@@ -58,19 +73,32 @@ def _run(seconds: float, over: threading.Event) -> None:
                 del watch.far_reasons[each.process]
 
 
-def _is_awake(member: losses.Member, looks: dict[tuple[int, str], int], seconds: float, why: str) -> bool:
-    """Whether a process of this host is there and not stopped. One that was stopped for so many seconds is killed.
+class _Stopped(NamedTuple):
+    """started: of a process, what tells it from an earlier one of its number. since, last: the looks that saw it so."""
 
-    looks: in how many in a row each process, named by its start, was stopped. Looks, not a clock: where all are stopped
-    together and go on, this thread was, too.
-    """
+    started: str
+    since: float
+    last: float
+
+
+_stopped: dict[int, _Stopped] = {}
+"""Those of this host that were stopped in each look since one, by their numbers."""
+
+
+def _is_awake(member: losses.Member) -> bool:
+    """Whether a process of this host is there and not stopped."""
     status = status_of(member.pid)
-    if not status or member.pid == os.getpid():
+    if not status or status[0] not in _SIGNS or member.pid == os.getpid():
+        _stopped.pop(member.pid, None)
         return bool(status)
-    process = member.pid, status[STARTED]
-    looks[process] = looks.get(process, 0) + 1 if status[0] in _STOPPED else 0
-    if looks[process] * _PERIOD >= seconds:
-        losses.excuse(member, why)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(member.pid, signal.SIGKILL)
-    return not looks[process]
+    now, before = time.monotonic(), _stopped.get(member.pid)
+    # After a pause nobody knows: it may have gone on, and who looks may have been stopped with it.
+    known = before is not None and before.started == status[STARTED] and now - before.last < _LONGEST
+    _stopped[member.pid] = _Stopped(status[STARTED], before.since if before and known else now, now)
+    return False
+
+
+def _stopped_for(member: losses.Member) -> float:
+    """Seconds for which a process was seen so; 0.0 where it was not."""
+    seen = _stopped.get(member.pid)
+    return 0.0 if seen is None else seen.last - seen.since

@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddp import losses
-from ddp.watching import progress
+from ddp.watching import progress, standstill
 from ddp.watching.board import PAGE_TEXT, Board
 from ddp.watching.progress import DEFAULT_TIMEOUT, Channel, begin_wait, end_wait
 from ddp.watching.record import Record, Records, Waiting, all_contributed, own_record, parse, to_text
@@ -145,7 +145,9 @@ class Watchdog:
             if wait is None or not wait.channel.ranks or now - wait.since < PATIENCE:
                 self._next_look = 0.0
                 self._board.forget()
-            elif now > self._next_look:
+                continue
+            standstill.look()
+            if now > self._next_look:
                 # Who waits for minutes need not look twice a second: on many ranks a look takes a while.
                 self._next_look = now + min((now - wait.since) / 10, 5.0)
                 self._look_at_the_end(wait) if wait.channel is self._end else self._look_into(wait)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddp import losses
+from ddp.watching import standstill
 from ddp.watching.standstill import none_stands_still
 
 pytestmark = pytest.mark.full
@@ -52,6 +53,28 @@ def test_who_goes_on_in_time_is_left_alone(
     with none_stands_still(3600.0):
         time.sleep(0.6)
     assert sleepers[0].poll() is None
+
+
+def test_what_was_seen_before_counts(
+    sleepers: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the watchdog sees it while it waits: then one that is stopped is not waited for once more."""
+    monkeypatch.setenv("DDPRUN_REPORT", str(tmp_path))
+    stopped = losses.Member(1, sleepers[0].pid)
+    monkeypatch.setattr(losses, "watching", lambda: SimpleNamespace(members=[stopped], far_reasons={}))
+    clock = 0.0
+    monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=lambda: clock))
+    sleepers[0].send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, sleepers[0].pid, os.WSTOPPED)
+    for now in (0, 3, *range(4, 104)):  # after the first one there is a pause
+        clock = float(now)
+        assert standstill.look() == []
+    with none_stands_still(101.0):
+        time.sleep(0.6)
+        assert sleepers[0].poll() is None
+    with none_stands_still(100.0):
+        assert sleepers[0].wait(60) == -signal.SIGKILL
+    assert losses.reason(stopped) == "stopped while others recovered: no answer for 100 s"
 
 
 def test_guards_of_other_hosts_are_asked_by_one_of_each(
