@@ -11,7 +11,7 @@
 tests/campaigns/elastic_job.py is the job. An undisturbed run counts its places; then, for each transport, number of
 ranks, and victim (the first and the last rank), every k-th of them is struck. Of each case it is asked: did the job end
 well, with the digest of the undisturbed run; is its last checkpoint whole, with the same in it; how long was it from
-the fault to the next step. Prints a table; exit code 1 where anything was otherwise, also of a case that never came to
+the fault to the next step. Prints tables; exit code 1 where anything was otherwise, also of a case that never came to
 its fault.
 
 Thirty steps are much alike. With `--unlike N` those places are left out to which the rank comes by the same N places as
@@ -201,12 +201,13 @@ def campaign(
     seconds: float,
 ) -> bool:
     """Strikes at places `begin`, `begin + every`, ..., in so many jobs at once, and begins no case after `seconds`.
-    Prints a table; returns whether all is as it should be.
+    Prints a table for each transport and number of ranks; returns whether all is as it should be.
     """
     deadline = time.monotonic() + seconds
-    endings: dict[str, list[Ending]] = {fault: [] for fault in faults}
-    left_out = 0
+    right = True
     for transport, size in itertools.product(transports, ranks):
+        endings: dict[str, list[Ending]] = {fault: [] for fault in faults}
+        left_out = 0
         with (
             tempfile.TemporaryDirectory(prefix="elastic-none-") as name,
             concurrent.futures.ThreadPoolExecutor(jobs) as executor,
@@ -224,9 +225,10 @@ def campaign(
                     if keep is not None:
                         keep.mkdir(exist_ok=True)
                         (keep / f"{strike}, {size} ranks, {transport}".replace(" ", "-")).write_text(ending.output)
-    if left_out:
-        print(f"not begun, for want of time: {left_out} cases")
-    return _print_table(endings)
+        without = f"; not begun, for want of time: {left_out} cases" if left_out else ""
+        print(f"{size} ranks, {transport}{without}")
+        right = _print_table(endings) and right
+    return right
 
 
 def _print_table(endings: dict[str, list[Ending]]) -> bool:

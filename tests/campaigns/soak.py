@@ -6,7 +6,7 @@
 tests/campaigns/soak_job.py is the job. Ranks are killed at random, but for one process, whose memory and open files are
 looked at from the first failure to the last. Asked at the end: did the job end well, with the digest of one rank that
 nobody disturbed, had every failure its replacement, is that process as large as it was but for what Open MPI keeps of
-every process that ever joined. Exit code 1 where it was not.
+every process that ever joined. Exit code 1 where it was not. Also told is how large the other ranks were, and mpirun.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.campaigns.elastic import ROOT, digest_of
 
@@ -30,6 +31,17 @@ from tests.campaigns.elastic import ROOT, digest_of
 # 12; nothing is Python's or ours (a count of all that malloc gave, by who asked for it). What the heap cannot give back
 # between them comes to it.
 _GROWTH = 300
+
+
+class Sizes(NamedTuple):
+    """Of a job at one moment: KiB of memory of the process that is spared, its open files; KiB of each of the other
+    ranks, in the mean, and of mpirun.
+    """
+
+    spared: int
+    files: int
+    others: int
+    launcher: int
 
 
 def command(ranks: int, options: Sequence[str]) -> list[str]:
@@ -53,11 +65,21 @@ def ranks_in(folder: Path) -> dict[int, tuple[int, int]]:
     return {pid: each for pid, each in found.items() if each[0] >= last - 1 and Path(f"/proc/{pid}").exists()}
 
 
-def size_of(pid: int) -> tuple[int, int]:
-    """Of a process: KiB of its own memory, open files."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    own = next(line for line in status.splitlines() if line.startswith("RssAnon"))
-    return int(own.split()[1]), len(os.listdir(f"/proc/{pid}/fd"))
+def of_status(pid: int, name: str) -> int:
+    """A number that the kernel tells of a process; 0 where there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1])
+    return 0
+
+
+def sizes_of(spared: int, ranks: Sequence[int]) -> Sizes:
+    """Of a job, one of whose ranks is spared."""
+    others = [of_status(pid, "RssAnon") for pid in ranks if pid != spared]
+    files = len(os.listdir(f"/proc/{spared}/fd"))
+    launcher = of_status(of_status(spared, "PPid"), "RssAnon")
+    return Sizes(of_status(spared, "RssAnon"), files, int(statistics.mean(others)), launcher)
 
 
 def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
@@ -87,7 +109,7 @@ def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
     )
     chance = random.Random(1)
     spared, struck = 0, 0
-    sizes: list[tuple[int, int]] = []
+    sizes: list[Sizes] = []
     while job.poll() is None and struck < failures:
         time.sleep(period)
         there = ranks_in(folder)
@@ -96,7 +118,7 @@ def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
         spared = spared or min(there)
         if spared not in there:
             break
-        sizes.append(size_of(spared))
+        sizes.append(sizes_of(spared, [*there]))
         os.kill(chance.choice([pid for pid in there if pid != spared]), signal.SIGKILL)
         struck += 1
     out, _ = job.communicate()
@@ -106,7 +128,8 @@ def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
     found = digest_of(out) if job.returncode == 0 else ""
     quarter = max(1, len(sizes) // 4)
     before, after = median_of(sizes[quarter : 2 * quarter] or sizes), median_of(sizes[-quarter:])
-    growth = (after[0] - before[0]) / max(1, len(sizes) // 2)  # from the middle of one quarter to that of the other
+    between = max(1, len(sizes) // 2)  # from the middle of one quarter to that of the other
+    growth = (after.spared - before.spared) / between
     print(
         json.dumps(
             {
@@ -114,9 +137,11 @@ def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
                 "replaced": replaced,
                 "exit code": job.returncode,
                 "same digest": found == expected,
-                "KiB of the process that was spared, before and after": [before[0], after[0]],
+                "KiB of the process that was spared, before and after": [before.spared, after.spared],
                 "KiB a failure": round(growth),
-                "open files": [before[1], after[1]],
+                "open files": [before.files, after.files],
+                "KiB of another rank": [before.others, after.others],
+                "KiB of mpirun": [before.launcher, after.launcher],
             }
         )
     )
@@ -126,12 +151,11 @@ def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
     return right
 
 
-def median_of(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Memory and files; none where the process was never looked at."""
-    if not sizes:
-        return 0, 0
-    memory, files = zip(*sizes, strict=True)
-    return int(statistics.median(memory)), int(statistics.median(files))
+def median_of(sizes: Sequence[Sizes]) -> Sizes:
+    """Each by itself; zeros where the job was never looked at."""
+    return (
+        Sizes(*(int(statistics.median(column)) for column in zip(*sizes, strict=True))) if sizes else Sizes(0, 0, 0, 0)
+    )
 
 
 def main(arguments: list[str]) -> int:
