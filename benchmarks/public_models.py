@@ -29,16 +29,19 @@ Built = tuple[list[Any], Step]  # modules whose parameters are trained, and the 
 
 @contextmanager
 def folder_of(path: str) -> Iterator[None]:
-    """A folder of the clones where Python looks for modules; what was imported from it is forgotten afterwards."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(SOURCES / path))
+    """A folder of the clones where Python looks for modules. What was imported from it stays, for those who look for
+    the module of a class, as torch.compile does; what was from another one is forgotten, which may have the same names.
+    """
+    folder = str(SOURCES / path)
+    for name, module in [*sys.modules.items()]:
+        file = str(getattr(module, "__file__", None))
+        if file.startswith(str(SOURCES)) and not file.startswith((folder, str(SOURCES / "vision"))):
+            del sys.modules[name]
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path.remove(str(SOURCES / path))
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", None)).startswith(str(SOURCES / path)):
-                del sys.modules[name]
+        sys.path.remove(folder)
 
 
 def found(path: str, module: str, name: str) -> Any:
