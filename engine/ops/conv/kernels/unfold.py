@@ -41,6 +41,7 @@ def _unfold(image: Read4, numbers: ReadInt64, out: Write2) -> None:
     rows, columns, window_h, window_w = numbers[0], numbers[1], numbers[2], numbers[3]
     step_h, step_w, before_h, before_w = numbers[4], numbers[5], numbers[6], numbers[7]
     gap_h, gap_w = numbers[8], numbers[9]
+    taps = window_h * window_w
     for n in range(batch):
         for oh in range(rows):
             top = oh * step_h - before_h
@@ -49,14 +50,13 @@ def _unfold(image: Read4, numbers: ReadInt64, out: Write2) -> None:
                 left = ow * step_w - before_w
                 first_j, last_j = _inside(left, width, window_w, gap_w)
                 row = out[(n * rows + oh) * columns + ow]
-                if (last_i - first_i) * (last_j - first_j) < window_h * window_w:
+                if (last_i - first_i) * (last_j - first_j) < taps:
                     row[:] = real(0.0)
-                for c in range(channels):
-                    for i in range(first_i, last_i):
-                        at = (c * window_h + i) * window_w
-                        line = image[n, c, top + i * gap_h]
-                        for j in range(first_j, last_j):
-                            row[at + j] = line[left + j * gap_w]
+                for i in range(first_i, last_i):
+                    for j in range(first_j, last_j):
+                        at, y, x = i * window_w + j, top + i * gap_h, left + j * gap_w
+                        for c in range(channels):
+                            row[c * taps + at] = image[n, c, y, x]
 
 
 @kernel
@@ -65,6 +65,7 @@ def _fold(matrix: Read2, numbers: ReadInt64, out: Write4) -> None:
     rows, columns, window_h, window_w = numbers[0], numbers[1], numbers[2], numbers[3]
     step_h, step_w, before_h, before_w = numbers[4], numbers[5], numbers[6], numbers[7]
     gap_h, gap_w = numbers[8], numbers[9]
+    taps = window_h * window_w
     for n in range(batch):
         out[n] = real(0.0)
         for oh in range(rows):
@@ -74,9 +75,8 @@ def _fold(matrix: Read2, numbers: ReadInt64, out: Write4) -> None:
                 left = ow * step_w - before_w
                 first_j, last_j = _inside(left, width, window_w, gap_w)
                 row = matrix[(n * rows + oh) * columns + ow]
-                for c in range(channels):
-                    for i in range(first_i, last_i):
-                        at = (c * window_h + i) * window_w
-                        line = out[n, c, top + i * gap_h]
-                        for j in range(first_j, last_j):
-                            line[left + j * gap_w] += row[at + j]
+                for i in range(first_i, last_i):
+                    for j in range(first_j, last_j):
+                        at, y, x = i * window_w + j, top + i * gap_h, left + j * gap_w
+                        for c in range(channels):
+                            out[n, c, y, x] += row[c * taps + at]
