@@ -122,8 +122,16 @@ def figures(own: list[Round], peer: list[Round], names: list[str], ranks: int, c
         yield figure("start to first step, later, s", key, "warm_s", at_most=1, absolute=True)
 
 
+def beside_compiler(own: list[Round], peer: list[Round], names: list[str], ranks: int) -> Iterator[Figure]:
+    """The same of steps that `engine.compile` replays, and of models that `torch.compile` has compiled."""
+    for count, field, what in ((ranks, "samples_s", f"samples/s, {ranks} ranks"), (1, "step_ms", "step, 1 rank, ms")):
+        for name in names:
+            key = captured(name), count, 1
+            yield Figure(f"`{name}` {what}", [each[key][field] for each in own], [each[key][field] for each in peer])
+
+
 def captured(name: str) -> str:
-    """The name of a workload whose step `engine.compile` replays."""
+    """The name of a workload whose step `engine.compile` replays, or whose model `torch.compile` has compiled."""
     return f"{name}, captured"
 
 

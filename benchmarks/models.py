@@ -1,12 +1,13 @@
 """How much processor time does a training step of public models take, beside PyTorch, at one thread and at two?
 
     python benchmarks/models.py --sources DIR --torch-python PYTHON [--threads 1 2] [--rounds 3] [-k WORD ...] [--avx2]
+                                [--compile]
 
 DIR has clones of the repositories that `public_models.py` names, each in a folder of its name, and torchvision's wheel
 unpacked in `vision`; PYTHON is that of an environment with PyTorch, einops and Pillow. Both sides run one after
 another, a few steps each, in processes of their own that live on; each model's figure is the median of the rounds'
 ratios, ours over theirs. Each model is a JSON line; the table comes last. ``--avx2`` takes AVX-512
-away from both sides.
+away from both sides; ``--compile`` has both compile what they train.
 """
 
 import argparse
@@ -136,7 +137,8 @@ def main() -> None:
     text = f"{about}\n\n{table(results, repositories, given.threads)}"
     print(f"\n{text}")
     if given.write:
-        write(given.write, "models without AVX-512" if given.avx2 else "models", text)
+        also = (" beside the compiler" if given.compile else "") + (" without AVX-512" if given.avx2 else "")
+        write(given.write, f"models{also}", text)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     python examples/benchmark.py all --torch-python OTHER/bin/python   # ten models; PyTorch lives elsewhere
     python examples/benchmark.py gpt tiny --rounds 3 --json            # two models, JSON lines instead of the table
     python examples/benchmark.py all --write PERFORMANCE.md            # the table goes into a file, between its marks
+    python examples/benchmark.py --compile                             # engine.compile here, torch.compile there
     ddprun -n 2 examples/benchmark.py gpt                              # no peer: times this model on these ranks
 
 Every figure comes from a process of its own, `benchmarks/training.py`: one rank; several ranks of one thread, here
@@ -31,7 +32,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from figures import OPTIMIZER, OTHERS, START, STATED, Figure, Round, captured, figures, surroundings, table, write  # noqa: E402
+from figures import (  # noqa: E402
+    OPTIMIZER,
+    OTHERS,
+    START,
+    STATED,
+    Figure,
+    Round,
+    beside_compiler,
+    captured,
+    figures,
+    surroundings,
+    table,
+    write,
+)
 
 PROGRAM = ROOT / "benchmarks" / "training.py"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -114,6 +128,18 @@ def run_round(sides: list[Side], names: list[str], ranks: int, cores: int, optio
                 yield line
 
 
+def run_compiled(sides: list[Side], names: list[str], ranks: int, options: list[str]) -> Iterator[Any]:
+    """The same for what each side's compiler makes of it."""
+    for side in sides:
+        side.rounds.append({})
+    for name in names:
+        for count in (1, ranks):
+            for side in sides:
+                line = side.train(name, count, 1, [*options, "--capture"])
+                side.rounds[-1][captured(name), count, 1] = line
+                yield line
+
+
 def parse() -> argparse.Namespace:
     """The command line; `names` are those of the workloads, in the order they are measured in."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -126,6 +152,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--torch-python", metavar="PATH", help="a Python with PyTorch (default: this one, if it has it)"
     )
+    parser.add_argument("--compile", action="store_true", help="engine.compile and torch.compile, side by side")
     parser.add_argument("--short", action="store_true", help="one round of three steps: only shows that it works")
     parser.add_argument("--json", action="store_true", help="JSON lines of every process and every figure, no table")
     parser.add_argument("--write", type=Path, metavar="FILE", help="also put the table into FILE, between its marks")
@@ -135,6 +162,9 @@ def parse() -> argparse.Namespace:
     if given.rounds < 1 or given.ranks < 2:
         parser.error(f"expected 1 round and 2 ranks or more, got {given.rounds} and {given.ranks}")
     chosen = known if "all" in given.names else given.names or stated
+    if given.compile:
+        given.names = [name for name in chosen if name in (*STATED, *OTHERS)]
+        return given
     given.names = [name for each in chosen for name in (OPTIMIZER if each == "adamw" else (each,))]
     return given
 
@@ -156,7 +186,7 @@ def main() -> None:
     text = f"{about}\n\n{table(lines)}"
     print("\n".join(json.dumps(line.as_json()) for line in lines) if given.json else text)
     if given.write:
-        write(given.write, "figures", text)
+        write(given.write, "figures beside the compiler" if given.compile else "figures", text)
 
 
 def measured(given: argparse.Namespace, rounds: int, compared: bool, bytecode: str) -> list[Figure]:
@@ -165,9 +195,15 @@ def measured(given: argparse.Namespace, rounds: int, compared: bool, bytecode: s
     cores, options = len(os.sched_getaffinity(0)), SHORT if given.short else []
     for number in range(rounds):
         sides = ([own, peer] if number % 2 == 0 else [peer, own]) if compared else [own]
-        for line in run_round(sides, given.names, given.ranks, cores, options):
+        if given.compile:
+            lines = run_compiled(sides, given.names, given.ranks, options)
+        else:
+            lines = run_round(sides, given.names, given.ranks, cores, options)
+        for line in lines:
             progress = sys.stdout if given.json else sys.stderr
             print(json.dumps({"round": number, **line}), file=progress, flush=True)
+    if given.compile:
+        return list(beside_compiler(own.rounds, peer.rounds, given.names, given.ranks))
     return list(figures(own.rounds, peer.rounds, given.names, given.ranks, cores))
 
 

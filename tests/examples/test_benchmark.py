@@ -24,6 +24,7 @@ PEER = {
         sys.modules |= {"torch.nn": engine.nn, "torch.nn.parallel": parallel}
         globals().update({name: getattr(engine, name) for name in
                           ("nn", "optim", "randn", "randint", "arange", "Generator", "manual_seed")})
+        compile = lambda module: module
     """,
     "distributed/__init__.py": "from ddp import *",
     "distributed/run.py": """
@@ -87,14 +88,19 @@ SIZES = {
 }
 
 
-def test_both_sides_in_turn(tmp_path: Path) -> None:
-    """The short form with a peer: which processes run in which order, and what becomes of their lines."""
+@pytest.fixture
+def peer(tmp_path: Path) -> dict[str, str]:
+    """The variables of an environment that has it."""
     for name, text in PEER.items():
         path = tmp_path / "torch" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(line[8:] if line.startswith(" ") else line for line in text.splitlines()))
-    variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1"}
-    lines = lines_of("tiny", "start", "--short", "--json", "--torch-python", sys.executable, **variables)
+    return {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def test_both_sides_in_turn(peer: dict[str, str]) -> None:
+    """The short form with a peer: which processes run in which order, and what becomes of their lines."""
+    lines = lines_of("tiny", "start", "--short", "--json", "--torch-python", sys.executable, **peer)
     processes, found = [line for line in lines if "round" in line], [line for line in lines if "figure" in line]
     assert [(line["workload"], line.get("ranks"), line.get("captured"), line["library"]) for line in processes] == [
         ("tiny", 1, False, "engine"),
@@ -114,6 +120,16 @@ def test_both_sides_in_turn(tmp_path: Path) -> None:
     for line in found:
         assert line["own"] > 0
         assert "ratio" not in line or line["ratio"] == pytest.approx(line["own"] / line["torch"], rel=0.01)
+
+
+def test_both_compilers_in_turn(peer: dict[str, str]) -> None:
+    words = ["tiny", "adamw", "start", "--compile", "--short", "--json", "--torch-python", sys.executable]
+    lines = lines_of(*words, **peer)
+    processes, found = [line for line in lines if "round" in line], [line for line in lines if "figure" in line]
+    runs = [(line["workload"], line["ranks"], line["captured"], line["library"]) for line in processes]
+    assert runs == [("tiny", ranks, True, library) for ranks in (1, 2) for library in ("engine", "torch")]
+    assert [line["figure"] for line in found] == ["`tiny` samples/s, 2 ranks", "`tiny` step, 1 rank, ms"]
+    assert all(line["ratio"] == pytest.approx(line["own"] / line["torch"], rel=0.01) for line in found)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
