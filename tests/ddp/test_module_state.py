@@ -31,6 +31,7 @@ ALLOWED = {
     "transport/under_way.py under_way": "who waits moves the works of all groups on, else groups wait for each other",
     "watching/progress.py channels": "the watchdog looks at all groups",
     "watching/progress.py _waiting": "a thread waits for one thing, whichever group it is in",
+    "watching/standstill.py _stopped": "processes of this host, which the watchdog and the recovery look at in turn",
     "watching/watchdog.py _limits": "of the default group, for the watchdog of those that go on when ranks are lost",
     "watching/watchdog.py _watchdog": "one a process",
     "watching/watchdog.py _retired": "requests outlive the watchdog: MPI reads them",
