@@ -32,16 +32,16 @@ def folder_of(path: str) -> Iterator[None]:
     """A folder of the clones where Python looks for modules. What was imported from it stays, for those who look for
     the module of a class, as torch.compile does; what was from another one is forgotten, which may have the same names.
     """
-    folder = str(SOURCES / path)
+    folder = SOURCES / path
     for name, module in [*sys.modules.items()]:
-        file = str(getattr(module, "__file__", None))
-        if file.startswith(str(SOURCES)) and not file.startswith((folder, str(SOURCES / "vision"))):
+        parents = Path(getattr(module, "__file__", None) or "").parents
+        if SOURCES in parents and folder not in parents and SOURCES / "vision" not in parents:
             del sys.modules[name]
-    sys.path.insert(0, folder)
+    sys.path.insert(0, str(folder))
     try:
         yield
     finally:
-        sys.path.remove(folder)
+        sys.path.remove(str(folder))
 
 
 def found(path: str, module: str, name: str) -> Any:

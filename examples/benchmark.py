@@ -108,8 +108,6 @@ class Side:
 
 def run_round(sides: list[Side], names: list[str], ranks: int, cores: int, options: list[str]) -> Iterator[Any]:
     """Measures everything once on all sides, in turn; yields the lines as they come."""
-    for side in sides:
-        side.rounds.append({})
     started = [name for name in names if name in STATED] or list(STATED)
     for name in names:
         if name == START:
@@ -130,8 +128,6 @@ def run_round(sides: list[Side], names: list[str], ranks: int, cores: int, optio
 
 def run_compiled(sides: list[Side], names: list[str], ranks: int, options: list[str]) -> Iterator[Any]:
     """The same for what each side's compiler makes of it."""
-    for side in sides:
-        side.rounds.append({})
     for name in names:
         for count in (1, ranks):
             for side in sides:
@@ -164,6 +160,8 @@ def parse() -> argparse.Namespace:
     chosen = known if "all" in given.names else given.names or stated
     if given.compile:
         given.names = [name for name in chosen if name in (*STATED, *OTHERS)]
+        if not given.names:
+            parser.error("--compile is about models: name one")
         return given
     given.names = [name for each in chosen for name in (OPTIMIZER if each == "adamw" else (each,))]
     return given
@@ -195,6 +193,8 @@ def measured(given: argparse.Namespace, rounds: int, compared: bool, bytecode: s
     cores, options = len(os.sched_getaffinity(0)), SHORT if given.short else []
     for number in range(rounds):
         sides = ([own, peer] if number % 2 == 0 else [peer, own]) if compared else [own]
+        for side in sides:
+            side.rounds.append({})
         if given.compile:
             lines = run_compiled(sides, given.names, given.ranks, options)
         else:

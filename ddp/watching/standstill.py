@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ddp import losses
@@ -41,19 +41,21 @@ def none_stands_still(seconds: float) -> Iterator[None]:
         thread.join()
 
 
-def look() -> list[losses.Member]:
-    """Looks at the processes of this host, as often as others wait for some of them. Returns those that are awake."""
-    watch = losses.watching()
-    return [] if watch is None else [each for each in watch.members if each.is_here and _is_awake(each)]
+def look(members: Iterable[losses.Member]) -> list[losses.Member]:
+    """Notes which of these, on this host, are stopped; to be called again and again while others wait. Returns those
+    that are awake.
+    """
+    return [each for each in members if each.is_here and _is_awake(each)]
 
 
 def _run(seconds: float, over: threading.Event) -> None:
     questions = 0
     why = f"stopped while others recovered: no answer for {seconds:g} s"
     while not over.wait(_PERIOD):
-        awake, watch = look(), losses.watching()
+        watch = losses.watching()
         if watch is None:
             continue
+        awake = look(watch.members)
         for each in watch.members:
             if each.is_here and _stopped_for(each) >= seconds:
                 losses.excuse(each, why)

@@ -146,7 +146,8 @@ class Watchdog:
                 self._next_look = 0.0
                 self._board.forget()
                 continue
-            standstill.look()
+            if (watch := losses.watching()) is not None:
+                standstill.look(watch.members)
             if now > self._next_look:
                 # Who waits for minutes need not look twice a second: on many ranks a look takes a while.
                 self._next_look = now + min((now - wait.since) / 10, 5.0)

@@ -66,20 +66,20 @@ def ranks_in(folder: Path) -> dict[int, tuple[int, int]]:
 
 
 def of_status(pid: int, name: str) -> int:
-    """A number that the kernel tells of a process; 0 where there is none."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1])
-    return 0
+    """A number that the kernel tells of a process; 0 where it tells none, as of one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)
 
 
 def sizes_of(spared: int, ranks: Sequence[int]) -> Sizes:
     """Of a job, one of whose ranks is spared."""
-    others = [of_status(pid, "RssAnon") for pid in ranks if pid != spared]
+    others = [size for pid in ranks if pid != spared and (size := of_status(pid, "RssAnon"))]
     files = len(os.listdir(f"/proc/{spared}/fd"))
     launcher = of_status(of_status(spared, "PPid"), "RssAnon")
-    return Sizes(of_status(spared, "RssAnon"), files, int(statistics.mean(others)), launcher)
+    return Sizes(of_status(spared, "RssAnon"), files, int(statistics.mean(others or [0])), launcher)
 
 
 def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
@@ -153,9 +153,8 @@ def soak(ranks: int, failures: int, period: float, folder: Path) -> bool:
 
 def median_of(sizes: Sequence[Sizes]) -> Sizes:
     """Each by itself; zeros where the job was never looked at."""
-    return (
-        Sizes(*(int(statistics.median(column)) for column in zip(*sizes, strict=True))) if sizes else Sizes(0, 0, 0, 0)
-    )
+    columns = zip(*(sizes or [Sizes(0, 0, 0, 0)]), strict=True)
+    return Sizes(*(int(statistics.median(column)) for column in columns))
 
 
 def main(arguments: list[str]) -> int:

@@ -157,6 +157,7 @@ def test_under_the_launcher_it_is_one_of_the_ranks() -> None:
     ("words", "message"),
     [
         (["rnn"], "unknown workload 'rnn': choose from mlp, cnn, gpt, tiny, traffic,"),
+        (["start", "--compile"], "--compile is about models: name one"),
         (["--rounds=0"], "expected 1 round and 2 ranks or more, got 0 and 2"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 from ddp import losses
 from ddp.watching import standstill
 from ddp.watching.standstill import none_stands_still
+from tests.launch.jobs import wait_until
 
 pytestmark = pytest.mark.full
 
@@ -63,14 +64,21 @@ def test_what_was_seen_before_counts(
     stopped = losses.Member(1, sleepers[0].pid)
     monkeypatch.setattr(losses, "watching", lambda: SimpleNamespace(members=[stopped], far_reasons={}))
     clock = 0.0
-    monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=lambda: clock))
+    looks: list[float] = []
+
+    def tell() -> float:
+        looks.append(clock)
+        return clock
+
+    monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=tell))
     sleepers[0].send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, sleepers[0].pid, os.WSTOPPED)
     for now in (0, 3, *range(4, 104)):  # after the first one there is a pause
         clock = float(now)
-        assert standstill.look() == []
-    with none_stands_still(101.0):
-        time.sleep(0.6)
+        assert standstill.look([stopped]) == []
+    seen = len(looks)
+    with none_stands_still(100.5):
+        wait_until(lambda: len(looks) >= seen + 3)  # the third begins after the second was judged
         assert sleepers[0].poll() is None
     with none_stands_still(100.0):
         assert sleepers[0].wait(60) == -signal.SIGKILL
