@@ -1,8 +1,11 @@
 """The reserve is kept full: one of those that wait, the nurse, starts new processes (MPI_Comm_spawn).
 
 Where it does so, whoever takes part hangs if the new process dies before it has come. So the nurse does it alone, in a
-communicator of its own, and all meet with the new process only when that is there: `MPI_Comm_accept` among processes
-that live takes some milliseconds. A nurse that hangs is killed; the next one that waits is nurse then.
+communicator of its own, and all meet with the new process only when that is there: `MPI_Intercomm_create` among
+processes that live takes some milliseconds. A nurse that hangs is killed; the next one that waits is nurse then.
+
+`MPI_Comm_accept` would do the same, but goes by Open MPI's launcher, which has all processes fetch what is known of
+all others each time, and (PMIx 5) never frees what it sends: of six processes 0.3 MB.
 """
 
 import contextlib
@@ -26,7 +29,10 @@ _NURSE = 10.0  # the same for the nurse, who alone waits where the new one has e
 _WORD = 5.0  # seconds in which the new one says that it is in, after the others
 _LOOK = 0.001  # seconds between looks for its word
 
-_child: "MPI.Intercomm | None" = None  # who waits to be let in, and its process
+_NURSE_PLACE, _CHILD_PLACE = 0, 1  # in the communicator of the two
+_TAG = 0
+
+_pair: "MPI.Intracomm | None" = None  # of the nurse and who waits to be let in, and the latter's process
 _child_file = -1
 
 
@@ -35,7 +41,7 @@ def bring() -> None:
 
     Raises MPI's Exception where none can be started.
     """
-    global _child, _child_file
+    global _pair, _child_file
     from mpi4py import MPI
 
     info = MPI.Info.Create()
@@ -43,31 +49,33 @@ def bring() -> None:
     program, *arguments = sys.orig_argv
     with _or_else(_START, "a process that is to wait in reserve does not start"):
         child = MPI.COMM_SELF.Spawn(sys.executable or program, arguments, 1, info)
-        pid = child.recv(source=0)
+        pair = child.Merge(high=False)
+        pid = pair.recv(source=_CHILD_PLACE)
+    child.Free()
     info.Free()
     _child_file = os.pidfd_open(pid)
-    _child = child
+    _pair = pair
 
 
 def brings() -> bool:
     """Whether this process has one that lives and waits to be let in."""
-    global _child
-    if _child is not None and select.select([_child_file], [], [], 0)[0]:
+    global _pair
+    if _pair is not None and select.select([_child_file], [], [], 0)[0]:
         os.close(_child_file)
-        _child = None
-    return _child is not None
+        _pair = None
+    return _pair is not None
 
 
 def has_brought() -> bool:
     """Whether there is none of this process's that waits to be let in."""
-    return _child is None
+    return _pair is None
 
 
 def admit(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Intercomm] | None":
     """Collective over the processes of `home`, with the one that their `nurse` brings: the communicator of all, and the
     one that it was made from. None, on each of them, where one was lost meanwhile: then that one comes no more.
     """
-    global _child
+    global _pair
     from mpi4py import MPI
 
     made: tuple[MPI.Intracomm, MPI.Intercomm] | None = None
@@ -79,15 +87,15 @@ def admit(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Interc
         with contextlib.suppress(MPI.Exception):  # on each of them
             all_have = bool(home.Agree(made is not None))
         if home.rank == nurse:
-            assert _child is not None
+            assert _pair is not None
             if all_have:
                 with contextlib.suppress(MPI.Exception):  # that it has ended is seen when all meet
-                    _child.send(None, 0)
+                    _pair.send(None, _CHILD_PLACE)
             else:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(_child_file, signal.SIGKILL)
             os.close(_child_file)
-            _child = None
+            _pair = None
     return made if all_have else None
 
 
@@ -95,35 +103,31 @@ def _let_in(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Inte
     """None in the nurse where the process has not come. Raises MPI's Exception where one of `home` was lost."""
     from mpi4py import MPI
 
-    port = ""
+    pair = MPI.Intracomm() if _pair is None or home.rank != nurse else _pair
     made: list[MPI.Comm] = [home]
     try:
         if home.rank == nurse:
-            assert _child is not None
-            port = MPI.Open_port()
-            _child.send(port, 0)
-        entry = home.Accept(port, root=nurse)
+            pair.send(None, _CHILD_PLACE)
+        entry = home.Create_intercomm(nurse, pair, _CHILD_PLACE, _TAG)
         made.append(entry)
         everybody = _returning(entry.Merge(high=False))
     except MPI.Exception:
         for comm in made:
             comm.Revoke()  # not all hear of a loss in there, and those would wait for this one
         raise
-    if home.rank == nurse:
-        MPI.Close_port(port)
-        if not _is_in():
-            return None
+    if home.rank == nurse and not _is_in():
+        return None
     return everybody, entry
 
 
 def _is_in() -> bool:
     """Whether the nurse's process says so before long."""
-    assert _child is not None
+    assert _pair is not None
     deadline = time.monotonic() + _WORD
-    while not _child.Iprobe(source=0):
+    while not _pair.Iprobe(source=_CHILD_PLACE):
         if select.select([_child_file], [], [], _LOOK)[0] or time.monotonic() > deadline:
             return False
-    _child.recv(source=0)
+    _pair.recv(source=_CHILD_PLACE)
     return True
 
 
@@ -131,24 +135,24 @@ def come() -> "tuple[MPI.Intracomm, MPI.Intercomm]":
     """The other side of `admit`, in the new process, which ends where it does not come in."""
     from mpi4py import MPI
 
-    parent = MPI.Comm.Get_parent()
     try:
-        parent.send(os.getpid(), 0)
-        port = parent.recv(source=0)
+        pair = MPI.Comm.Get_parent().Merge(high=True)
+        pair.send(os.getpid(), _NURSE_PLACE)
+        pair.recv(source=_NURSE_PLACE)
         with _or_else(_ENTRY, "this process has not come into the reserve"):
-            entry = _connect(port)
+            entry = _enter(pair)
             everybody = entry.Merge(high=True)
-            parent.send(None, 0)
-            parent.recv(source=0)  # all others have come as far, or this process is killed
+            pair.send(None, _NURSE_PLACE)
+            pair.recv(source=_NURSE_PLACE)  # all others have come as far, or this process is killed
     except MPI.Exception as error:  # another one was lost, of whom others tell
         _end(f"this process has not come into the reserve: {error}")
     return _returning(everybody), entry
 
 
-def _connect(port: str) -> "MPI.Intercomm":
+def _enter(pair: "MPI.Intracomm") -> "MPI.Intercomm":
     from mpi4py import MPI
 
-    return MPI.COMM_SELF.Connect(port)
+    return MPI.COMM_SELF.Create_intercomm(0, pair, _NURSE_PLACE, _TAG)
 
 
 def _returning(comm: "MPI.Intracomm") -> Any:

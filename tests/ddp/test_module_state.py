@@ -18,7 +18,7 @@ ALLOWED = {
     "losses/deadlock.py _over": "a process is looked at by one thread",
     "losses/ending.py _step": "of the one job of a process whose ranks may be lost",
     "losses/ending.py _agreed": "the same",
-    "losses/nursery.py _child": "a process brings one at a time",
+    "losses/nursery.py _pair": "a process brings one at a time",
     "losses/nursery.py _child_file": "the same",
     "losses/reserve.py _seat": "a process in reserve replaces one rank",
     "losses/transactions.py _attempt": "of the one job of a process whose ranks may be lost",

@@ -151,15 +151,15 @@ mark = Path(os.environ["ENTRY_MARK"])
 
 
 def change(nursery):
-    nursery._NURSE = 3.0  # not 10: in Open MPI's accept, the others turn in a circle for so long
+    nursery._NURSE = 3.0  # not 10: in MPI_Intercomm_create, the others turn in a circle for so long
 
-    def before_it_comes_in(port):
+    def before_it_comes_in(pair):
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), getattr(signal, os.environ["ENTRY_SIGNAL"]))
-        return connect(port)
+        return enter(pair)
 
-    connect, nursery._connect = nursery._connect, before_it_comes_in
+    enter, nursery._enter = nursery._enter, before_it_comes_in
 
 
 class Finder(importlib.abc.MetaPathFinder):
