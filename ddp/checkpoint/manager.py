@@ -201,6 +201,13 @@ class Manager:
         owing, at = zip(*self._group.exchange((self._owes, self._at)), strict=True)
         self._owes, self._at = any(owing), max(at)  # a rank that has just come does not know
 
+    def relocate(self) -> None:
+        """The same where some of them have not made theirs yet: alone, since nothing is under way. (Managers that keep
+        something in memory all ranks make at once.)
+        """
+        for track in self._tracks:
+            track.relocate()
+
     def holds(self, thing: object) -> bool:
         """Whether this is an entry of the state."""
         return any(each is thing for each in self._state.values())

@@ -124,13 +124,17 @@ class Track:
             self._save.abandon()
             self._save = None
 
+    def relocate(self) -> None:
+        """Its folder may be another one, and somebody else who makes it, among other ranks."""
+        self.place = self._locate()
+
     def begin_anew(self) -> bool:
         """Collective over the ranks that are left when some were lost: gives up what is under way, and removes what
         they have left of it; whether there was anything that is not complete.
         """
         under_way = self._save and self._save.step
         self.give_up()
-        self.place = self._locate()
+        self.relocate()
         self.sweep()
         complete = [step for step, path in places.generations(self.place.folder).items() if places.is_complete(path)]
         everyones = self._group.exchange((under_way not in (None, *complete), max(complete, default=None)))

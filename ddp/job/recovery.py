@@ -16,6 +16,7 @@ A process that takes the place of a lost rank (`ddp.losses.reserve`) joins in th
 if somebody were lost, at the beginning of a step, and before that step is run it gets what the others have.
 """
 
+import os
 import pickle
 import random
 import time
@@ -75,6 +76,7 @@ class Recovery:
         self._lost: list[losses.Member] = []  # of whom nobody has told yet
         self._lost_of_reserve: list[losses.Member] = []
         self._futile = 0  # see `ddp.losses.Standing`
+        self._relieved: losses.Member | None = None  # who is to end, the same on every rank
         self._limit = losses.limit()
         self._failures: tuple[float, ...] = ()  # when, the same on every rank
         self._known: WeakSet[Optimizer] = WeakSet()  # those that a replacement gets
@@ -179,7 +181,8 @@ class Recovery:
         of_ranks, others = losses.shrink()
         self._lost += of_ranks
         if self._limit is not None:
-            self._failures = self._limit.still_count((*self._failures, *[time.monotonic()] * len(of_ranks)))
+            failures = [time.monotonic() for each in of_ranks if each != self._relieved]
+            self._failures = self._limit.still_count((*self._failures, *failures))
         self._lost_of_reserve += others
         self._futile += len(others)
         return self._go_on(losses.meet(self._standing()))
@@ -198,6 +201,7 @@ class Recovery:
             made=(len(job.wrapped()), len(losses.keepers)),
             reducers=job.process_group.models,
             failures=self._failures,
+            met=losses.met(),
             futile=self._futile,
             reasons=tuple((each.process, why) for each in self._lost if (why := losses.reason(each))),
         )
@@ -214,6 +218,8 @@ class Recovery:
             abort(1)
         self._failures = current[0].failures
         self._futile = 0 if joined else current[0].futile
+        watching, relieved = losses.watching(), meeting.deal.relieved
+        self._relieved = None if watching is None or relieved is None else watching.members[relieved]
         furthest = losses.furthest(meeting.standings)
         assert all(each.done == furthest or (each.meets and each.done == furthest - 1) for each in before)
         elsewhere = not self._outside and self._done < furthest
@@ -225,8 +231,12 @@ class Recovery:
         self._job.settle(elsewhere)
         leave_behind(comm)
         self._job.leave_behind()
-        for keeper in [*losses.keepers]:
-            keeper.leave_behind()
+        made_by_all = min(each.made[1] for each in before)  # who runs ahead may have made one more
+        for at, keeper in enumerate([*losses.keepers]):
+            if at < made_by_all:
+                keeper.leave_behind()
+            else:
+                keeper.relocate()
         if losses.in_reserve():
             comm.Barrier()  # as in a meeting, before rank 0 may call the next one
         if comm.rank == 0:
@@ -292,6 +302,8 @@ class Recovery:
             self._end(too_many)  # before anybody is called: the others do not wait for that here
         if self._runs and group.rank == 0 and losses.call():
             self.recover()
+        if self._runs and self._relieved is not None and self._relieved.pid == os.getpid() and not self._lacking:
+            losses.give_place(losses.met())
         too_few = f"of at least {least} ranks are left (--elastic)"
         if group.size() < least and self._runs and losses.coming():
             self._await_replacements()

@@ -4,7 +4,7 @@ ends alone; keepers, who is told; roles, meeting, reserve and nursery, who repla
 follows from it is `ddp.job.recovery`.
 """
 
-from ddp.losses.ending import at_step, current_step, dies_alone, end_together
+from ddp.losses.ending import at_step, current_step, dies_alone, end_together, give_place
 from ddp.losses.keepers import Keeper, keepers
 from ddp.losses.limit import limit
 from ddp.losses.meeting import Meeting, call, called, coming, meet
@@ -17,6 +17,7 @@ from ddp.losses.world import (
     begin,
     happened,
     is_behind,
+    met,
     own_number,
     reason,
     shrink,
@@ -46,6 +47,7 @@ __all__ = [
     "end_together",
     "excuse",
     "furthest",
+    "give_place",
     "happened",
     "in_reserve",
     "is_behind",
@@ -54,6 +56,7 @@ __all__ = [
     "kill_stopped_far",
     "limit",
     "meet",
+    "met",
     "minimum",
     "outside",
     "own_number",

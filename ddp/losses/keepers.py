@@ -11,6 +11,10 @@ class Keeper(Protocol):
         """Collective over the ranks that are left: what was being written will not be complete."""
         ...
 
+    def relocate(self) -> None:
+        """The same where not all ranks have made it yet: nothing was."""
+        ...
+
     def save_last(self, step: int) -> str:
         """Collective: writes one of this step now. Returns where, in words."""
         ...

@@ -1,7 +1,7 @@
 """A process in reserve, which takes the place of a rank that is lost (`ddprun --elastic MIN:N`).
 
 ddprun starts some with the ranks, in one world of MPI: that can lose any of its processes and go on. They sleep, and
-take part in what follows a loss. The first of them starts new ones (`ddp.losses.nursery`) where no other waits. The
+take part in what follows a loss. The last of them starts new ones (`ddp.losses.nursery`) where no other waits. The
 one that is promoted then runs the script from its top, as a rank that talks to nobody: what the others have done
 together it does alone, until it comes to its first step, or to where it would read a checkpoint. Then it is ready.
 Rank 0 looks for that at the beginning of each step, and calls all to a meeting, in which it joins.
@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING
 from ddp.losses import calls, deadlock, nursery, world
 from ddp.losses.meeting import Meeting, meet
 from ddp.losses.options import is_spawned
-from ddp.losses.roles import READY, STARTING, WAITING, Standing
+from ddp.losses.roles import ENOUGH, READY, STARTING, WAITING, Standing
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-_ENOUGH = 2  # waiting, the nurse and another one
 
 
 class _Seat:
@@ -97,7 +95,7 @@ class _Seat:
             self.rank = sum(each.role != WAITING for each in standings) + [*promoted].index(place)
             self.promoted.set()
             self.wanted.set()
-        if place == deal.nurse and deal.waiting < _ENOUGH and nursery.has_brought():
+        if place == deal.nurse and deal.waiting < ENOUGH and nursery.has_brought():
             self.wanted.set()
         if place in joined:
             self.meeting = meeting

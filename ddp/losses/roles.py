@@ -1,13 +1,21 @@
 """Who works, who waits in reserve, and who is on the way from the one to the other (`ddprun --elastic MIN:N`).
 
-After each loss all processes meet, say where they stand, and draw the same conclusions from it. The first of those that
-wait stays where it is: it starts new ones (`ddp.losses.nursery`).
+After each loss all processes meet, say where they stand, and draw the same conclusions from it. Who waits longest is
+the next to work; who came last stays where it is: it starts new ones (`ddp.losses.nursery`). Of each of those Open MPI
+keeps memory in every process that has met it, so a rank that has met many gives its place to another process: none is
+much older than the others.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ddp.losses.words import Process
+
+ENOUGH = 2
+"""How many wait: the one that starts others, and another one."""
+
+MOST_MET = 50
+"""How many processes a rank sees come; 0.2 to 0.5 MB each."""
 
 WORKING = "working"
 WAITING = "waiting"  # in reserve
@@ -40,6 +48,8 @@ class Standing(NamedTuple):
     """When ranks were lost, as far as that is limited."""
     futile: int = 0
     """Processes of the reserve that were lost since one of them has joined."""
+    met: int = 0
+    """Processes that have come since it did."""
     barren: bool = False
     """Whether it has found that it cannot start new processes."""
     reasons: tuple[tuple[Process, str], ...] = ()
@@ -63,6 +73,8 @@ class Deal(NamedTuple):
     """How many wait now, the nurse among them."""
     free: int = 0
     """How many ranks nobody is, nor is to replace."""
+    relieved: int | None = None
+    """Who of those that work is to end, so that another one takes its place."""
 
 
 def furthest(standings: Sequence[Standing]) -> int:
@@ -84,11 +96,21 @@ def deal(standings: Sequence[Standing], ranks: int) -> Deal:
     coming = [at for at, each in enumerate(standings) if each.role != WAITING and at not in refused]
     free = sorted({*range(ranks)} - {standings[at].number for at in coming})
     able = first[0].futile < ranks  # else they are lost by what they do, and more would be
-    nurse = next((at for at in places[WAITING] if able and not standings[at].barren), None)
+    nurse = next((at for at in reversed(places[WAITING]) if able and not standings[at].barren), None)
     promoted = dict(zip([at for at in places[WAITING] if at != nurse], free, strict=False)) if able else {}
     waiting = len(places[WAITING]) - len(promoted)
     working = sorted([*places[WORKING], *joined])
-    return Deal(working, joined, promoted, refused, nurse, waiting, len(free) - len(promoted))
+    relieved = None
+    if len(working) == ranks and waiting >= ENOUGH:
+        relieved = _relieved(standings, places[WORKING])
+    return Deal(working, joined, promoted, refused, nurse, waiting, len(free) - len(promoted), relieved)
+
+
+def _relieved(standings: Sequence[Standing], working: Sequence[int]) -> int | None:
+    """The one of these that has met most, if that is too many, and others have the state of the job as well."""
+    oldest = max(working, key=lambda at: standings[at].met)
+    others = any(standings[at].current for at in working if at != oldest)
+    return oldest if others and standings[oldest].met >= MOST_MET else None
 
 
 _ROLES = (WORKING, WAITING, STARTING, READY)

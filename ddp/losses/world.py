@@ -29,6 +29,7 @@ _MEETINGS = 2  # after which communicators are freed that were left
 _watch: Watch | None = None
 _left: "list[list[MPI.Comm]]" = []  # communicators of earlier times
 _happened = False
+_met = 0  # processes that have come since this one did
 _number = 0
 _ranks = 0
 
@@ -94,6 +95,11 @@ def ranks() -> int:
 def own_number() -> int:
     """Of the rank that this process was started as, or replaces."""
     return _number
+
+
+def met() -> int:
+    """How many processes have come since this one did."""
+    return _met
 
 
 def rename(number: int) -> None:
@@ -172,7 +178,7 @@ def _meet(before: Watch) -> "list[MPI.Comm]":
 
 def _admit(before: Watch) -> "list[MPI.Comm]":
     """Lets in who was started anew, if one of those who are left brings it; returns what is not used after that."""
-    global _watch
+    global _watch, _met
     assert _watch is not None
     if _watch.bringing is None or not _all_live(_watch):
         return []
@@ -181,6 +187,7 @@ def _admit(before: Watch) -> "list[MPI.Comm]":
         _watch.interrupt()  # as if one had been lost in the meeting that comes now
         return []
     everybody, entry = came
+    _met += 1
     _watch.end()
     left_behind = [*_watch.made(), entry]
     _watch = Watch(everybody, _number, before)

@@ -30,7 +30,7 @@ from pathlib import Path
 import ddp, engine, engine.nn.functional as F
 from ddp import checkpoint
 from ddp.checkpoint import shard
-from ddp.losses import calls
+from ddp.losses import calls, roles
 from engine import nn
 from engine.data import DataLoader, TensorDataset
 
@@ -52,6 +52,8 @@ def die_before(function):
     return call
 
 
+if kind == "relieved":
+    roles.MOST_MET = 0
 if kind == "starting":
     die()
 if kind == "ready":
@@ -107,7 +109,8 @@ def train_step():
             raise ArithmeticError("a bad sample")
         if kind == "native" and (job.step, me) == (5, 1) and not replaces:
             ctypes.CDLL(None)._exit(3)
-    if kind == "entry" and job.step == 8:  # until one is there that is to be let in when the next step begins
+    # Until one is there that is to be let in when the next step begins, or to join.
+    if (kind == "entry" and job.step == 8) or (kind == "relieved" and job.step in (6, 8)):
         until = time.monotonic() + 60
         while not [*Path(os.environ["DDPRUN_REPORT"]).glob("ready-*")] and time.monotonic() < until:
             time.sleep(0.01)
@@ -289,6 +292,17 @@ def test_a_replacement_is_lost_before_it_has_joined(tmp_path: Path, undisturbed:
     assert (tmp_path / "states-died").exists()
     assert told(done)[-1] == "ddp: rank 1 is replaced from step 6 on; the job goes on with 2 ranks"
     check_that_nothing_is_left(tmp_path)
+
+
+def test_a_rank_that_has_seen_many_come_gives_its_place_to_another(tmp_path: Path, undisturbed: str) -> None:
+    """That is no failure: no more are allowed than the two that there are."""
+    done = run(tmp_path, "relieved", "-n", "3", "--elastic", "1:3", "--max-failures", "2")
+    assert digest_of(done) == undisturbed
+    said = told(done)
+    assert "rank 1 was lost at step 6 (killed, or crashed)" in said[0]
+    assert any("(it gives its place to a new process: MPI keeps memory of the 0 that" in line for line in said[1:]), (
+        said
+    )
 
 
 @pytest.mark.parametrize("by", ["SIGKILL", "SIGSTOP"])
