@@ -28,6 +28,7 @@ ALLOWED = {
     "losses/world.py _happened": "MPI is ended once a process",
     "losses/world.py _number": "of the process, when it was started",
     "losses/world.py _ranks": "the same",
+    "losses/world.py _met": "what MPI keeps of others, the process keeps",
     "transport/under_way.py under_way": "who waits moves the works of all groups on, else groups wait for each other",
     "watching/progress.py channels": "the watchdog looks at all groups",
     "watching/progress.py _waiting": "a thread waits for one thing, whichever group it is in",

@@ -12,7 +12,7 @@ def test_who_waits_starts_in_the_place_of_a_lost_rank_but_the_last_who_starts_ot
     assert found == ([0, 1], [], {2: 1}, [], 3, 1, 0, None)
     found = deal([at(2), at(3, WAITING), at(4, WAITING), at(5, WAITING)], 3)
     assert found.promoted == {1: 0, 2: 1}
-    assert deal([at(0), at(3, WAITING)], 2) == ([0], [], {}, [], 1, 1, 1), "the other one is to come with it"
+    assert deal([at(0), at(3, WAITING)], 2) == ([0], [], {}, [], 1, 1, 1, None), "the other one is to come with it"
 
 
 def test_who_cannot_start_others_starts_itself() -> None:
@@ -24,7 +24,7 @@ def test_who_cannot_start_others_starts_itself() -> None:
 
 def test_nobody_starts_any_more_where_as_many_as_there_are_ranks_were_lost_before_they_joined() -> None:
     waiting = [at(3, WAITING), at(4, WAITING)]
-    assert deal([at(0, futile=1), *waiting], 2).promoted == {2: 1}
+    assert deal([at(0, futile=1), *waiting], 2).promoted == {1: 1}
     found = deal([at(0, futile=2), *waiting], 2)
     assert (found.promoted, found.nurse) == ({}, None)
 
@@ -42,7 +42,7 @@ def test_who_is_ready_joins_at_a_step_only() -> None:
 
 def test_who_has_made_something_else_is_refused() -> None:
     found = deal([at(0, made=(1, 1)), at(1, READY, made=(1, 0)), at(2, WAITING), at(3, WAITING)], 2)
-    assert found[:4] == ([0], [], {3: 1}, [1])
+    assert found[:4] == ([0], [], {2: 1}, [1])
 
 
 def test_without_ranks_nobody_starts() -> None:
