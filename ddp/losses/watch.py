@@ -142,6 +142,10 @@ class Watch:
             return []
         return [self.members[place] for place in sorted(self._ended().difference(self._known()))]
 
+    def ended(self) -> set[Member]:
+        """Those of this host that have."""
+        return set() if self.problem is not None else {self.members[place] for place in self._ended()}
+
     def _known(self) -> set[int]:
         """The places of those of whom MPI knows that they have ended."""
         with contextlib.suppress(sys.modules["mpi4py.MPI"].Exception):  # what it says of them is asked now

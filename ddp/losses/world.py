@@ -5,9 +5,12 @@ and nobody else catches it.
 """
 
 import atexit
+import contextlib
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, cast
 
@@ -171,16 +174,39 @@ def _meet(before: Watch) -> "list[MPI.Comm]":
     global _watch, _happened
     _happened = True
     before.noticed.wait(_PATIENCE)
+    with _told_of_ends(before):
+        left = before.home.Shrink()
     before.end()
-    _watch = Watch(cast("MPI.Intracomm", before.home.Shrink()), _number, before)
+    _watch = Watch(cast("MPI.Intracomm", left), _number, before)
     return [*before.made()]
+
+
+@contextlib.contextmanager
+def _told_of_ends(watch: Watch) -> Iterator[None]:
+    """MPI is told, in the block, of those that end meanwhile, if it is not by its launcher."""
+
+    def tell() -> None:
+        told: set[Member] = set()
+        while not over.wait(_UNTOLD):
+            for member in watch.ended() - told:
+                pmix.tell_of_end(member.name)
+                told.add(member)
+
+    over = threading.Event()
+    thread = threading.Thread(target=tell, name="ddp ends", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _admit(before: Watch) -> "list[MPI.Comm]":
     """Lets in who was started anew, if one of those who are left brings it; returns what is not used after that."""
     global _watch, _met
     assert _watch is not None
-    if _watch.bringing is None or not _all_live(_watch):
+    if not in_reserve() or not _all_live(_watch) or _watch.bringing is None:
         return []
     came = nursery.admit(_watch.home, _watch.bringing)
     if came is None:
@@ -209,9 +235,12 @@ def _leave(comms: "list[MPI.Comm]") -> None:
 
 
 def _all_live(watch: Watch) -> bool:
-    """Collective: whether none has been lost since the watch began, with the same answer everywhere."""
+    """Collective: whether none has been lost since the watch began, with the same answer everywhere.
+
+    Also where it could not begin, which others may not know: who left it out would be in another agreement than they.
+    """
     try:
-        return bool(watch.home.Agree(not watch.noticed.is_set()))
+        return bool(watch.home.Agree(watch.problem is None and not watch.noticed.is_set()))
     except sys.modules["mpi4py.MPI"].Exception:  # on each of them
         return False
 
