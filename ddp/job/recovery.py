@@ -303,7 +303,7 @@ class Recovery:
         if self._runs and group.rank == 0 and losses.call():
             self.recover()
         if self._runs and self._relieved is not None and self._relieved.pid == os.getpid() and not self._lacking:
-            losses.give_place(losses.met())
+            losses.give_place()
         too_few = f"of at least {least} ranks are left (--elastic)"
         if group.size() < least and self._runs and losses.coming():
             self._await_replacements()

@@ -6,7 +6,7 @@ import sys
 from typing import NoReturn
 
 from ddp.losses import reserve, words
-from ddp.losses.world import watching
+from ddp.losses.world import met, watching
 
 _step = 0  # of the job that is being trained
 _agreed = False
@@ -29,9 +29,10 @@ def end_together() -> None:
     _agreed = True
 
 
-def give_place(met: int) -> NoReturn:
+def give_place() -> NoReturn:
     """This rank ends, and another process takes its place."""
-    words.leave(_step, "", f"it gives its place to a new process: MPI keeps memory of the {met} that it has seen come")
+    why = f"it gives its place to a new process: MPI keeps memory of the {met()} that it has seen come"
+    words.leave(_step, "", why)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()
