@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ddp.losses.options import SPAWNED
 
@@ -28,6 +28,8 @@ _ENTRY = 120.0  # seconds in which all have met with it, with one of them that i
 _NURSE = 10.0  # the same for the nurse, who alone waits where the new one has ended: without it the others go on
 _WORD = 5.0  # seconds in which the new one says that it is in, after the others
 _LOOK = 0.001  # seconds between looks for its word
+
+_turn = threading.Lock()  # to call MPI
 
 _NURSE_PLACE, _CHILD_PLACE = 0, 1  # in the communicator of the two
 _TAG = 0
@@ -47,22 +49,53 @@ def bring() -> None:
     info = MPI.Info.Create()
     info.Set("PMIX_ENVAR", f"{SPAWNED}=1")
     program, *arguments = sys.orig_argv
-    with _or_else(_START, "a process that is to wait in reserve does not start"):
+    with _turn, _or_else(_START, "a process that is to wait in reserve does not start"):
         child = MPI.COMM_SELF.Spawn(sys.executable or program, arguments, 1, info)
         pair = child.Merge(high=False)
         pid = pair.recv(source=_CHILD_PLACE)
-    child.Free()
+        child.Free()
     info.Free()
     _child_file = os.pidfd_open(pid)
     _pair = pair
 
 
+@contextlib.contextmanager
+def turn() -> Iterator[None]:
+    """In the block, which meets with others, this process starts no new one, for which it would wait in another thread.
+
+    What comes for an agreement in one thread while another one is in an agreement is garbled (Open MPI 5.0: the event
+    of `era_cb_fn` lies where the values of the message are copied to), and crashes whoever reads it.
+    """
+    with _or_else(_NURSE, "a process that is to wait in reserve has not started, and others wait for this one: not"):
+        _turn.acquire()
+    try:
+        yield
+    finally:
+        _turn.release()
+
+
+def drop() -> None:
+    """Ends who waits to be let in. Where a communicator could not be made, Open MPI 5.0 may have removed another one of
+    this process, which only some have, from where it looks for who gets a message (`ompi_comm_nextcid_check_flag`).
+    """
+    if _pair is not None:
+        _leave(False)
+
+
+def _leave(lives: bool) -> None:
+    """Nothing is to be said any more to who was started."""
+    global _pair
+    if not lives:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(_child_file, signal.SIGKILL)
+    os.close(_child_file)
+    _pair = None
+
+
 def brings() -> bool:
     """Whether this process has one that lives and waits to be let in."""
-    global _pair
     if _pair is not None and select.select([_child_file], [], [], 0)[0]:
-        os.close(_child_file)
-        _pair = None
+        _leave(True)
     return _pair is not None
 
 
@@ -71,14 +104,14 @@ def has_brought() -> bool:
     return _pair is None
 
 
-def admit(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Intercomm] | None":
-    """Collective over the processes of `home`, with the one that their `nurse` brings: the communicator of all, and the
-    one that it was made from. None, on each of them, where one was lost meanwhile: then that one comes no more.
+def admit(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
+    """Collective over the processes of `home`, with the one that their `nurse` brings: the communicator of all.
+
+    None, on each of them, where one was lost meanwhile: then that one comes no more.
     """
-    global _pair
     from mpi4py import MPI
 
-    made: tuple[MPI.Intracomm, MPI.Intercomm] | None = None
+    made: MPI.Intracomm | None = None
     all_have = False
     limit = _NURSE if home.rank == nurse else _ENTRY
     with _or_else(limit, "a process that was to wait in reserve has not come in"):
@@ -91,15 +124,11 @@ def admit(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Interc
             if all_have:
                 with contextlib.suppress(MPI.Exception):  # that it has ended is seen when all meet
                     _pair.send(None, _CHILD_PLACE)
-            else:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(_child_file, signal.SIGKILL)
-            os.close(_child_file)
-            _pair = None
+            _leave(all_have)
     return made if all_have else None
 
 
-def _let_in(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Intercomm] | None":
+def _let_in(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
     """None in the nurse where the process has not come. Raises MPI's Exception where one of `home` was lost."""
     from mpi4py import MPI
 
@@ -117,7 +146,7 @@ def _let_in(home: "MPI.Intracomm", nurse: int) -> "tuple[MPI.Intracomm, MPI.Inte
         raise
     if home.rank == nurse and not _is_in():
         return None
-    return everybody, entry
+    return cast("MPI.Intracomm", everybody)
 
 
 def _is_in() -> bool:
@@ -131,7 +160,7 @@ def _is_in() -> bool:
     return True
 
 
-def come() -> "tuple[MPI.Intracomm, MPI.Intercomm]":
+def come() -> "MPI.Intracomm":
     """The other side of `admit`, in the new process, which ends where it does not come in."""
     from mpi4py import MPI
 
@@ -146,7 +175,7 @@ def come() -> "tuple[MPI.Intracomm, MPI.Intercomm]":
             pair.recv(source=_NURSE_PLACE)  # all others have come as far, or this process is killed
     except MPI.Exception as error:  # another one was lost, of whom others tell
         _end(f"this process has not come into the reserve: {error}")
-    return _returning(everybody), entry
+    return cast("MPI.Intracomm", _returning(everybody))
 
 
 def _enter(pair: "MPI.Intracomm") -> "MPI.Intercomm":

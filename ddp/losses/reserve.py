@@ -66,17 +66,20 @@ class _Seat:
         watching = world.watching()
         assert watching is not None
         comes, self._comes = self._comes, False
+        if not comes:
+            watching.noticed.wait()
         try:
-            if not comes:
-                watching.noticed.wait()
-                world.untold(math.inf)
-                world.shrink()
-            if nursery.has_brought():
-                calls.say_unready()
-            meeting = meet(self.standing)
+            with nursery.turn():
+                if not comes:
+                    world.untold(math.inf)
+                    world.shrink()
+                if nursery.has_brought():
+                    calls.say_unready()
+                meeting = meet(self.standing)
         except Exception as error:
             if not world.is_behind(error):
                 raise
+            nursery.drop()
             return
         _, standings, deal, place = meeting
         working, joined, promoted, refused = deal[:4]

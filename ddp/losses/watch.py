@@ -38,7 +38,9 @@ class Interrupted(Protocol):
 class Watch:
     """Over the processes of one world, until one of them is lost, or somebody calls. Making one is collective.
 
-    home: their communicator, which stays usable: it is only shrunk, and duplicated. before: who watched so far.
+    home: their communicator, which stays usable: it is only shrunk, and duplicated. It is not freed either: Open MPI
+    5.0 would answer agreements of the next one that gets its number by what was agreed in this one. before: who watched
+    so far.
     """
 
     def __init__(self, home: "MPI.Intracomm", number: int, before: "Watch | None" = None) -> None:
@@ -53,6 +55,7 @@ class Watch:
         """Process numbers of those that are on their way to work."""
         self.nurse: int | None = None
         """The process number of who starts new ones."""
+        self._open = False  # to processes that come
         self._meeting = in_reserve() > 0  # until it is known who works, all are needed
         self._gone: set[int] = set()  # places of those that have ended
         self._over = threading.Event()
@@ -94,6 +97,13 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="ddp losses", daemon=True)
         self._thread.start()
 
+    def open(self) -> None:
+        """From now on a loss ends what is under way in `home`, too. It can be shrunk all the same."""
+        with self._lock:
+            self._open = True
+            if self.noticed.is_set():
+                self.home.Revoke()
+
     def work_by(self, working: list[int]) -> None:
         """From now on only these are needed: whoever else ends interrupts nobody. By their places."""
         with self._lock:
@@ -114,10 +124,15 @@ class Watch:
             self._comms.append(comm)
 
     def free(self, free: Callable[[], None], comm: "MPI.Intracomm") -> None:
-        """Calls `free` of a communicator while the thread does not look at it."""
+        """Calls `free` of a communicator while the thread does not look at it.
+
+        Not after a loss: what is on its way to it would come to the next one that gets its number (Open MPI 5.0), and
+        others may have failed to make it, or to hear of its end. It costs 12 KB to keep one.
+        """
         with self._lock:
             self._comms = [each for each in self._comms if each is not comm]
-            free()
+            if not self.noticed.is_set():
+                free()
 
     def kill(self, ranks: list[int], why: str) -> None:
         """Ends ranks that do not come, by their numbers in this world: one that came later would be of another time."""
@@ -149,7 +164,7 @@ class Watch:
     def _known(self) -> set[int]:
         """The places of those of whom MPI knows that they have ended."""
         with contextlib.suppress(sys.modules["mpi4py.MPI"].Exception):  # what it says of them is asked now
-            self.home.Iprobe()  # MPI hears only while it is called
+            sys.modules["mpi4py.MPI"].COMM_SELF.Iprobe()  # MPI hears only while it is called
         failed, all_ = self.home.Get_failed(), self.home.Get_group()
         known = failed.Translate_ranks(None, all_)
         failed.Free()
@@ -177,17 +192,12 @@ class Watch:
             os.close(descriptor)
         self._wake = None
 
-    def made(self) -> "list[MPI.Intracomm]":
-        """The communicators of this time."""
-        with self._lock:
-            return [*self._comms, self.home]
-
     def interrupt(self) -> None:
         """Every wait for others ends: all are to meet again."""
         with self._lock:
             self.noticed.set()
             deadlock.begin()
-            for comm in self._comms:
+            for comm in (*self._comms, *([self.home] if self._open else [])):
                 comm.Revoke()
         for each in [*self.interrupted]:
             each.interrupt("the loss of a rank")

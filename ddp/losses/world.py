@@ -27,10 +27,8 @@ _PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has
 _DETECTION = 0.2  # the same in a thread of a busy machine, where any error may come of what was broken off
 _UNTOLD = 0.1  # seconds after which MPI is told of an end: it should have heard of it from its launcher
 _LOOK = 0.002  # seconds between looks at what MPI knows
-_MEETINGS = 2  # after which communicators are freed that were left
 
 _watch: Watch | None = None
-_left: "list[list[MPI.Comm]]" = []  # communicators of earlier times
 _happened = False
 _met = 0  # processes that have come since this one did
 _number = 0
@@ -84,9 +82,7 @@ def come_in() -> None:
     filter_noise()
     calls.listen()
     _number = _ranks = int(os.environ[RANKS])
-    everybody, entry = nursery.come()
-    _left.append([entry])
-    _watch = Watch(everybody, _number)
+    _watch = Watch(nursery.come(), _number)
 
 
 def ranks() -> int:
@@ -160,25 +156,33 @@ def shrink() -> "tuple[list[Member], list[Member]]":
     """Collective over those who live, after a loss, or a call: ranks that are lost, and processes that were none."""
     assert _watch is not None
     before = _watch
-    _leave([*_meet(before), *_admit(before)])
+    _meet(before)
+    _admit(before)
     if _watch.problem is not None:
         raise _watch.problem
+    deadlock.end()
+    if _watch.noticed.is_set():  # again, meanwhile
+        deadlock.begin()
     left = {member.process for member in _watch.members}
     lost = [place for place, member in enumerate(before.members) if member.process not in left]
     of_ranks = [before.members[place] for place in lost if place in before.working]
     return of_ranks, [before.members[place] for place in lost if place not in before.working]
 
 
-def _meet(before: Watch) -> "list[MPI.Comm]":
-    """Watches over those who are left from now on; returns what they used so far."""
+def _meet(before: Watch) -> None:
+    """Watches over those who are left from now on."""
     global _watch, _happened
     _happened = True
+    from mpi4py import MPI
+
     before.noticed.wait(_PATIENCE)
+    # Communicators are made in the order of those that they are made from. Where that has failed, Open MPI 5.0 takes it
+    # for unfinished, and later ones wait for it, until one is made that comes before: from the first there is.
+    MPI.COMM_SELF.Dup().Free()
     with _told_of_ends(before):
         left = before.home.Shrink()
     before.end()
     _watch = Watch(cast("MPI.Intracomm", left), _number, before)
-    return [*before.made()]
 
 
 @contextlib.contextmanager
@@ -202,36 +206,20 @@ def _told_of_ends(watch: Watch) -> Iterator[None]:
         thread.join()
 
 
-def _admit(before: Watch) -> "list[MPI.Comm]":
-    """Lets in who was started anew, if one of those who are left brings it; returns what is not used after that."""
+def _admit(before: Watch) -> None:
+    """Lets in who was started anew, if one of those who are left brings it."""
     global _watch, _met
     assert _watch is not None
     if not in_reserve() or not _all_live(_watch) or _watch.bringing is None:
-        return []
-    came = nursery.admit(_watch.home, _watch.bringing)
-    if came is None:
+        return
+    _watch.open()
+    everybody = nursery.admit(_watch.home, _watch.bringing)
+    if everybody is None:
         _watch.interrupt()  # as if one had been lost in the meeting that comes now
-        return []
-    everybody, entry = came
+        return
     _met += 1
     _watch.end()
-    left_behind = [*_watch.made(), entry]
     _watch = Watch(everybody, _number, before)
-    return left_behind
-
-
-def _leave(comms: "list[MPI.Comm]") -> None:
-    """These are used no more. They are freed once all have met again and again: nothing is on its way in them then."""
-    assert _watch is not None
-    _left.append(comms)
-    if _watch.problem is None:
-        deadlock.end()
-        if _watch.noticed.is_set():  # again, meanwhile
-            deadlock.begin()
-        while len(_left) > _MEETINGS:
-            for comm in _left.pop(0):
-                if comm:  # nobody has freed it since
-                    comm.Free()
 
 
 def _all_live(watch: Watch) -> bool:
