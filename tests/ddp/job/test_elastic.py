@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns import elastic
+from tests.campaigns import elastic, soak
 from tests.launch.jobs import this_mpi
 from tests.mpi_job import ROOT, python_path
 
@@ -30,7 +30,7 @@ from pathlib import Path
 import ddp, engine, engine.nn.functional as F
 from ddp import checkpoint
 from ddp.checkpoint import shard
-from ddp.losses import calls, roles
+from ddp.losses import calls, roles, watching
 from engine import nn
 from engine.data import DataLoader, TensorDataset
 
@@ -109,10 +109,11 @@ def train_step():
             raise ArithmeticError("a bad sample")
         if kind == "native" and (job.step, me) == (5, 1) and not replaces:
             ctypes.CDLL(None)._exit(3)
-    # Until one is there that is to be let in when the next step begins, or to join.
+    # Until one is there that is to be let in when the next step begins, or to join; or all are, two in reserve.
     if (kind == "entry" and job.step == 8) or (kind == "relieved" and job.step in (6, 8)):
         until = time.monotonic() + 60
-        while not [*Path(os.environ["DDPRUN_REPORT"]).glob("ready-*")] and time.monotonic() < until:
+        all_there = ddp.get_world_size() == 3 and len(watching().members) == 3 + roles.ENOUGH
+        while not (all_there or [*Path(os.environ["DDPRUN_REPORT"]).glob("ready-*")]) and time.monotonic() < until:
             time.sleep(0.01)
     if kind == "deadlock" and job.step == 5 and len(losses) == 2 and me < 2:
         deadlock()
@@ -422,6 +423,11 @@ def test_a_sample_of_the_campaign(capfd: pytest.CaptureFixture[str]) -> None:
     assert not wrong, table
     rows = [line.split("|") for line in table.splitlines()[3:]]
     assert sum(int(row[3]) for row in rows) >= 4, f"ranks were struck:\n{table}"
+
+
+def test_a_storm_of_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So fast that they fall into recoveries, and into the coming of new processes; also the oldest rank is lost."""
+    assert soak.soak(ranks=3, failures=10, period=1.0, storm=True, folder=tmp_path), capsys.readouterr()
 
 
 def test_the_rank_that_completes_the_last_checkpoint_is_lost_over_it(three_ranks: elastic.Reference) -> None:
