@@ -28,7 +28,8 @@ _PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has
 _DETECTION = 0.2  # the same in a thread of a busy machine, where any error may come of what was broken off
 _UNTOLD = 0.1  # seconds after which MPI is told of an end: it should have heard of it from its launcher
 _LOOK = 0.002  # seconds between looks at what MPI knows
-_CRASHES = re.compile(r"Open MPI v(5\.0\.1[01])\b")  # in `ompi_comm_revoke_local`, by what is not there yet
+# `ompi_comm_revoke_local` calls the collectives of a communicator that is being made and has none yet.
+_CRASHES = re.compile(r"Open MPI v(5\.0\.1[01])\b")
 
 _watch: Watch | None = None
 _happened = False
