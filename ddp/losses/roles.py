@@ -15,7 +15,7 @@ ENOUGH = 2
 """How many wait: the one that starts others, and another one."""
 
 MOST_MET = 50
-"""How many processes a rank sees come; 0.2 to 0.5 MB each."""
+"""How many processes a rank sees come; 0.4 to 0.7 MB each."""
 
 WORKING = "working"
 WAITING = "waiting"  # in reserve

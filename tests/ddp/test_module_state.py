@@ -23,7 +23,6 @@ ALLOWED = {
     "losses/reserve.py _seat": "a process in reserve replaces one rank",
     "losses/transactions.py _attempt": "of the one job of a process whose ranks may be lost",
     "losses/transactions.py _come": "the same",
-    "losses/world.py _left": "communicators of worlds that are no more",
     "losses/world.py _watch": "a process is in one world",
     "losses/world.py _happened": "MPI is ended once a process",
     "losses/world.py _number": "of the process, when it was started",

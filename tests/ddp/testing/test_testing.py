@@ -325,7 +325,6 @@ def test_every_variable_of_a_rank_is_exchanged() -> None:
     # what the watchdog's rank, the main thread, waits for; processes that are stopped, and what is left of watchdogs
     # and of communicators whose ranks were lost, which threads have none of
     assert done.stdout.split("\n")[:-1] == [
-        "ddp.losses.world _left",
         "ddp.watching.progress _waiting",
         "ddp.watching.standstill _stopped",
         "ddp.watching.watchdog _retired",
