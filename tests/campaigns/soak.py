@@ -10,7 +10,8 @@ end well, with the digest of one rank that nobody disturbed, had every failure i
 never larger than young ones but for what Open MPI keeps of so many processes, and mpirun but for what PMIx keeps of
 each. Exit code 1 where it was not.
 
-In a storm any rank is killed that is not the last one, also one that recovers, or has just come. Sizes are not judged.
+In a storm any rank is killed that is not the last one, also one that recovers, or has just come. MPI may crash then,
+and the job is started again (docs/howto/elastic.md). Sizes are not judged.
 """
 
 import argparse
@@ -108,7 +109,7 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
     expected = digest_of(quiet.stdout)
     errors = (folder / "stderr").open("w")
     job = subprocess.Popen(
-        command(ranks, ["--elastic", f"1:{ranks}"]),
+        command(ranks, ["--elastic", f"1:{ranks}", *(["--max-restarts", str(failures)] if storm else [])]),
         cwd=ROOT,
         env=environment(folder, steps, each),
         stdin=subprocess.DEVNULL,
@@ -147,6 +148,7 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
                 "failures": struck,
                 "replaced": replaced,
                 "gave their place away": said.count("it gives its place"),
+                "started again": said.count("the job is started again"),
                 "exit code": job.returncode,
                 "same digest": found == expected,
                 "KiB of the oldest rank, at each eighth": [each.oldest for each in at_eighths(sizes)],

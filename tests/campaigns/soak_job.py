@@ -38,7 +38,8 @@ def main() -> None:
         optimizer.step()
         return mean
 
-    saving = checkpoint.Manager(folder / "states", {"job": job, "net": net, "optimizer": optimizer}, every=500)
+    saving = checkpoint.Manager(folder / "states", {"job": job, "net": net, "optimizer": optimizer}, every=100)
+    saving.restore()  # of a storm that has crashed MPI
     losses = 0.0
     while job.step < steps:
         losses = job.run(train_step)
