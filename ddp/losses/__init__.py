@@ -7,6 +7,7 @@ follows from it is `ddp.job.recovery`.
 from ddp.losses.ending import at_step, current_step, dies_alone, end_together, give_place
 from ddp.losses.keepers import Keeper, keepers
 from ddp.losses.limit import limit
+from ddp.losses.meanwhile import meanwhile
 from ddp.losses.meeting import Meeting, call, called, coming, meet
 from ddp.losses.options import MINIMUM, in_reserve, minimum, refuse
 from ddp.losses.reserve import join, outside
@@ -55,6 +56,7 @@ __all__ = [
     "keepers",
     "kill_stopped_far",
     "limit",
+    "meanwhile",
     "meet",
     "met",
     "minimum",

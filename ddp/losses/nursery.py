@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from ddp.losses.meanwhile import meanwhile
 from ddp.losses.options import SPAWNED
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def turn() -> Iterator[None]:
     What comes for an agreement in one thread while another one is in an agreement is garbled (Open MPI 5.0: the event
     of `era_cb_fn` lies where the values of the message are copied to), and crashes whoever reads it.
     """
-    with _or_else(_NURSE, "a process that is to wait in reserve has not started, and others wait for this one: not"):
+    with _or_else(_NURSE, "others wait for this process, and the one that it starts for the reserve does not come"):
         _turn.acquire()
     try:
         yield
@@ -79,15 +80,14 @@ def drop() -> None:
     this process, which only some have, from where it looks for who gets a message (`ompi_comm_nextcid_check_flag`).
     """
     if _pair is not None:
-        _leave(False)
-
-
-def _leave(lives: bool) -> None:
-    """Nothing is to be said any more to who was started."""
-    global _pair
-    if not lives:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             signal.pidfd_send_signal(_child_file, signal.SIGKILL)
+        _forget()
+
+
+def _forget() -> None:
+    """Nothing is to be said any more to who was started: it is in, or has ended."""
+    global _pair
     os.close(_child_file)
     _pair = None
 
@@ -95,7 +95,7 @@ def _leave(lives: bool) -> None:
 def brings() -> bool:
     """Whether this process has one that lives and waits to be let in."""
     if _pair is not None and select.select([_child_file], [], [], 0)[0]:
-        _leave(True)
+        _forget()
     return _pair is not None
 
 
@@ -124,7 +124,9 @@ def admit(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
             if all_have:
                 with contextlib.suppress(MPI.Exception):  # that it has ended is seen when all meet
                     _pair.send(None, _CHILD_PLACE)
-            _leave(all_have)
+                _forget()
+            else:
+                drop()
     return made if all_have else None
 
 
@@ -195,16 +197,12 @@ def _returning(comm: "MPI.Intracomm") -> Any:
 def _or_else(seconds: float, words: str) -> Iterator[None]:
     """Kills this process where the block takes longer: it is inside of MPI, from where nothing else leads out."""
 
-    def end() -> None:
+    def end(over: threading.Event) -> None:
         if not over.wait(seconds):
             _end(f"{words} in {seconds:g} s")
 
-    over = threading.Event()
-    threading.Thread(target=end, name="ddp nursery", daemon=True).start()
-    try:
+    with meanwhile(end, "ddp nursery"):
         yield
-    finally:
-        over.set()
 
 
 def _end(words: str) -> NoReturn:

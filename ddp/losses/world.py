@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, cast
 
 from ddp.losses import calls, deadlock, nursery, pmix, words
+from ddp.losses.meanwhile import meanwhile
 from ddp.losses.noise import filter_noise
 from ddp.losses.options import RANKS, in_reserve
 from ddp.losses.watch import Watch
@@ -189,21 +190,15 @@ def _meet(before: Watch) -> None:
 def _told_of_ends(watch: Watch) -> Iterator[None]:
     """MPI is told, in the block, of those that end meanwhile, if it is not by its launcher."""
 
-    def tell() -> None:
+    def tell(over: threading.Event) -> None:
         told: set[Member] = set()
         while not over.wait(_UNTOLD):
             for member in watch.ended() - told:
                 pmix.tell_of_end(member.name)
                 told.add(member)
 
-    over = threading.Event()
-    thread = threading.Thread(target=tell, name="ddp ends", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(tell, "ddp ends"):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _admit(before: Watch) -> None:

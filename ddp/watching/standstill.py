@@ -31,14 +31,8 @@ def none_stands_still(seconds: float) -> Iterator[None]:
     Linux only, where alone ranks may be lost.
     """
     assert sys.platform == "linux"
-    over = threading.Event()
-    thread = threading.Thread(target=_run, args=(seconds, over), name="ddp standstill", daemon=True)
-    thread.start()
-    try:
+    with losses.meanwhile(lambda over: _run(seconds, over), "ddp standstill"):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def look(members: Iterable[losses.Member]) -> list[losses.Member]:

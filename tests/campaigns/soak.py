@@ -2,7 +2,7 @@
 
     python -m tests.campaigns.soak                             # 300 failures, one every two seconds: ten minutes
     python -m tests.campaigns.soak --failures 20 --period 1.5
-    python -m tests.campaigns.soak --failures 100 --storm      # faster than ranks recover: two minutes
+    python -m tests.campaigns.soak --failures 100 --period 0.7 --storm      # faster than ranks recover
 
 tests/campaigns/soak_job.py is the job. Ranks are killed at random, but for the oldest one, whose memory and open files
 are looked at from the first failure to the last: it lives until it gives its place away. Asked at the end: did the job
@@ -121,7 +121,8 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
     struck = 0
     known: dict[int, None] = {}  # in the order of their coming
     sizes: list[Sizes] = []
-    while job.poll() is None and struck < failures:
+    deadline = time.monotonic() + 120 + 5 * failures * period  # of a job that stands still
+    while job.poll() is None and struck < failures and time.monotonic() < deadline:
         time.sleep(chance.uniform(*_STORM) if storm else period)
         there = ranks_in(folder)
         whole = len(there) == ranks and {size for _, size in there.values()} == {ranks}
@@ -132,7 +133,11 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
         sizes.append(sizes_of(oldest, there))
         os.kill(chance.choice([pid for pid in there if storm or pid != oldest]), signal.SIGKILL)
         struck += 1
-    out, _ = job.communicate()
+    try:
+        out, _ = job.communicate(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        job.terminate()  # ddprun ends all, with another code than 0
+        out, _ = job.communicate()
     errors.close()
     said = (folder / "stderr").read_text()
     replaced = said.count("replaced from step")
@@ -175,7 +180,7 @@ def at_eighths(sizes: Sequence[Sizes]) -> list[Sizes]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--failures", type=int, default=300)
-    parser.add_argument("--period", type=float, default=2.0, help="seconds from one to the next")
+    parser.add_argument("--period", type=float, default=2.0, help="seconds from one to the next, in the mean")
     parser.add_argument("--storm", action="store_true", help="kill any rank, faster than they recover")
     parser.add_argument("--ranks", type=int, default=3)
     options = parser.parse_args(arguments)
