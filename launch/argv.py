@@ -67,11 +67,13 @@ OPEN_MPI = Mpi(
         "OMPI_MCA_btl_tcp_eager_limit": str(2 << 20),
         "OMPI_MCA_btl_tcp_max_send_size": str(2 << 20),
     },
-    # MPI shares no memory between processes of several starts.
+    # MPI shares no memory between processes of several starts. With what one asks of another it would get a description
+    # of the machine, three times, and mpirun's PMIx never frees what it sends: each looks at the machine by itself.
     defaults_reserve={
         "OMPI_MCA_btl": "^ofi",
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "PRTE_MCA_pmix_hwloc_shared_memory": "0",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     },
 )

@@ -38,9 +38,9 @@ class Interrupted(Protocol):
 class Watch:
     """Over the processes of one world, until one of them is lost, or somebody calls. Making one is collective.
 
-    home: their communicator, which stays usable: it is only shrunk, and duplicated. It is not freed either: Open MPI
-    5.0 would answer agreements of the next one that gets its number by what was agreed in this one. before: who watched
-    so far.
+    home: their communicator. Processes that come are let in by it; after a loss it is good for agreements and to be
+    shrunk only. It is not freed: Open MPI 5.0 would answer agreements of the next one that gets its number by what was
+    agreed in this one. before: who watched so far.
     """
 
     def __init__(self, home: "MPI.Intracomm", number: int, before: "Watch | None" = None) -> None:
@@ -55,7 +55,6 @@ class Watch:
         """Process numbers of those that are on their way to work."""
         self.nurse: int | None = None
         """The process number of who starts new ones."""
-        self._open = False  # to processes that come
         self._meeting = in_reserve() > 0  # until it is known who works, all are needed
         self._gone: set[int] = set()  # places of those that have ended
         self._over = threading.Event()
@@ -96,13 +95,6 @@ class Watch:
                     self._gone.add(place)
         self._thread = threading.Thread(target=self._run, name="ddp losses", daemon=True)
         self._thread.start()
-
-    def open(self) -> None:
-        """From now on a loss ends what is under way in `home`, too. It can be shrunk all the same."""
-        with self._lock:
-            self._open = True
-            if self.noticed.is_set():
-                self.home.Revoke()
 
     def work_by(self, working: list[int]) -> None:
         """From now on only these are needed: whoever else ends interrupts nobody. By their places."""
@@ -163,8 +155,7 @@ class Watch:
 
     def _known(self) -> set[int]:
         """The places of those of whom MPI knows that they have ended."""
-        with contextlib.suppress(sys.modules["mpi4py.MPI"].Exception):  # what it says of them is asked now
-            sys.modules["mpi4py.MPI"].COMM_SELF.Iprobe()  # MPI hears only while it is called
+        sys.modules["mpi4py.MPI"].COMM_SELF.Iprobe()  # MPI hears only while it is called
         failed, all_ = self.home.Get_failed(), self.home.Get_group()
         known = failed.Translate_ranks(None, all_)
         failed.Free()
@@ -197,7 +188,7 @@ class Watch:
         with self._lock:
             self.noticed.set()
             deadlock.begin()
-            for comm in (*self._comms, *([self.home] if self._open else [])):
+            for comm in (*self._comms, self.home):
                 comm.Revoke()
         for each in [*self.interrupted]:
             each.interrupt("the loss of a rank")

@@ -207,7 +207,6 @@ def _admit(before: Watch) -> None:
     assert _watch is not None
     if not in_reserve() or not _all_live(_watch) or _watch.bringing is None:
         return
-    _watch.open()
     everybody = nursery.admit(_watch.home, _watch.bringing)
     if everybody is None:
         _watch.interrupt()  # as if one had been lost in the meeting that comes now

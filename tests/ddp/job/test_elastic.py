@@ -25,7 +25,7 @@ def an_mpi_that_goes_on() -> None:
 
 # What is told by arguments happens to one rank; "all" raises on each.
 JOB = """
-import ctypes, json, os, signal, sys, datetime, time
+import ctypes, functools, json, os, signal, sys, datetime, time
 from pathlib import Path
 import ddp, engine, engine.nn.functional as F
 from ddp import checkpoint
@@ -77,7 +77,7 @@ schedule = engine.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
 state = {"job": job, "net": net, "optimizer": optimizer, "schedule": schedule}
 if kind == "unknown":
     del state["optimizer"]
-UNKILLED = ("none", "last", "one", "all", "native", "talk", "late", "deadlock", "once", "always")
+UNKILLED = ("none", "last", "apart", "one", "all", "native", "talk", "late", "deadlock", "once", "always")
 
 
 def kill(step, rank):
@@ -130,7 +130,24 @@ def train_step():
 
 if kind == "last" and me == 1:  # it is lost while it writes the last checkpoint, after which no step comes
     shard._write_all = lambda file, content: os.kill(os.getpid(), signal.SIGKILL)
+def leave_late(barrier):
+    barrier()
+    watching().noticed.wait()
+    barrier()  # of which it hears as if it had not been over yet
+
+
+if kind == "apart":  # rank 2 is lost when rank 0 has made its manager, and rank 1 is still in what comes before that
+    comm = job.process_group.comm
+    if me == 1:
+        comm.Barrier = functools.partial(leave_late, comm.Barrier)
+    job.between(int)
+    while me == 2 and not Path(f"{folder}-made").exists():
+        time.sleep(0.01)
+    if me == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
 with checkpoint.Manager(folder, state, every=10 if kind == "last" else 4) as saving:
+    if me == 0:
+        Path(f"{folder}-made").touch()
     resumes = kind in ("replaced", "joining", "stops")
     for _ in range(saving.restore(), 10) if resumes else iter(lambda: job.step, 10):
         job.run(train_step)
@@ -145,8 +162,8 @@ if kind == "late":
 ddp.destroy_process_group()
 """
 
-# Python runs this first in each process. In the first process of its kind that is to let another one in, or to come in
-# itself, it does what is told.
+# Python runs this first in each process. The first that is to come into the reserve, or a rank that is to let it in,
+# does what is told.
 ENTRY = """
 import importlib.abc, importlib.util, os, signal, sys
 from pathlib import Path
@@ -155,15 +172,20 @@ mark = Path(os.environ["ENTRY_MARK"])
 
 
 def change(nursery):
-    nursery._NURSE = 3.0  # not 10: in MPI_Intercomm_create, the others turn in a circle for so long
+    comes = os.environ["ENTRY_OF"] == "who comes"
+    if comes:
+        nursery._NURSE = 3.0  # not 10: in MPI_Intercomm_create, the others turn in a circle for so long
+    name = "_enter" if comes else "_let_in"
+    is_concerned = comes or os.environ["PMIX_RANK"] == "0"
 
-    def before_it_comes_in(pair):
-        if not mark.exists():
+    def struck(*arguments):
+        if is_concerned and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), getattr(signal, os.environ["ENTRY_SIGNAL"]))
-        return enter(pair)
+        return function(*arguments)
 
-    enter, nursery._enter = nursery._enter, before_it_comes_in
+    function = getattr(nursery, name)
+    setattr(nursery, name, struck)
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -228,6 +250,15 @@ def test_the_last_checkpoint_is_written_by_those_that_are_left(tmp_path: Path, u
     assert digest_of(done) == undisturbed
     assert "ddp: rank 1 was lost at step 11" in done.stderr
     assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-00000010"]
+
+
+def test_a_rank_is_lost_when_only_some_have_made_their_manager(tmp_path: Path, undisturbed: str) -> None:
+    done = run(tmp_path, "apart", "-n", "3", "--elastic", "1")
+    assert digest_of(done) == undisturbed
+    assert told(done)[0] == "ddp: rank 2 was lost at step 1 (killed, or crashed); the job goes on with 2 ranks"
+    assert "rank 0 was lost" not in done.stderr
+    assert "rank 1 was lost" not in done.stderr
+    check_that_nothing_is_left(tmp_path)
 
 
 def test_below_the_minimum_the_job_ends_with_a_checkpoint(tmp_path: Path) -> None:
@@ -306,13 +337,16 @@ def test_a_rank_that_has_seen_many_come_gives_its_place_to_another(tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize("of", ["who comes", "who lets it in"])
 @pytest.mark.parametrize("by", ["SIGKILL", "SIGSTOP"])
-def test_a_process_that_comes_into_the_reserve_is_lost(tmp_path: Path, undisturbed: str, by: str) -> None:
+def test_a_process_is_lost_while_one_comes_into_the_reserve(
+    tmp_path: Path, undisturbed: str, by: str, of: str
+) -> None:
     """Two ranks are lost and replaced by what is left of the reserve; the next process is to come into that."""
     (tmp_path / "sitecustomize.py").write_text(ENTRY)
     mark = tmp_path / "struck"
     path = os.pathsep.join([str(tmp_path), python_path()])
-    told = {"ENTRY_SIGNAL": by, "ENTRY_MARK": str(mark)}
+    told = {"ENTRY_SIGNAL": by, "ENTRY_MARK": str(mark), "ENTRY_OF": of}
     done = run(tmp_path, "entry", "-n", "3", "--elastic", "3:3", PYTHONPATH=path, **told)
     assert mark.exists(), done.stderr
     assert digest_of(done) == undisturbed
