@@ -339,9 +339,7 @@ def test_a_rank_that_has_seen_many_come_gives_its_place_to_another(tmp_path: Pat
 
 @pytest.mark.parametrize("of", ["who comes", "who lets it in"])
 @pytest.mark.parametrize("by", ["SIGKILL", "SIGSTOP"])
-def test_a_process_is_lost_while_one_comes_into_the_reserve(
-    tmp_path: Path, undisturbed: str, by: str, of: str
-) -> None:
+def test_a_process_is_lost_while_one_comes_into_the_reserve(tmp_path: Path, undisturbed: str, by: str, of: str) -> None:
     """Two ranks are lost and replaced by what is left of the reserve; the next process is to come into that."""
     (tmp_path / "sitecustomize.py").write_text(ENTRY)
     mark = tmp_path / "struck"
