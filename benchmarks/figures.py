@@ -17,6 +17,8 @@ OTHERS = ("traffic", "wide", "deep", "batch_norm", "recurrent", "long")
 OPTIMIZER = ("adamw_16.8M", "adamw_1.8M_in_18")
 START = "start"
 
+WRITTEN = ("PERFORMANCE.md", "docs/growth.png")
+
 # Targets: samples/s over PyTorch's on two ranks, and how much of a second rank is gained.
 THROUGHPUT = {"mlp": 1.5, "cnn": 1.15, "gpt": 1.3, "tiny": 5.0}
 SCALING = {"mlp": 0.95, "cnn": 0.95, "gpt": 0.95, "tiny": 0.80}
@@ -167,10 +169,17 @@ def table(lines: list[Figure]) -> str:
 
 
 def commit() -> str:
-    """The commit that is measured, with a plus sign where files differ from it; "unknown" outside a checkout."""
-    words = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """The commit that is measured, with a plus sign where files differ from it, but for what is written here; "unknown"
+    outside a checkout.
+    """
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    known = git("describe", "--always", "--exclude=*")
+    changed = git("status", "--porcelain", "--", *(f":(top,exclude){name}" for name in WRITTEN))
+    return known + ("+" if changed else "") if known else "unknown"
 
 
 def versions(torch_python: str | None) -> str:

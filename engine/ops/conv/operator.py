@@ -334,7 +334,9 @@ def _conv_transposed_cpu(
             result = result if input.ndim == 4 else result[:, :, 0]
         elif conv_few.serves(window, weight.shape, len(input), input.shape[2:], row_major):
             result = conv_few.input_gradient(input, weight, size, window)
-        elif conv_planes.serves(window, weight.shape, size, input.dtype, memory_format is contiguous_format):
+        elif conv_planes.serves_input_gradient(
+            window, weight.shape, size, input.dtype, memory_format is contiguous_format
+        ):
             result = conv_planes.input_gradient(input, weight, size, window)
         elif conv_winograd.serves_input_gradient(window, weight.shape, len(input), size):
             result = conv_winograd.input_gradient(input, weight, size, window, memory_format)

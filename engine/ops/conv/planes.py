@@ -1,4 +1,5 @@
-"""Convolution of row-major images in many small groups, depthwise ones before all, by `engine.ops.conv.kernels.planes`.
+"""Convolution of row-major images in small groups, depthwise ones before all, or to few outputs, by
+`engine.ops.conv.kernels.planes`.
 
 The channels-last kernels of `engine.ops.conv.direct` change such an image's layout on the way in and on the way out,
 and compute whole vectors of a group's outputs. Here pixels fill the vectors, and images stay as they are.
@@ -20,16 +21,30 @@ Array = Any
 
 # Of a plane from which this is faster: with fewer, what surrounds a plane's few runs costs more than the layout.
 _MANY_PIXELS = 256
+# Of a window's, up to which vectors of outputs are so empty that this is faster, from whatever number of channels.
+_FEW_OUTPUTS = 4
 
 
 def serves(window: ConvWindow, weight: Axes, out: Axes, dtype: Any, row_major: bool) -> bool:
     """Whether these are better than the channels-last ones, for a weight of this shape and a plane of ``out`` pixels.
 
-    One thread, AVX-512, 28x28, 3x3: forward, gradients of input and weight, there and here: depthwise, 8 images of 96
-    channels, 0.88, 0.66, 1.16 and 0.43, 0.44, 0.63 ms; 32 groups of 4, 4 images, 1.60, 1.53, 2.25 and 0.66, 0.68, 0.92.
+    One thread, AVX-512, 3x3: forward and gradient of the weight, there and here: 28x28, depthwise, 8 images of 96
+    channels, 0.88, 1.16 and 0.43, 0.63 ms; 32 groups of 4, 4 images, 1.60, 2.25 and 0.66, 0.92; 32x32, 16 images, 64
+    channels to 4, 3.5, 3.5 and 2.1, 2.1 (AVX2: 2.6, 2.4 and 1.7, 2.1), to 1, 3.5, 3.4 and 0.68, 0.71.
     """
-    if window.groups == 1 or not row_major or prod(out) < _MANY_PIXELS:
+    if window.groups == 1 and (prod(weight[2:]) == 1 or len(out) == 1):
         return False
+    few = window.groups == 1 and weight[0] <= _FEW_OUTPUTS
+    return (few or _small(window, weight, dtype)) and row_major and prod(out) >= _MANY_PIXELS
+
+
+def serves_input_gradient(window: ConvWindow, weight: Axes, out: Axes, dtype: Any, row_major: bool) -> bool:
+    """The same for the gradient of the input. The first two of those: 0.66 there, 0.44 here; 1.53 and 0.68."""
+    return window.groups > 1 and _small(window, weight, dtype) and row_major and prod(out) >= _MANY_PIXELS
+
+
+def _small(window: ConvWindow, weight: Axes, dtype: Any) -> bool:
+    """Whether a group's outputs and channels would leave a half of each vector empty."""
     return 2 * max(weight[0] // window.groups, weight[1]) <= lanes(dtype)
 
 

@@ -1,5 +1,5 @@
-"""Convolution of planes in small groups: against window columns on whole numbers, which add exactly in any order, and
-bit for bit against the channels-last kernels.
+"""Convolution of planes in small groups, or to few outputs: against window columns on whole numbers, which add exactly
+in any order, and bit for bit against the channels-last kernels.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ GEOMETRIES: list[tuple[Any, ...]] = [
     ((5, 4, 7), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
     ((5, 4, 7), (3, 2, 3), (2, 1, 2), (1, 1, 0), (1, 1, 1)),
 ]
-CHANNELS = [(5, 5, 5), (3, 6, 3), (8, 4, 2), (6, 9, 3)]  # channels, outputs, groups
+CHANNELS = [(5, 5, 5), (3, 6, 3), (8, 4, 2), (6, 9, 3), (7, 3, 1)]  # channels, outputs, groups
 RUNS = ((40, 50), (3, 3), (1, 1), (1, 1), (1, 1))  # many of the biggest tiles
 
 
@@ -64,7 +64,7 @@ def test_forward_and_gradients(channels: int, outputs: int, groups: int, dtype: 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize(("channels", "outputs", "groups"), [(20, 20, 20), (8, 8, 2)])
+@pytest.mark.parametrize(("channels", "outputs", "groups"), [(20, 20, 20), (8, 8, 2), (9, 3, 1)])
 def test_bits_are_those_of_channels_last(channels: int, outputs: int, groups: int, stride: int, dtype: str) -> None:
     window = ConvWindow((stride, stride), (1, 1), (1, 1), groups)
     x, weight = normal((2, channels, 13, 18), dtype, 1), normal((outputs, channels // groups, 3, 3), dtype, 2)
@@ -91,9 +91,14 @@ def test_who_is_served() -> None:
     assert conv_planes.serves(window, (32, 1, 3, 3), (16, 16), np.dtype("float32"), row_major=True)
     assert not conv_planes.serves(window, (32, 1, 3, 3), (16, 16), np.dtype("float32"), row_major=False)
     assert not conv_planes.serves(window, (32, 1, 3, 3), (8, 8), np.dtype("float32"), row_major=True)
-    assert not conv_planes.serves(
-        window._replace(groups=1), (32, 32, 3, 3), (16, 16), np.dtype("float32"), row_major=True
-    )
+    dense = window._replace(groups=1)
+    for weight, out, served in (
+        ((32, 32, 3, 3), (16, 16), False),
+        ((3, 32, 3, 3), (16, 16), True),
+        ((3, 32, 1, 1), (16, 16), False),  # a product
+        ((3, 32, 9), (256,), False),
+    ):
+        assert conv_planes.serves(dense, weight, out, np.dtype("float32"), row_major=True) == served
     assert not conv_planes.serves(
         window._replace(groups=2), (64, 32, 3, 3), (16, 16), np.dtype("float32"), row_major=True
     )

@@ -11,6 +11,7 @@ import engine.nn.functional as F
 from engine.ops.activation.kernels import piecewise
 from engine.ops.activation.kernels import smooth as activation
 from engine.ops.conv import direct as conv_direct
+from engine.ops.conv import planes as conv_planes
 from engine.ops.embedding import kernels as embedding
 from engine.ops.loss import kernels as loss
 from engine.ops.matmul.kernels import bias as linear
@@ -119,6 +120,13 @@ def depthwise_convolution() -> list[Array]:
     return results
 
 
+def grouped_convolution_of_planes() -> list[Array]:
+    """Two groups of three outputs: threads take outputs of both."""
+    image, weight, window = normal(11, 10, 80, 88), normal(6, 5, 3, 3), ConvWindow((1, 1), (1, 1), (1, 1), 2)
+    out = conv_planes.forward(image, weight, None, window)
+    return [out, conv_planes.weight_gradient(out, image, window, weight.shape, weight.strides)]
+
+
 def weighted_sums() -> list[Array]:
     indices = np.random.default_rng(0).integers(-1, 40, (4, 80))
     sums = resample.weighted_sums(normal(11, 40, 1100), indices, normal(4, 80))
@@ -148,7 +156,7 @@ def recurrent_steps() -> list[Array]:
 
 def convolutions() -> list[Array]:
     results = []
-    for channels, outputs in ((1, 32), (24, 40)):
+    for channels, outputs in ((1, 32), (24, 40), (24, 3)):
         x = engine.tensor(normal(13, channels, 28, 31)).requires_grad_(channels > 1)  # of one, by the BLAS
         weight = engine.tensor(normal(outputs, channels, 3, 3)).requires_grad_()
         F.conv2d(x, weight, weight.detach()[:, 0, 0, 0], padding=1).square().sum().backward()
@@ -180,6 +188,7 @@ CASES: dict[str, Callable[[], list[Any]]] = {
     "pooling of planes": lambda: pools((1730, 32, 31)),
     "pooling of pixels": lambda: pools((27, 32, 31, 64)),
     "depthwise convolution": depthwise_convolution,
+    "grouped convolution of planes": grouped_convolution_of_planes,
     "weighted sums": weighted_sums,
     "embedding": embeddings,
     "recurrent steps": recurrent_steps,

@@ -37,18 +37,28 @@ def pad(image: Array, before: Three, size: Three, out: Array | None = None) -> A
             return image
         out = np.empty((batch, *size, channels), image.dtype)
     steps = [stride // image.itemsize for stride in image.strides]
-    numbers = np.array([*image.shape, *steps, *before, *size, image.itemsize], np.int64)
+    shape = image.shape
+    if tuple(spatial) == size:
+        shape = _as_lines(shape, steps)
+        size = (shape[1], shape[2], shape[3])
+    numbers = np.array([*shape, *steps, *before, *size, image.itemsize], np.int64)
     _pad[image.dtype.char](image.ctypes.data, out.reshape(-1), numbers)
     return out
 
 
 def place(rows: Array, target: Array) -> None:
     """Copies (N, D, H, W, C) C-contiguous into an array of that shape and any strides."""
-    shape, steps = rows.shape, [stride // target.itemsize for stride in target.strides]
-    if steps[1] == shape[2] * steps[2] and steps[2] == shape[3] * steps[3]:  # a plane is one line
-        shape = (shape[0], 1, 1, shape[1] * shape[2] * shape[3], shape[4])
-    numbers = np.array([*shape, *steps, rows.itemsize], np.int64)
+    steps = [stride // target.itemsize for stride in target.strides]
+    numbers = np.array([*_as_lines(rows.shape, steps), *steps, rows.itemsize], np.int64)
     _place[rows.dtype.char](rows.reshape(-1), target.ctypes.data, numbers)
+
+
+def _as_lines(shape: tuple[int, ...], steps: list[int]) -> tuple[int, ...]:
+    """The shape (N, D, H, W, C) with planes of one line each, where that is the same with these steps."""
+    batch, depth, height, width, channels = shape
+    if (depth == 1 or steps[1] == height * steps[2]) and steps[2] == width * steps[3]:
+        return batch, 1, 1, depth * height * width, channels
+    return shape
 
 
 def correlate(

@@ -163,7 +163,7 @@ def weight_sums(image: Array, filling: Filling, places: Array, gradient: Array, 
         rooms = filling.room(channels, dtype), slopes.room(1, dtype)
         run(image.reshape(-1), gradient.reshape(-1), *rooms, *flat, part.start, part.stop)
 
-    threads.in_pieces(compute, groups, image.size + gradient.size * (1 + len(places) // 4))
+    threads.in_pieces(compute, groups * outputs, image.size + gradient.size * (1 + len(places) // 4))
     while line > 1:
         line //= 2
         total = total[..., :line] + total[..., line:]
@@ -242,18 +242,19 @@ def _weight_sums(
     first: int,
     last: int,
 ) -> None:
+    """Of the outputs from ``first`` to below ``last``, counted through all groups."""
     batch, groups, outputs, channels = numbers[0], numbers[1], numbers[2], numbers[3]
     volume, rows, width, count = numbers[4], numbers[5], numbers[6], numbers[7]
     plane, item = filling[0] * filling[1] * filling[2], filling[16]
     pixels = slope_filling[0] * slope_filling[1] * slope_filling[2]
     tiles = line.size // 2
-    for group in range(first, last):
+    for group in range(first // outputs, (last + outputs - 1) // outputs):
         for n in range(batch):
             number = n * groups + group
             for c in range(channels):
                 source = address(image) + (number * channels + c) * plane * item
                 _fill(total, source, address(room) + c * volume * item, filling)
-            for o in range(outputs):
+            for o in range(max(first - group * outputs, 0), min(last - group * outputs, outputs)):
                 source = address(gradient) + (number * outputs + o) * pixels * item
                 _fill(total, source, address(slopes), slope_filling)
                 for d in range(slope_filling[0]):
