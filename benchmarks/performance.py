@@ -1,4 +1,4 @@
-"""Makes every table of PERFORMANCE.md, one after the other: an hour on a machine that does nothing else.
+"""Makes every table of PERFORMANCE.md, one after the other: forty minutes on a machine that does nothing else.
 
     python benchmarks/performance.py --sources DIR --torch-python OTHER/bin/python
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = (
-    "examples/benchmark.py all --rounds 3",
-    "examples/benchmark.py --compile --rounds 3",
+    "examples/benchmark.py all --rounds 2",
+    "examples/benchmark.py --compile --rounds 2",
     "benchmarks/models.py --sources SOURCES",
     "benchmarks/models.py --sources SOURCES --threads 1 --rounds 2 --avx2",
     "benchmarks/limit.py",
