@@ -8,7 +8,7 @@ import pytest
 from engine.ops.pooling import kernels as pool
 from tests.engine.kernels.samples import DTYPES, close, normal
 
-SHAPES = ((2, 3, 7, 9), (1, 16, 6, 6), (3, 1, 5, 8), (1, 2, 5, 39), (0, 2, 6, 6))
+SHAPES = ((2, 3, 7, 9), (1, 16, 6, 6), (3, 1, 5, 8), (1, 2, 5, 39), (1, 2, 6, 27), (0, 2, 6, 6))
 WINDOWS = list(itertools.product(((2, 2), (3, 3), (3, 2)), ((2, 2), (1, 1), (1, 3), (3, 2)), ((0, 0), (1, 1))))
 
 
