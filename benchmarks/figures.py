@@ -17,6 +17,7 @@ OTHERS = ("traffic", "wide", "deep", "batch_norm", "recurrent", "long")
 OPTIMIZER = ("adamw_16.8M", "adamw_1.8M_in_18")
 START = "start"
 
+# What is made here: no other commit than the one that is measured.
 WRITTEN = ("PERFORMANCE.md", "docs/growth.png")
 
 # Targets: samples/s over PyTorch's on two ranks, and how much of a second rank is gained.

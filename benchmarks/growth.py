@@ -224,7 +224,8 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := [name for name in given.sweeps if name not in SWEEPS]:
         parser.error(f"unknown sweep {unknown[0]!r}: choose from {', '.join(SWEEPS)}")
-    about = surroundings(["python", "benchmarks/growth.py", *sys.argv[1:]], given.torch_python)
+    # A Python with PyTorch, which is started by this one to print lines, need not have what is told of here.
+    about = surroundings(["python", "benchmarks/growth.py", *sys.argv[1:]], given.torch_python) if given.write else ""
     rank, world = enter_world()
     library.manual_seed(0)
     lines = []

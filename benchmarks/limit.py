@@ -68,9 +68,8 @@ def work_of(model: Any, inputs: Any) -> Work:
 
     def count(module: Any, given: Any, result: Any) -> None:
         (x,) = given
-        if isinstance(
-            module, Block
-        ):  # its linear layers count themselves: attention's two products, half of them masked
+        if isinstance(module, Block):
+            # Attention's two products, half of them masked: its layers count themselves.
             batch, tokens, width = x.shape
             counted.append((batch * tokens * tokens * width, 0, 0))
             return

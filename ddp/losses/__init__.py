@@ -1,7 +1,7 @@
 """Ranks that are lost while the others go on (`ddprun --elastic`): options, what ddprun was asked for; watch, how a
-loss is noticed; world, who goes on; deadlock, who does not; pmix, how MPI learns of it; words, why; ending, how a rank
-ends alone; keepers, who is told; roles, meeting, reserve and nursery, who replaces it; limit, when it is enough. What
-follows from it is `ddp.job.recovery`.
+loss is noticed; world, who goes on; deadlock, who does not; pmix, how MPI learns of it; processes, what the kernel says
+of them; words, why; ending, how a rank ends alone; keepers, who is told; roles, meeting, reserve and nursery, who
+replaces it; limit, when it is enough. What follows from it is `ddp.job.recovery`.
 """
 
 from ddp.losses.ending import at_step, current_step, dies_alone, end_together, give_place

@@ -15,18 +15,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ddp.losses.meanwhile import meanwhile
 from ddp.losses.options import SPAWNED
+from ddp.losses.processes import is_stopped, status_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _START = 120.0  # seconds that a new process takes at most to start MPI
 _ENTRY = 120.0  # seconds in which all have met with it, with one of them that is stopped, and then lost
-_NURSE = 10.0  # the same for the nurse, who alone waits where the new one has ended: without it the others go on
+_NURSE = 10.0  # the same for the nurse, where the new one has ended or is stopped: without it the others go on
+_LOOKS = 10  # of the nurse, each so long after the other; then it ends whatever the new one does
 _WORD = 5.0  # seconds in which the new one says that it is in, after the others
 _LOOK = 0.001  # seconds between looks for its word
 
@@ -36,7 +38,7 @@ _NURSE_PLACE, _CHILD_PLACE = 0, 1  # in the communicator of the two
 _TAG = 0
 
 _pair: "MPI.Intracomm | None" = None  # of the nurse and who waits to be let in, and the latter's process
-_child_file = -1
+_child, _child_file = -1, -1
 
 
 def bring() -> None:
@@ -44,7 +46,7 @@ def bring() -> None:
 
     Raises MPI's Exception where none can be started.
     """
-    global _pair, _child_file
+    global _pair, _child, _child_file
     from mpi4py import MPI
 
     info = MPI.Info.Create()
@@ -53,10 +55,10 @@ def bring() -> None:
     with _turn, _or_else(_START, "a process that is to wait in reserve does not start"):
         child = MPI.COMM_SELF.Spawn(sys.executable or program, arguments, 1, info)
         pair = child.Merge(high=False)
-        pid = pair.recv(source=_CHILD_PLACE)
+        _child = pair.recv(source=_CHILD_PLACE)
         child.Free()
     info.Free()
-    _child_file = os.pidfd_open(pid)
+    _child_file = os.pidfd_open(_child)
     _pair = pair
 
 
@@ -92,9 +94,13 @@ def _forget() -> None:
     _pair = None
 
 
+def _child_has_ended() -> bool:
+    return bool(select.select([_child_file], [], [], 0)[0])
+
+
 def brings() -> bool:
     """Whether this process has one that lives and waits to be let in."""
-    if _pair is not None and select.select([_child_file], [], [], 0)[0]:
+    if _pair is not None and _child_has_ended():
         _forget()
     return _pair is not None
 
@@ -113,8 +119,8 @@ def admit(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
 
     made: MPI.Intracomm | None = None
     all_have = False
-    limit = _NURSE if home.rank == nurse else _ENTRY
-    with _or_else(limit, "a process that was to wait in reserve has not come in"):
+    words = "a process that was to wait in reserve has not come in"
+    with _or_else(_NURSE, words, _child_does_not_come) if home.rank == nurse else _or_else(_ENTRY, words):
         with contextlib.suppress(MPI.Exception):  # others tell of who was lost
             made = _let_in(home, nurse)
         with contextlib.suppress(MPI.Exception):  # on each of them
@@ -149,6 +155,11 @@ def _let_in(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
     if home.rank == nurse and not _is_in():
         return None
     return cast("MPI.Intracomm", everybody)
+
+
+def _child_does_not_come() -> bool:
+    """Whether who was started has ended, or is stopped."""
+    return _child_has_ended() or is_stopped(status_of(_child))
 
 
 def _is_in() -> bool:
@@ -194,12 +205,19 @@ def _returning(comm: "MPI.Intracomm") -> Any:
 
 
 @contextlib.contextmanager
-def _or_else(seconds: float, words: str) -> Iterator[None]:
-    """Kills this process where the block takes longer: it is inside of MPI, from where nothing else leads out."""
+def _or_else(seconds: float, words: str, is_so: Callable[[], bool] | None = None) -> Iterator[None]:
+    """Kills this process where the block takes longer: it is inside of MPI, from where nothing else leads out.
+
+    is_so: asked then; where it is not, the block has as long again, up to `_LOOKS` times.
+    """
 
     def end(over: threading.Event) -> None:
-        if not over.wait(seconds):
-            _end(f"{words} in {seconds:g} s")
+        for _ in range(_LOOKS):
+            if over.wait(seconds):
+                return
+            if is_so is None or is_so():
+                break
+        _end(f"{words} in {seconds:g} s")
 
     with meanwhile(end, "ddp nursery"):
         yield

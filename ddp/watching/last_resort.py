@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from ddp.losses.processes import PARENT, STARTED, status_of
+
 _GRACE = 8.0  # seconds for the launcher's own end
 _DAEMONS = ("prterun", "mpirun", "prted", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy")
-_PARENT, STARTED = 1, 19  # fields of /proc/PID/stat, from the state on
 
 _PROGRAM = """
 import os, signal, sys, time
@@ -59,13 +60,5 @@ def _daemons() -> list[int]:
     while pid > 1 and (fields := status_of(pid)):
         if Path(f"/proc/{pid}/comm").read_text().strip() in _DAEMONS:
             found.append(pid)
-        pid = int(fields[_PARENT])
+        pid = int(fields[PARENT])
     return found
-
-
-def status_of(pid: int) -> list[str]:
-    """What /proc says of a process, from its state on; empty where there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

@@ -17,11 +17,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ddp import losses
-from ddp.watching.last_resort import STARTED, status_of
+from ddp.losses.processes import STARTED, is_stopped, status_of
 
 _PERIOD = 0.25  # seconds between looks at a process, of 10 µs each
 _LONGEST = 2.0  # seconds between two looks that belong together
-_SIGNS = ("T", "t")  # stopped by a signal, by a debugger
 
 
 @contextlib.contextmanager
@@ -84,7 +83,7 @@ _stopped: dict[int, _Stopped] = {}
 def _is_awake(member: losses.Member) -> bool:
     """Whether a process of this host is there and not stopped."""
     status = status_of(member.pid)
-    if not status or status[0] not in _SIGNS or member.pid == os.getpid():
+    if not is_stopped(status) or member.pid == os.getpid():
         _stopped.pop(member.pid, None)
         return bool(status)
     now, before = time.monotonic(), _stopped.get(member.pid)

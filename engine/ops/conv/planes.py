@@ -21,7 +21,7 @@ Array = Any
 
 # Of a plane from which this is faster: with fewer, what surrounds a plane's few runs costs more than the layout.
 _MANY_PIXELS = 256
-# Of a window's, up to which vectors of outputs are so empty that this is faster, from whatever number of channels.
+# Up to so many outputs of all channels leave vectors so empty that this is faster.
 _FEW_OUTPUTS = 4
 
 

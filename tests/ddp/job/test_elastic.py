@@ -130,6 +130,8 @@ def train_step():
 
 if kind == "last" and me == 1:  # it is lost while it writes the last checkpoint, after which no step comes
     shard._write_all = lambda file, content: os.kill(os.getpid(), signal.SIGKILL)
+
+
 def leave_late(barrier):
     barrier()
     watching().noticed.wait()
@@ -172,9 +174,8 @@ mark = Path(os.environ["ENTRY_MARK"])
 
 
 def change(nursery):
+    nursery._NURSE = 2.0  # not 10: in MPI_Intercomm_create, the others turn in a circle for so long
     comes = os.environ["ENTRY_OF"] == "who comes"
-    if comes:
-        nursery._NURSE = 3.0  # not 10: in MPI_Intercomm_create, the others turn in a circle for so long
     name = "_enter" if comes else "_let_in"
     is_concerned = comes or os.environ["PMIX_RANK"] == "0"
 
