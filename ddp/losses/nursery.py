@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from ddp.losses.meanwhile import meanwhile
 from ddp.losses.options import SPAWNED
@@ -37,8 +37,23 @@ _turn = threading.Lock()  # to call MPI
 _NURSE_PLACE, _CHILD_PLACE = 0, 1  # in the communicator of the two
 _TAG = 0
 
-_pair: "MPI.Intracomm | None" = None  # of the nurse and who waits to be let in, and the latter's process
-_child, _child_file = -1, -1
+
+class _Child(NamedTuple):
+    """A process that waits to be let in: its communicator with the nurse, its number, and a descriptor of it."""
+
+    pair: "MPI.Intracomm"
+    pid: int
+    file: int
+
+    def has_ended(self) -> bool:
+        return bool(select.select([self.file], [], [], 0)[0])
+
+    def does_not_come(self) -> bool:
+        """Whether it has ended, or is stopped."""
+        return self.has_ended() or is_stopped(status_of(self.pid))
+
+
+_child: _Child | None = None
 
 
 def bring() -> None:
@@ -46,7 +61,7 @@ def bring() -> None:
 
     Raises MPI's Exception where none can be started.
     """
-    global _pair, _child, _child_file
+    global _child
     from mpi4py import MPI
 
     info = MPI.Info.Create()
@@ -55,11 +70,10 @@ def bring() -> None:
     with _turn, _or_else(_START, "a process that is to wait in reserve does not start"):
         child = MPI.COMM_SELF.Spawn(sys.executable or program, arguments, 1, info)
         pair = child.Merge(high=False)
-        _child = pair.recv(source=_CHILD_PLACE)
+        pid = pair.recv(source=_CHILD_PLACE)
         child.Free()
     info.Free()
-    _child_file = os.pidfd_open(_child)
-    _pair = pair
+    _child = _Child(pair, pid, os.pidfd_open(pid))
 
 
 @contextlib.contextmanager
@@ -81,33 +95,30 @@ def drop() -> None:
     """Ends who waits to be let in. Where a communicator could not be made, Open MPI 5.0 may have removed another one of
     this process, which only some have, from where it looks for who gets a message (`ompi_comm_nextcid_check_flag`).
     """
-    if _pair is not None:
+    if _child is not None:
         with contextlib.suppress(ProcessLookupError):  # it has ended
-            signal.pidfd_send_signal(_child_file, signal.SIGKILL)
+            signal.pidfd_send_signal(_child.file, signal.SIGKILL)
         _forget()
 
 
 def _forget() -> None:
     """Nothing is to be said any more to who was started: it is in, or has ended."""
-    global _pair
-    os.close(_child_file)
-    _pair = None
-
-
-def _child_has_ended() -> bool:
-    return bool(select.select([_child_file], [], [], 0)[0])
+    global _child
+    assert _child is not None
+    os.close(_child.file)
+    _child = None
 
 
 def brings() -> bool:
     """Whether this process has one that lives and waits to be let in."""
-    if _pair is not None and _child_has_ended():
+    if _child is not None and _child.has_ended():
         _forget()
-    return _pair is not None
+    return _child is not None
 
 
 def has_brought() -> bool:
     """Whether there is none of this process's that waits to be let in."""
-    return _pair is None
+    return _child is None
 
 
 def admit(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
@@ -119,20 +130,19 @@ def admit(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
 
     made: MPI.Intracomm | None = None
     all_have = False
+    child = _child if home.rank == nurse else None
     words = "a process that was to wait in reserve has not come in"
-    with _or_else(_NURSE, words, _child_does_not_come) if home.rank == nurse else _or_else(_ENTRY, words):
+    with _or_else(_ENTRY, words) if child is None else _or_else(_NURSE, words, child.does_not_come):
         with contextlib.suppress(MPI.Exception):  # others tell of who was lost
             made = _let_in(home, nurse)
         with contextlib.suppress(MPI.Exception):  # on each of them
             all_have = bool(home.Agree(made is not None))
-        if home.rank == nurse:
-            assert _pair is not None
-            if all_have:
-                with contextlib.suppress(MPI.Exception):  # that it has ended is seen when all meet
-                    _pair.send(None, _CHILD_PLACE)
-                _forget()
-            else:
-                drop()
+        if child is not None and all_have:
+            with contextlib.suppress(MPI.Exception):  # that it has ended is seen when all meet
+                child.pair.send(None, _CHILD_PLACE)
+            _forget()
+        elif child is not None:
+            drop()
     return made if all_have else None
 
 
@@ -140,7 +150,7 @@ def _let_in(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
     """None in the nurse where the process has not come. Raises MPI's Exception where one of `home` was lost."""
     from mpi4py import MPI
 
-    pair = MPI.Intracomm() if _pair is None or home.rank != nurse else _pair
+    pair = MPI.Intracomm() if _child is None or home.rank != nurse else _child.pair
     made: list[MPI.Comm] = [home]
     try:
         if home.rank == nurse:
@@ -157,19 +167,14 @@ def _let_in(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
     return cast("MPI.Intracomm", everybody)
 
 
-def _child_does_not_come() -> bool:
-    """Whether who was started has ended, or is stopped."""
-    return _child_has_ended() or is_stopped(status_of(_child))
-
-
 def _is_in() -> bool:
     """Whether the nurse's process says so before long."""
-    assert _pair is not None
+    assert _child is not None
     deadline = time.monotonic() + _WORD
-    while not _pair.Iprobe(source=_CHILD_PLACE):
-        if select.select([_child_file], [], [], _LOOK)[0] or time.monotonic() > deadline:
+    while not _child.pair.Iprobe(source=_CHILD_PLACE):
+        if select.select([_child.file], [], [], _LOOK)[0] or time.monotonic() > deadline:
             return False
-    _pair.recv(source=_CHILD_PLACE)
+    _child.pair.recv(source=_CHILD_PLACE)
     return True
 
 
