@@ -84,6 +84,10 @@ class Summation:
         elif weights is not None:
             with np.errstate(all="ignore"):
                 self._run_weighted(divisor, weights)
+        elif len(self._addends) == 1 and divisor == 1 and not self._wide.size:
+            with np.errstate(all="ignore"):
+                for target in self._targets:  # a copy reads nothing again that a block would keep in the cache
+                    np.copyto(target, self._addends[0])
         else:
             sum_block = self._sum_narrow if self._wide.size else _sum
             with np.errstate(all="ignore"):
