@@ -217,12 +217,11 @@ def _or_else(seconds: float, words: str, is_so: Callable[[], bool] | None = None
     """
 
     def end(over: threading.Event) -> None:
-        for _ in range(_LOOKS):
+        for look in range(1, _LOOKS + 1):
             if over.wait(seconds):
                 return
-            if is_so is None or is_so():
-                break
-        _end(f"{words} in {seconds:g} s")
+            if is_so is None or is_so() or look == _LOOKS:
+                _end(f"{words} in {look * seconds:g} s")
 
     with meanwhile(end, "ddp nursery"):
         yield
