@@ -74,6 +74,26 @@ def run_job(
     return result
 
 
+def run_ddprun(
+    folder: Path, script: str, options: Sequence[str], *words: str, timeout: float = 120.0, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run the program text `script`, as train.py in `folder`, with these words under ddprun with these options.
+
+    timeout: seconds, met by a hang only.
+    """
+    (folder / "train.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, "-m", "launch", *options, str(folder / "train.py"), *words],
+        env={**os.environ, "PYTHONPATH": python_path(), **environment},
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
 def python_path() -> str:
     """PYTHONPATH for a process that is to import this repository, installed or not."""
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -45,8 +45,9 @@ class _Child(NamedTuple):
     pid: int
     file: int
 
-    def has_ended(self) -> bool:
-        return bool(select.select([self.file], [], [], 0)[0])
+    def has_ended(self, within: float = 0.0) -> bool:
+        """within: seconds to wait for that."""
+        return bool(select.select([self.file], [], [], within)[0])
 
     def does_not_come(self) -> bool:
         """Whether it has ended, or is stopped."""
@@ -134,26 +135,27 @@ def admit(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
     words = "a process that was to wait in reserve has not come in"
     with _or_else(_ENTRY, words) if child is None else _or_else(_NURSE, words, child.does_not_come):
         with contextlib.suppress(MPI.Exception):  # others tell of who was lost
-            made = _let_in(home, nurse)
+            made = _let_in(home, nurse, child)
         with contextlib.suppress(MPI.Exception):  # on each of them
             all_have = bool(home.Agree(made is not None))
         if child is not None and all_have:
             with contextlib.suppress(MPI.Exception):  # that it has ended is seen when all meet
                 child.pair.send(None, _CHILD_PLACE)
-            _forget()
-        elif child is not None:
-            drop()
+    if all_have and child is not None:
+        _forget()
+    elif child is not None:
+        drop()
     return made if all_have else None
 
 
-def _let_in(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
-    """None in the nurse where the process has not come. Raises MPI's Exception where one of `home` was lost."""
+def _let_in(home: "MPI.Intracomm", nurse: int, child: _Child | None) -> "MPI.Intracomm | None":
+    """None in the nurse where its `child` has not come. Raises MPI's Exception where one of `home` was lost."""
     from mpi4py import MPI
 
-    pair = MPI.Intracomm() if _child is None or home.rank != nurse else _child.pair
+    pair = MPI.Intracomm() if child is None else child.pair
     made: list[MPI.Comm] = [home]
     try:
-        if home.rank == nurse:
+        if child is not None:
             pair.send(None, _CHILD_PLACE)
         entry = home.Create_intercomm(nurse, pair, _CHILD_PLACE, _TAG)
         made.append(entry)
@@ -162,19 +164,18 @@ def _let_in(home: "MPI.Intracomm", nurse: int) -> "MPI.Intracomm | None":
         for comm in made:
             comm.Revoke()  # not all hear of a loss in there, and those would wait for this one
         raise
-    if home.rank == nurse and not _is_in():
+    if child is not None and not _is_in(child):
         return None
     return cast("MPI.Intracomm", everybody)
 
 
-def _is_in() -> bool:
-    """Whether the nurse's process says so before long."""
-    assert _child is not None
+def _is_in(child: _Child) -> bool:
+    """Whether it says so before long."""
     deadline = time.monotonic() + _WORD
-    while not _child.pair.Iprobe(source=_CHILD_PLACE):
-        if select.select([_child.file], [], [], _LOOK)[0] or time.monotonic() > deadline:
+    while not child.pair.Iprobe(source=_CHILD_PLACE):
+        if child.has_ended(_LOOK) or time.monotonic() > deadline:
             return False
-    _child.pair.recv(source=_CHILD_PLACE)
+    child.pair.recv(source=_CHILD_PLACE)
     return True
 
 

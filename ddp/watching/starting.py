@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddp import losses
+from ddp.losses.processes import status_of
 from ddp.watching.last_resort import end_this_host
 from ddp.watching.progress import Channel, begin_wait, channels, end_wait
 from ddp.watching.record import stack_of_main_thread
@@ -121,13 +122,12 @@ def _processes_of(job: str) -> dict[int, list[_Process]]:
         folder = Path(f"/proc/{number}")
         try:
             words = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
             threads = [(thread / "comm").read_text().rstrip("\n") for thread in (folder / "task").iterdir()]
         except OSError:  # it has ended, or belongs to another user
             continue
-        rank = _rank_of(dict(word.split("=", 1) for word in words if "=" in word))
-        if rank is not None and rank[1] == job:
-            found.setdefault(int(rank[0]), []).append(_Process(number, state, _THREAD in threads))
+        rank, status = _rank_of(dict(word.split("=", 1) for word in words if "=" in word)), status_of(number)
+        if rank is not None and rank[1] == job and status:
+            found.setdefault(int(rank[0]), []).append(_Process(number, status[0], _THREAD in threads))
     return found
 
 

@@ -5,14 +5,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.campaigns import elastic, soak
 from tests.launch.jobs import this_mpi
-from tests.mpi_job import ROOT, python_path
+from tests.mpi_job import python_path, run_ddprun
 
 pytestmark = pytest.mark.full
 
@@ -210,17 +209,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def run(folder: Path, kind: str, *options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    (folder / "train.py").write_text(JOB)
-    return subprocess.run(
-        [sys.executable, "-m", "launch", *options, str(folder / "train.py"), kind, str(folder / "states")],
-        env={**os.environ, "PYTHONPATH": python_path(), **environment},
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_ddprun(folder, JOB, options, kind, str(folder / "states"), **environment)
 
 
 def told(done: "subprocess.CompletedProcess[str]") -> list[str]:

@@ -1,14 +1,11 @@
 """The world of an elastic job, with real processes."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.launch.jobs import this_mpi
-from tests.mpi_job import ROOT, python_path
+from tests.mpi_job import run_ddprun
 
 pytestmark = pytest.mark.full
 
@@ -43,15 +40,5 @@ def test_a_communicator_that_could_not_be_made_keeps_nobody(tmp_path: Path) -> N
     """Open MPI 5.0 has others wait for it for ever that are made from later ones, also by MPI_Comm_shrink."""
     if not this_mpi().elastic:
         pytest.skip("this MPI ends the job when a rank is lost")
-    (tmp_path / "train.py").write_text(UNMADE)
-    done = subprocess.run(
-        [sys.executable, "-m", "launch", "-n", "3", "--elastic", "1", str(tmp_path / "train.py")],
-        env={**os.environ, "PYTHONPATH": python_path()},
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_ddprun(tmp_path, UNMADE, ["-n", "3", "--elastic", "1"], timeout=60)
     assert done.stdout.splitlines() == ["without [2]", "without [2]"], done.stderr
