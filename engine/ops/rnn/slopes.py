@@ -64,11 +64,12 @@ def lstm_slopes(
             of_output = nothing[rows] if of_outputs is None else of_outputs[t, rows]
             slope = of_gates[t, rows]
             step(of_output, from_later, of_c, gates[t, rows], before, cells[t, rows], slope)
-            multiply(slope, from_later)
+            if position or needs[1]:
+                multiply(slope, from_later)
 
     by_rows(of_gates[0], weight_hh, len(input), run)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_gates, of_gates, backwards)
-    return slopes[0], later, of_cell, *slopes[1:]
+    return slopes[0], later if needs[1] else None, of_cell, *slopes[1:]
 
 
 def _gru_slopes_composed(
@@ -117,11 +118,12 @@ def gru_slopes(
             given = of_outputs[t, rows], from_later, past, gates[t, rows], candidates[t, rows], before
             slope = of_recurrent[t, rows]
             step(*given, of_gates[t, rows], slope)
-            multiply(slope, from_later)
+            if position or needs[1]:
+                multiply(slope, from_later)
 
     by_rows(of_recurrent[0], weight_hh, len(input), run)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_gates, of_recurrent, backwards)
-    return slopes[0], later + direct, *slopes[1:]
+    return slopes[0], later + direct if needs[1] else None, *slopes[1:]
 
 
 def simple_slopes(
@@ -140,15 +142,16 @@ def simple_slopes(
 
     def run(rows: slice, multiply: Product) -> None:
         from_later = later[rows]
-        for t in reversed(in_order(len(input), backwards)):
+        for position, t in reversed([*enumerate(in_order(len(input), backwards))]):
             from_later += of_outputs[t, rows]
             slope = of_sums[t, rows]
             slope *= from_later
-            multiply(slope, from_later)
+            if position or needs[1]:
+                multiply(slope, from_later)
 
     by_rows(of_sums[0], weight_hh, len(input), run)
     slopes = _weight_slopes(xp, needs[0], input, weight_ih, hidden, outputs, of_sums, of_sums, backwards)
-    return slopes[0], later, *slopes[1:]
+    return slopes[0], later if needs[1] else None, *slopes[1:]
 
 
 def _weight_slopes(
@@ -176,8 +179,10 @@ def _weight_slopes(
     of_weight_hh += matmul(xp, first.T, hidden)
     ones = xp.ones(len(rows), rows.dtype)
     # BLAS sums short rows faster than add.reduce does
-    sums = matmul(xp, ones, rows), matmul(xp, ones, of_recurrent.reshape(-1, width))
-    return of_input, of_weight_ih, of_weight_hh, *sums
+    of_bias_ih = matmul(xp, ones, rows)
+    same = of_recurrent is of_gates
+    of_bias_hh = of_bias_ih.copy() if same else matmul(xp, ones, of_recurrent.reshape(-1, width))
+    return of_input, of_weight_ih, of_weight_hh, of_bias_ih, of_bias_hh
 
 
 def recorded_slopes(
