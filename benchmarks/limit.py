@@ -62,7 +62,10 @@ class Work(NamedTuple):
 
 
 def work_of(model: Any, inputs: Any) -> Work:
-    """Counts it in one forward pass. The first product has no gradient of its input."""
+    """Counts it in one forward pass. The first product has no gradient of its input.
+
+    Raises TypeError for a model with matrices in a module of which nothing is counted.
+    """
     counted: list[tuple[int, int, int]] = []  # of each product: multiplications, floats into it, and out of it
     with_inputs: list[int] = []  # multiplications of the model's inputs, and of what each later module is given
 
@@ -80,6 +83,9 @@ def work_of(model: Any, inputs: Any) -> Work:
         with_inputs.append(places * (module.weight_ih_l0.numel() if isinstance(module, nn.LSTM) else weights))
 
     kinds = (nn.Linear, nn.Conv2d, nn.LSTM, Block)
+    for each in model.modules():
+        if not isinstance(each, (*kinds, nn.Embedding)) and any(own.ndim > 1 for own in each.parameters(recurse=False)):
+            raise TypeError(f"the products of {type(each).__name__} are not counted; those of {kinds} are")
     hooks = [each.register_forward_hook(count) for each in model.modules() if isinstance(each, kinds)]
     with library.no_grad():
         model(inputs)

@@ -35,6 +35,8 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert work.touched == 4 * (4 * parameters + 7 * (3 + 5) + 7 * (5 + 2))
     assert work_of(nn.Conv2d(2, 4, 3), library.ones(1, 2, 6, 6)).operations == 2 * (4 * 4) * (2 * 9 * 4) * 2
     assert work_of(nn.LSTM(3, 5, batch_first=True), library.ones(2, 7, 3)).operations == 2 * 14 * 20 * (3 * 2 + 5 * 3)
+    with pytest.raises(TypeError, match="the products of GRU are not counted"):
+        work_of(nn.GRU(3, 5), library.ones(2, 7, 3))
     of_one, of_two = (work_of(workloads.GPT(8, blocks=n), library.ones(1, 8, dtype=library.int64)) for n in (1, 2))
     assert of_two.operations - of_one.operations == 6 * (8 * 12 * 128**2 + 8 * 8 * 128)
 
