@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.autograd.modes import state
 from engine.memory import backend
-from engine.ops.attention import kernels
+from engine.ops.attention.kernels import softmax
 from engine.rules import layout
 from engine.rules.spec import Spec, spec_of
 from engine.sharing import threads
@@ -23,7 +23,7 @@ Block = tuple[tuple[int, ...], int, int, int]  # leading index, first query, end
 
 _BLOCK_BYTES = 1 << 20  # of scores at a time: what a core's second-level cache holds
 _QUERIES = 64  # of a causal block: keys right of it are skipped
-_KEPT_BYTES = (
+KEPT_BYTES = (
     1 << 26
 )  # probabilities up to this size are kept for backward; beyond, the log-sum-exp is, and they are computed again
 
@@ -71,10 +71,10 @@ def _parts(batch: tuple[int, ...], rows: int, keys: int, width: int) -> tuple[Pa
     """Indices of the leading axes, a part for each thread that this attention is worth: matrices that do not depend on
     each other, so that each is computed as it would be alone.
     """
-    return _parts_of(batch, threads.number_for(_work(batch, rows, keys, width), math.prod(batch)))
+    return _parts_of(batch, threads.number_for(work(batch, rows, keys, width), math.prod(batch)))
 
 
-def _work(batch: tuple[int, ...], rows: int, keys: int, width: int) -> int:
+def work(batch: tuple[int, ...], rows: int, keys: int, width: int) -> int:
     """As `engine.sharing.threads` counts it."""
     return math.prod(batch) * rows * keys * width // threads.PRODUCTS
 
@@ -119,13 +119,13 @@ def attention_by_blocks(
     None).
     """
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    out = _like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
+    out = like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
     queries, keys = query.shape[-2], value.shape[-2]
     query, turned, value, mask, kept = _spread(
         batch, (queries, keys), (query, key.swapaxes(-1, -2), value), (mask, kept)
     )
     log_sums = np.empty((*batch, queries), query.dtype)
-    keep_blocks = state.grad_enabled and math.prod(batch) * queries * keys * query.itemsize <= _KEPT_BYTES
+    keep_blocks = state.grad_enabled and math.prod(batch) * queries * keys * query.itemsize <= KEPT_BYTES
     width = query.shape[-1] + value.shape[-1]
     blocks: list[tuple[Part, list[Any]]] = [(part, []) for part in _parts(batch, queries, keys, width)]
 
@@ -137,7 +137,7 @@ def attention_by_blocks(
             index, first, end, width = block
             scores, factor = _scores(block, some, keys_turned, masked, scale)
             sums = np.empty(scores.shape[:-1], scores.dtype)
-            kernels.softmax_rows(
+            softmax.softmax_rows(
                 scores.reshape(-1, width),
                 sums.reshape(-1),
                 length=end - first,
@@ -153,11 +153,11 @@ def attention_by_blocks(
                 dropped = scores * drawn[index][..., first:end, :width] * scores.dtype.type(kept_scale)
             np.matmul(dropped, values[index][..., :width, :], out=result[index][..., first:end, :])
 
-    threads.share(attend, blocks, _work(batch, queries, keys, width))
+    threads.share(attend, blocks, work(batch, queries, keys, width))
     return out, log_sums, blocks if keep_blocks else None
 
 
-def _like_query(query: Any, shape: tuple[int, ...], kept: Any) -> Any:
+def like_query(query: Any, shape: tuple[int, ...], kept: Any) -> Any:
     """Memory for the result in the layout of the rule."""
     if query.ndim != 4 or kept is not None or query.shape != shape:
         return np.empty(shape, query.dtype)
@@ -188,7 +188,7 @@ def slopes_by_blocks(
     queries, keys = query.shape[-2], key.shape[-2]
     query, key, value, mask, kept = _spread(batch, (queries, keys), (query, key, value), (mask, kept))
     turned, value_turned = key.swapaxes(-1, -2), value.swapaxes(-1, -2)
-    of_query, of_key, of_value = (_positions_first(array) for array in (query, key, value))
+    of_query, of_key, of_value = (positions_first(array) for array in (query, key, value))
 
     def descend(part_and_blocks: tuple[Part, list[Any]]) -> None:
         part, its_blocks = part_and_blocks
@@ -203,7 +203,7 @@ def slopes_by_blocks(
             else:
                 probabilities, factor = _scores(block, some, keys_turned, masked, scale)
                 sums = np.ascontiguousarray(log_sums[part][index][..., first:end])
-                kernels.softmax_rows_again(
+                softmax.softmax_rows_again(
                     probabilities.reshape(-1, width),
                     sums.reshape(-1),
                     length=end - first,
@@ -218,7 +218,7 @@ def slopes_by_blocks(
                 factors = drawn[index][..., first:end, :width] * of_scores.dtype.type(kept_scale)
                 of_scores *= factors
                 dropped = probabilities * factors
-            kernels.softmax_rows_backward(
+            softmax.softmax_rows_backward(
                 of_scores.reshape(-1, width),
                 probabilities.reshape(-1, width),
                 length=end - first,
@@ -233,7 +233,7 @@ def slopes_by_blocks(
 
     width = key.shape[-1] + value.shape[-1]
     parts = [(part, []) for part in _parts(batch, queries, keys, width)] if blocks is None else blocks
-    threads.share(descend, parts, _work(batch, queries, keys, width))
+    threads.share(descend, parts, work(batch, queries, keys, width))
     return [of_query, of_key, of_value, None, None]
 
 
@@ -247,7 +247,7 @@ def _accumulate(target: Any, of_rows: Any, rows: Any, width: int, whole: bool) -
         target[..., :width, :] += np.matmul(of_rows.swapaxes(-1, -2), rows)
 
 
-def _positions_first(array: Any) -> Any:
+def positions_first(array: Any) -> Any:
     """Memory for the gradient of a (..., heads, positions, width) operand: positions outside heads, as PyTorch lays it
     out.
     """

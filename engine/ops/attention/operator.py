@@ -19,6 +19,7 @@ from engine.calls.listening import heard
 from engine.calls.operator import define
 from engine.calls.plan import Plan
 from engine.memory import backend
+from engine.ops.attention import short
 from engine.ops.attention.blocks import attention_by_blocks, fits_blocks, slopes_by_blocks
 from engine.ops.matmul.gpu import matmul
 from engine.ops.random.dropout import keep_mask
@@ -165,6 +166,8 @@ def _slopes(
     blocks: Any,
 ) -> list[Any]:
     xp = nd.xp
+    if mask is None and kept is None and short.serves(query, key, value):
+        return short.slopes(g, query, key, value, causal, scale, log_sums, blocks)
     if not needs[3] and fits_blocks(xp, query, key, value):
         return slopes_by_blocks(g, query, key, value, mask, kept, causal, scale, kept_scale, log_sums, blocks)
     query, key, value, g = (in_single_precision(array) for array in (query, key, value, g))
@@ -191,9 +194,21 @@ ATTENTION = define(
 
 
 @ATTENTION.kernel("cpu")
-def _attention_cpu(xp: ModuleType, query: Any, key: Any, value: Any, *masks_and_attributes: Any) -> Any:
+def _attention_cpu(
+    xp: ModuleType,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    kept: Any,
+    causal: bool,
+    scale: float,
+    kept_scale: float,
+) -> Any:
+    if mask is None and kept is None and short.serves(query, key, value):
+        return short.attention(query, key, value, causal, scale)
     run = attention_by_blocks if fits_blocks(np, query, key, value) else partial(_attention, xp)
-    return run(query, key, value, *masks_and_attributes)
+    return run(query, key, value, mask, kept, causal, scale, kept_scale)
 
 
 @cache

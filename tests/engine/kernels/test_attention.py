@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.ops.attention import kernels as attention
+from engine.ops.attention.kernels import softmax as attention
 from tests.engine.kernels.samples import DTYPES, close, normal
 
 CASES = [(3, 1, 1, 0), (2, 5, 5, 0), (2, 4, 9, 3), (1, 7, 140, 100), (2, 3, 130, 0)]  # slices, length, keys, first

@@ -86,8 +86,9 @@ def _sum(a: Write2, row: int, width: int) -> Any:
     return total
 
 
-@kernel
-def _softmax_rows(scores: Write2, log_sums: Write1, length: int, scale: float, causal: bool, first: int) -> None:
+@helper
+def softmax_lines(scores: Write2, log_sums: Write1, length: int, scale: float, causal: bool, first: int) -> None:
+    """:func:`softmax_rows` inside of kernels."""
     rows, columns = scores.shape
     factor = real(scale)
     for row in range(rows):
@@ -113,7 +114,13 @@ def _softmax_rows(scores: Write2, log_sums: Write1, length: int, scale: float, c
 
 
 @kernel
-def _softmax_rows_again(scores: Write2, log_sums: Write1, length: int, scale: float, causal: bool, first: int) -> None:
+def _softmax_rows(scores: Write2, log_sums: Write1, length: int, scale: float, causal: bool, first: int) -> None:
+    softmax_lines(scores, log_sums, length, scale, causal, first)
+
+
+@helper
+def softmax_lines_again(scores: Write2, log_sums: Write1, length: int, scale: float, causal: bool, first: int) -> None:
+    """:func:`softmax_rows_again` inside of kernels."""
     rows, columns = scores.shape
     factor = real(scale)
     for row in range(rows):
@@ -127,9 +134,15 @@ def _softmax_rows_again(scores: Write2, log_sums: Write1, length: int, scale: fl
 
 
 @kernel
-def _softmax_rows_backward(
+def _softmax_rows_again(scores: Write2, log_sums: Write1, length: int, scale: float, causal: bool, first: int) -> None:
+    softmax_lines_again(scores, log_sums, length, scale, causal, first)
+
+
+@helper
+def softmax_lines_backward(
     gradient: Write2, probabilities: Read2, length: int, scale: float, causal: bool, first: int
 ) -> None:
+    """:func:`softmax_rows_backward` inside of kernels."""
     rows, columns = gradient.shape
     factor = real(scale)
     for row in range(rows):
@@ -140,3 +153,10 @@ def _softmax_rows_backward(
             gradient[row, j] = probabilities[row, j] * (gradient[row, j] - mean) * factor
         for j in range(padded, columns):
             gradient[row, j] = real(0.0)
+
+
+@kernel
+def _softmax_rows_backward(
+    gradient: Write2, probabilities: Read2, length: int, scale: float, causal: bool, first: int
+) -> None:
+    softmax_lines_backward(gradient, probabilities, length, scale, causal, first)
