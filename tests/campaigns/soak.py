@@ -94,7 +94,10 @@ def sizes_of(oldest: int, ranks: Iterable[int]) -> Sizes:
 
 
 def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) -> bool:
-    """Runs it and prints what came of it; returns whether all is as it should be."""
+    """Runs it and prints what came of it; returns whether all is as it should be.
+
+    Raises RuntimeError where the undisturbed job does not end well.
+    """
     each = 0.05
     steps = int(failures * period / each)
     alone = folder / "alone"
@@ -107,6 +110,8 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
         capture_output=True,
         text=True,
     )
+    if quiet.returncode != 0:
+        raise RuntimeError(f"the undisturbed job ended with {quiet.returncode}:\n{quiet.stdout}{quiet.stderr}")
     expected = digest_of(quiet.stdout)
     errors = (folder / "stderr").open("w")
     job = subprocess.Popen(
