@@ -1,5 +1,6 @@
-"""scaled_dot_product_attention as one operator: on the CPU by BLAS on the operands as they lie and softmax in place on
-blocks that stay in cache, on a GPU by fused kernels.
+"""scaled_dot_product_attention as one operator: on the CPU by one kernel where sequences are short and without a mask
+(`short.py`), else by BLAS on the operands as they lie and softmax in place on blocks that stay in cache (`blocks.py`);
+on a GPU by fused kernels.
 
 Leading axes broadcast, so grouped queries and shared keys need no copies. Source of the semantics (causal mask from the
 top left, rows without a key give zeros, a boolean mask marks what may be attended):
@@ -166,9 +167,13 @@ def _slopes(
     blocks: Any,
 ) -> list[Any]:
     xp = nd.xp
-    if mask is None and kept is None and short.serves(query, key, value):
+    # Hooks on what is saved may give operands back that lie otherwise than those of forward: then the other kernels
+    # serve, which compute the probabilities again.
+    in_blocks = isinstance(blocks, list)
+    if mask is None and kept is None and not in_blocks and short.serves(query, key, value):
         return short.slopes(g, query, key, value, causal, scale, log_sums, blocks)
     if not needs[3] and fits_blocks(xp, query, key, value):
+        blocks = blocks if in_blocks else None
         return slopes_by_blocks(g, query, key, value, mask, kept, causal, scale, kept_scale, log_sums, blocks)
     query, key, value, g = (in_single_precision(array) for array in (query, key, value, g))
     probabilities, _ = _probabilities(xp, query, key, mask, causal, scale)
@@ -194,21 +199,12 @@ ATTENTION = define(
 
 
 @ATTENTION.kernel("cpu")
-def _attention_cpu(
-    xp: ModuleType,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    kept: Any,
-    causal: bool,
-    scale: float,
-    kept_scale: float,
-) -> Any:
+def _attention_cpu(xp: ModuleType, query: Any, key: Any, value: Any, *masks_and_attributes: Any) -> Any:
+    mask, kept, causal, scale, _ = masks_and_attributes
     if mask is None and kept is None and short.serves(query, key, value):
         return short.attention(query, key, value, causal, scale)
     run = attention_by_blocks if fits_blocks(np, query, key, value) else partial(_attention, xp)
-    return run(query, key, value, mask, kept, causal, scale, kept_scale)
+    return run(query, key, value, *masks_and_attributes)
 
 
 @cache

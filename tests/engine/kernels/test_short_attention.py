@@ -66,3 +66,24 @@ def test_what_is_served() -> None:
     assert short.serves(fits, fits, fits)
     for other in (fits[:, :, ::2], fits[:, :3], fits[:0], fits.astype(np.float16), np.zeros((300, 32), np.float32)):
         assert not short.serves(fits, other, fits)
+
+
+@pytest.mark.parametrize("first", ["lines", "columns"])
+def test_operands_that_come_back_from_hooks_lying_otherwise(first: str) -> None:
+    """Forward by one kind of kernels, backward by the other."""
+    values = np.random.RandomState(0).standard_normal((2, 3, 40, 32))
+    turned = np.ascontiguousarray(values.swapaxes(-1, -2)).swapaxes(-1, -2)
+    of_forward, of_backward = (values, turned) if first == "lines" else (turned, values)
+
+    def slope(unpack: bool) -> np.ndarray:
+        q = engine.from_numpy(of_forward).requires_grad_()
+        hooks = engine.autograd.graph.saved_tensors_hooks(
+            lambda saved: saved, lambda saved: engine.from_numpy(of_backward) if unpack else saved
+        )
+        with hooks:
+            out = engine.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+        (found,) = engine.autograd.grad((out**2).sum(), q)
+        assert found is not None
+        return found.numpy()
+
+    np.testing.assert_allclose(slope(True), slope(False), rtol=1e-10)
