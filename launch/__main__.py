@@ -111,7 +111,8 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
         named = [*variables, *(() if plan.one_host else job.VARIABLES)]
         mpirun_argv = build_argv(mpi, mpirun, plan, named, worker, least > 0)
         roll = Roll(plan.nproc, expected_hosts(plan), least)
-        return job.run(mpirun_argv, _with_width(environ), roll, plan.one_host, given.grace, mpi.ended_by, least > 0)
+        quiet = bool(least or given.max_restarts)
+        return job.run(mpirun_argv, _with_width(environ), roll, plan.one_host, given.grace, mpi.ended_by, quiet)
 
     return restart.run(start, given.max_restarts, job.say)
 

@@ -1,7 +1,6 @@
 """Waits for whatever comes first: a signal, a word of a rank, standard input."""
 
 import contextlib
-import math
 import os
 import select
 import signal
@@ -12,10 +11,15 @@ _ROUNDS = 2  # a connection is taken in one, what came by it is read in the next
 
 
 class Events:
-    """Functions that are called when there is something to read at a descriptor, or room to write."""
+    """Functions that are called when there is something to read at a descriptor, or room to write.
+
+    In the order in which that came about, however late this process gets to it: of ranks that have ended the first is
+    the first.
+    """
 
     def __init__(self) -> None:
-        self._poll = select.poll()
+        self._poll = select.epoll()
+        self._files: set[int] = set()  # for which epoll has no use: they are always ready
         self._react: dict[int, Callable[[], None]] = {}
         self._last: set[int] = set()
 
@@ -24,26 +28,32 @@ class Events:
         self._react[descriptor] = react
         if last:
             self._last.add(descriptor)
-        self._poll.register(descriptor, select.POLLOUT if to_write else select.POLLIN)
+        try:
+            self._poll.register(descriptor, select.EPOLLOUT if to_write else select.EPOLLIN)
+        except PermissionError:
+            self._files.add(descriptor)
 
     def remove(self, descriptor: int) -> None:
         """Forgets a descriptor; before it is closed."""
         if self._react.pop(descriptor, None) is not None:
-            self._poll.unregister(descriptor)
+            if descriptor not in self._files:
+                self._poll.unregister(descriptor)
+            self._files.discard(descriptor)
             self._last.discard(descriptor)
 
     def wait(self, seconds: float) -> None:
         """Returns after at most so many seconds, sooner if something has come."""
-        if last := self._call_ready(math.ceil(max(0.0, seconds) * 1000)):
+        if last := self._call_ready(max(0.0, seconds)):
             for _ in range(_ROUNDS):
-                self._call_ready(0)
+                self._call_ready(0.0)
             for react in last:
                 react()
 
-    def _call_ready(self, milliseconds: int) -> list[Callable[[], None]]:
+    def _call_ready(self, seconds: float) -> list[Callable[[], None]]:
         """Waits for what is ready, and calls it, but for those that are to be last."""
         last = []
-        for descriptor, _ in self._poll.poll(milliseconds):
+        ready = [descriptor for descriptor, _ in self._poll.poll(0.0 if self._files else seconds)]
+        for descriptor in [*ready, *self._files]:
             if react := self._react.get(descriptor):  # one may have removed the next
                 if descriptor in self._last:
                     last.append(react)

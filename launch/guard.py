@@ -10,7 +10,8 @@ of the job inherits. PARENT is the agent of mpirun on another host, 0 on ddprun'
     send NUMBER PID...      to all of them
     there PID...            how many of them are there is the answer
     stopped SECONDS PID...  those are killed that were stopped for so long whenever this was asked
-    end SECONDS             end the job here: ask, and kill after that time; then remove FOLDERs, say "ended" and leave
+    end SECONDS             end the job here: ask, and kill after that time; then remove FOLDERs, say "ended", and in
+                            which step the job was, and leave
     leave                   ddprun has seen to everything itself
 
 The end of the connection without a word is `end`: ddprun was killed, or its host is gone. By itself it says "orphans"
@@ -149,6 +150,11 @@ def _left_by_mpich(began: float) -> list[str]:
     return found
 
 
+def noted_step(folders: "Iterable[str]") -> int:
+    """The step in which the job was, as its ranks have noted it in a folder (ddp/losses/words.py); 0: in none."""
+    return max([int(_read(os.path.join(folder, "step")) or 0) for folder in folders])
+
+
 def main() -> None:
     """Serves until it is told to leave, or has ended the job."""
     mark, parent, *folders = sys.argv[1:]
@@ -203,8 +209,9 @@ def _leave(
     mark: str, others: "Callable[[], set[int]]", seconds: float, folders: "Collection[str]", began: float
 ) -> None:
     end(mark, others, seconds, _told_again)
+    step = noted_step(folders)
     sweep(folders, began)
-    _say("ended")
+    _say(f"ended {step}")
 
 
 def _say(words: str) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from launch import folders, guard, place, ports
+from launch import folders, guard, place
 from launch.events import Events, is_open, signals
 from launch.feed import Feed
 from launch.mpirun import Mpirun
@@ -37,12 +37,12 @@ def run(
     one_host: bool,
     grace: float,
     ended_by: signal.Signals,
-    elastic: bool = False,
+    quiet: bool = False,
 ) -> Ended:
     """Runs `argv`, an mpirun command, and returns how the job ended; its exit code: see `launch.roll.verdict`.
 
-    one_host: all ranks are on this host. ended_by: what mpirun takes for the wish to end the job. elastic: ranks may be
-    lost. Raises LaunchError if there is no room for the job's files.
+    one_host: all ranks are on this host. ended_by: what mpirun takes for the wish to end the job. quiet: ranks may be
+    lost, of which others say what there is to say. Raises LaunchError if there is no room for the job's files.
     """
     if not is_open(0):  # or one of our own descriptors would be taken for standard input
         os.open(os.devnull, os.O_RDONLY)
@@ -52,7 +52,7 @@ def run(
         # What this process was started to ignore, as by nohup, is left ignored.
         passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
         stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
-        job.start(argv, environ, elastic)
+        job.start(argv, environ, quiet)
         return Ended(job.wait(), job.stopped(), roll)
 
 
@@ -95,11 +95,11 @@ class _Job:
             os.mkfifo(os.path.join(places[0], ALIVE), 0o600)
             self._kept.append(os.open(os.path.join(places[0], ALIVE), os.O_RDWR))
 
-    def start(self, argv: Sequence[str], environ: Mapping[str, str], elastic: bool) -> None:
-        """Starts the guard of this host, then mpirun. elastic: see `run`."""
+    def start(self, argv: Sequence[str], environ: Mapping[str, str], quiet: bool) -> None:
+        """Starts the guard of this host, then mpirun. quiet: see `run`."""
         self._start_guard()
         given = {**environ, place.JOB_VARIABLE: self._name, **self._door.variables}
-        self._mpirun = Mpirun(argv, given, self._folders[0], self._ended_by, self._roll.nproc, elastic)
+        self._mpirun = Mpirun(argv, given, self._folders[0], self._ended_by, self._roll.nproc, quiet)
 
     def _start_guard(self) -> None:
         self._line, theirs = socket.socketpair()
@@ -121,6 +121,7 @@ class _Job:
         if hangs:
             self._mpirun.kill()
         self._end_leftovers(hangs)
+        self._roll.step = max(self._roll.step, guard.noted_step(self._folders))
         code = self._mpirun.wait()
         self.events.wait(0.0)  # last words of ranks that had time for some
         for host in {*self._guards} - self._answered:
@@ -133,6 +134,8 @@ class _Job:
         self._line.close()
         for rank in self._roll.running():
             self._roll.end(rank, GONE)
+        if (first := self._roll.first) is not None and first.pid in self._mpirun.killed:
+            first.why = first.why or signal.Signals(self._mpirun.killed[first.pid]).name
         code, words = verdict(self._roll, None if hangs and not self._stop.at_once else code, self._stop.by)
         if words:
             say(words if code == 0 else f"error: {words}")
@@ -158,7 +161,7 @@ class _Job:
         while self._mpirun.runs():
             if self._one_host and not self._roll.ranks:  # mpirun opens its ports before it starts ranks
                 self.events.wait(_LOOK)
-                ports.keep_here(self._mpirun.pid)
+                self._mpirun.keep_ports_here()
             else:
                 self.events.wait(_TICK)
             self._feed.look()
@@ -237,7 +240,7 @@ class _Job:
             case ["rank", number, pid, host]:
                 replaces = self._reserve.pop(peer, None) is not None
                 if self._one_host and not self._roll.ranks:
-                    ports.keep_here(self._mpirun.pid)
+                    self._mpirun.keep_ports_here()
                 self._roll.arrive(int(number), int(pid), host, peer)
                 if number == "0" and self._one_host and not replaces:  # which has no standard input
                     self._feed.start(self._pipe, lambda: os.close(self._pipe))
@@ -255,8 +258,9 @@ class _Job:
                 self._guards[host].say("send", signal.SIGKILL.value, pid)
             case ["stopped", host, *rest] if host in self._guards:
                 self._guards[host].say("stopped", *rest)
-            case ["ended"]:
+            case ["ended", step]:
                 self._seen_to.add(self._host_of(peer))
+                self._roll.step = max(self._roll.step, int(step))
             case ["there", number]:
                 self._answered.add(self._host_of(peer))
                 if number != "0":

@@ -1,12 +1,13 @@
 """mpirun as a process: how it is started and asked to end, and whether anybody it started still runs."""
 
+import contextlib
 import os
 import resource
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from launch import noise
+from launch import noise, ports
 from launch.report import KEEP_ALIVE
 
 _PR_SET_PDEATHSIG = 1
@@ -18,8 +19,8 @@ class Mpirun:
     ddprun's to give. So it would on SIGTERM, which Slurm's scancel and PBS send to every process of a job: where it
     takes another signal for that wish, `ended_by`, it never sees SIGTERM. Open MPI starts ranks with nothing blocked.
 
-    folder: for what it leaves behind, if it is killed. ranks: so many may hold a connection to this process. elastic:
-    ranks may be lost, of which ddp says what there is to say.
+    folder: for what it leaves behind, if it is killed. ranks: so many may hold a connection to this process. quiet:
+    what it says of ranks that are lost is left out, since there is somebody else who does.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Mpirun:
         folder: str,
         ended_by: signal.Signals,
         ranks: int,
-        elastic: bool,
+        quiet: bool,
     ) -> None:
         import ctypes  # late: its libffi keeps a file open (3.5 of Debian), which would be a closed standard input
 
@@ -45,15 +46,24 @@ class Mpirun:
             argv,
             env=_with_settings(environ, folder),
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE if elastic else None,
+            stdout=subprocess.PIPE if quiet else None,
+            stderr=subprocess.PIPE if quiet else None,
             start_new_session=True,
             preexec_fn=in_child,
         )
         self.pid = self._process.pid
-        self._noise = None if self._process.stderr is None else noise.pass_on(self._process.stderr, 2)
+        self.killed: dict[int, int] = {}  # ranks by process, with the signal, as far as that was left out
+        streams = (self._process.stdout, 1), (self._process.stderr, 2)
+        self._copies = [noise.pass_on(source, target, self.killed) for source, target in streams if source is not None]
         # A connection a rank, where fewer descriptors are allowed than that; ranks keep the limit that they have.
         few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(few, 2 * ranks + 100), most), most))
+
+    def keep_ports_here(self) -> None:
+        """Has nothing answer on the network that it listens on, or its agent of this host (Intel MPI 2021.18)."""
+        with contextlib.suppress(OSError):  # something has ended; there is another look
+            for pid in (self.pid, *self.children()):
+                ports.keep_here(pid)
 
     def runs(self) -> bool:
         """Whether it has not ended."""
@@ -70,18 +80,22 @@ class Mpirun:
     def wait(self) -> int:
         """Its exit code, once all that was printed has been passed on."""
         code = self._process.wait()
-        if self._noise is not None:
-            self._noise.join(_LAST_WORDS)
+        for copy in self._copies:
+            copy.join(_LAST_WORDS)
         return code
 
+    def children(self) -> list[int]:
+        """Its children: ranks, and its agents for hosts. OSError where one of its threads ends meanwhile."""
+        found: list[str] = []
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/children") as file:
+                found += file.read().split()
+        return [int(child) for child in found]
+
     def has_children(self) -> bool:
-        """Whether children are still running: ranks, and its agents for other hosts."""
+        """Whether children are still running."""
         try:
-            children = []
-            for task in os.listdir(f"/proc/{self.pid}/task"):
-                with open(f"/proc/{self.pid}/task/{task}/children") as file:
-                    children += file.read().split()
-            for child in children:
+            for child in self.children():
                 # The state follows the command's name, which may hold anything but ends in the last parenthesis.
                 with open(f"/proc/{child}/stat") as file:
                     if file.read().rpartition(")")[2].split()[0] != "Z":

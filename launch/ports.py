@@ -12,7 +12,7 @@ _PIDFD_GETFD = 438  # the number of the system call, on every architecture
 
 
 def keep_here(pid: int) -> None:
-    """Has the sockets on which a child of this process listens answer on the loopback device only.
+    """Has the sockets on which a process of this user listens answer on the loopback device only.
 
     A kernel older than 5.7 cannot, and some containers forbid it: then they stay as mpirun has made them; see
     SECURITY.md.

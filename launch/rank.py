@@ -44,6 +44,8 @@ _WORDS = 200  # characters of an error that others tell of
 
 _output: "Output | None" = None  # where this process prints
 
+_leave = os._exit  # itself: see `_tell_of_exits`
+
 # The names that torchrun gives these numbers, which scripts written for it read.
 _TORCHRUN = {
     "RANK": RANK_VARIABLES,
@@ -94,7 +96,7 @@ def main(
         _write(f"{_prefix()}{error}\n")
         _end(1, None)
     if report is not None:
-        atexit.register(_finish, report, os._exit)  # the first to be registered is the last to be called
+        atexit.register(_finish, report)  # the first to be registered is the last to be called
         _tell_of_exits(report)
     _take_gpu(os.environ)
     module = sys.argv[1] == "-m"
@@ -127,7 +129,7 @@ def main(
             _end(130 if interrupted else 1, report, _in_short(error), f"{type(error).__name__}: {error}")
 
 
-def _finish(report: "Report", leave: Callable[[int], NoReturn]) -> None:
+def _finish(report: "Report") -> None:
     """The script has ended well. Where others were lost on the way, MPI would wait for them at its end."""
     losses = sys.modules.get(LOSSES)
     if losses is not None and losses.outside() is not None:
@@ -137,7 +139,7 @@ def _finish(report: "Report", leave: Callable[[int], NoReturn]) -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
-        leave(0)
+        _leave(0)
 
 
 def _is_in_reserve(environ: MutableMapping[str, str]) -> bool:
@@ -164,17 +166,20 @@ def _tell_of_exits(report: "Report") -> None:
     """Has `os._exit(0)` after the end of MPI, by which scripts leave threads behind, count as the end that it is.
 
     Before it, nobody has seen this rank finish: the others may be waiting for it. Where they would go on without it,
-    it is killed: of a rank that ends with a code Open MPI would make the end of the job.
+    it is killed: of a rank that ends with a code Open MPI would make the end of the job. What the rank forks ends as it
+    likes.
     """
-    leave = os._exit
+    own = os.getpid()
 
     def _exit(status: int) -> NoReturn:
-        mpi = sys.modules.get("mpi4py.MPI")
+        mpi, words = sys.modules.get("mpi4py.MPI"), f"os._exit({status})"
         if status == 0 and mpi is not None and mpi.Is_finalized():
             report.say("finished")
-        elif LOSSES in sys.modules and sys.modules[LOSSES].dies_alone(f"os._exit({status})", ""):
-            os.kill(os.getpid(), 9)
-        leave(status)
+        elif os.getpid() == own and LOSSES in sys.modules and sys.modules[LOSSES].dies_alone(words, ""):
+            os.kill(own, 9)
+        elif status and ELASTIC not in os.environ:
+            report.say("ends", status & 0xFF, "-", words)
+        _leave(status)
 
     os._exit = _exit
 
@@ -251,14 +256,12 @@ def _end(code: int, report: "Report | None", error: str = "", words: str = "") -
         asked = code > 128  # to end, as all are
         losses = sys.modules.get(LOSSES)
         words = " ".join(words.split())[:_WORDS]  # one line, of a traceback that has been printed
-        step = 0 if losses is None else losses.current_step()
-        told = f"{words} at step {step}" if words and step else words
         if not asked and losses is not None and losses.dies_alone(words, error):
             if report is not None:
-                report.say("ends", code, error or "-", told)
+                report.say("ends", code, error or "-", words)
             os.kill(os.getpid(), 9)
         if report is not None:
-            report.ask("ends", code, error or "-", told)
+            report.ask("ends", code, error or "-", words)
         if mpi is None or not mpi.Is_initialized():
             if "PMI_FD" in os.environ:
                 os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={code}\n".encode())
@@ -269,7 +272,7 @@ def _end(code: int, report: "Report | None", error: str = "", words: str = "") -
             signal.alarm(3)  # ends this process if MPI_Abort does not, as it may with another thread inside MPI
             mpi.COMM_WORLD.Abort(code)
     finally:
-        os._exit(code)
+        _leave(code)
 
 
 def _report(error: BaseException) -> None:

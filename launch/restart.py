@@ -58,14 +58,18 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
 
 def cause(roll: Roll, code: int) -> str:
     """What ended a job, in words."""
+    at = f" at step {roll.step}" if roll.step else ""
     if roll.lost:
-        return f"host{'' if len(roll.lost) == 1 else 's'} {', '.join(roll.lost)} no longer answered"
+        return f"host{'' if len(roll.lost) == 1 else 's'} {', '.join(roll.lost)} no longer answered{at}"
     if roll.first is None:
         return f"mpirun ended with code {code}"
     who = f"rank {roll.first.number} on {roll.first.host}"
+    why = roll.first.why
     if roll.first.ended == FAILED:
-        return f"{who} failed" + (f" ({roll.first.why})" if roll.first.why else "")
-    return f"{who} was lost" + (f" ({signal.Signals(code - 128).name})" if code - 128 in _SIGNALS else "")
+        return f"{who} failed{at}" + (f" ({why})" if why else "")
+    if not why and code - 128 in _SIGNALS:
+        why = signal.Signals(code - 128).name
+    return f"{who} was lost{at}" + (f" ({why})" if why else "")
 
 
 def without(found: Found, nproc: int | None, lost: Collection[str]) -> tuple[Found, int | None]:

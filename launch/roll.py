@@ -32,6 +32,7 @@ class Roll:
         self.code = 0  # of the first rank that failed
         self.error = ""  # of that rank, in short
         self.first: Rank | None = None  # to end otherwise than well
+        self.step = 0  # in which the job was, as far as its ranks have said
 
     def arrive(self, number: int, pid: int, host: str, peer: Peer) -> None:
         """Notes that a rank is there."""

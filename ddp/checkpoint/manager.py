@@ -98,10 +98,9 @@ class Manager:
         taken; it is removed when another one is complete.
         Raises: RuntimeError where there are checkpoints, and none that can be read; ValueError as `load`.
         """
-        if (step := losses.come()) is not None:  # it takes the place of a lost rank, and has got the state from others
-            self._at = step
-            return step
-        self._at = losses.between(self._restore)
+        step = losses.come()
+        self._at = losses.between(self._restore) if step is None else step  # else others have given it the state
+        losses.at_step(self._at + 1)
         return self._at
 
     def _restore(self) -> int:
@@ -152,6 +151,7 @@ class Manager:
         self._at = step
         if losses.outside() is None:
             losses.between(self._after_step, step)
+        losses.at_step(step + 1)
 
     def _after_step(self, step: int) -> None:
         number = self._look()

@@ -4,7 +4,7 @@ of them; words, why; ending, how a rank ends alone; keepers, who is told; roles,
 replaces it; limit, when it is enough. What follows from it is `ddp.job.recovery`.
 """
 
-from ddp.losses.ending import at_step, current_step, dies_alone, end_together, give_place
+from ddp.losses.ending import at_step, dies_alone, end_together, give_place
 from ddp.losses.keepers import Keeper, keepers
 from ddp.losses.limit import limit
 from ddp.losses.meanwhile import meanwhile
@@ -43,7 +43,6 @@ __all__ = [
     "called",
     "come",
     "coming",
-    "current_step",
     "dies_alone",
     "end_together",
     "excuse",

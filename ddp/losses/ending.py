@@ -16,11 +16,7 @@ def at_step(number: int) -> None:
     """The job's step, counted from 1."""
     global _step
     _step = number
-
-
-def current_step() -> int:
-    """The same; 0 where nothing is trained by steps."""
-    return _step
+    words.note_step(number)
 
 
 def end_together() -> None:

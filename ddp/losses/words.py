@@ -1,6 +1,7 @@
 """Why a rank was lost: it says so itself before it ends, or who kills it does, in a file of the job's folder."""
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Iterable
@@ -81,6 +82,24 @@ def leave(step: int, error: str, why: str) -> bool:
     _tell(own, {"words": why, "step": step, "error": error})
     others = [json.loads(path.read_text()) for path in _folder().glob("[0-9]*") if path.name != str(own.pid)]
     return not any(error and other.get("error") == error and other["step"] == step for other in others)
+
+
+@functools.cache
+def _note() -> int | None:
+    """A file of the job's folder on this host, in which ddprun looks for the step when the job has ended."""
+    if not os.environ.get(_REPORT):  # this process was not started by ddprun
+        return None
+    try:
+        return os.open(job_folder() / "step", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (OSError, RuntimeError):  # then ddprun does not name the step
+        return None
+
+
+def note_step(number: int) -> None:
+    """Tells ddprun at which step the job is, which it names where ranks are lost."""
+    if (note := _note()) is not None:
+        with contextlib.suppress(OSError):  # no room
+            os.pwrite(note, b"%20d" % number, 0)
 
 
 def job_folder() -> Path:

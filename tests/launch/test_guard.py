@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp.losses import words
 from launch import guard
 
 
@@ -24,6 +25,17 @@ def test_memory_that_mpich_left_is_removed_and_nobody_elses(tmp_path: Path, monk
     with (tmp_path / "mpich_shm_used_0").open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         guard.sweep([str(folder)], began)
     assert {path.name for path in tmp_path.iterdir()} == {"mpich_shm_used_0", "mpich_shm_older_0", "other"}
+
+
+def test_the_step_is_what_ranks_of_this_host_have_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDPRUN_REPORT", str(tmp_path))
+    folders = [str(tmp_path), str(tmp_path / "none")]
+    assert guard.noted_step(folders) == 0
+    words._note.cache_clear()
+    for step in (9, 10, 3):  # which is where it has gone on from a checkpoint
+        words.note_step(step)
+        assert guard.noted_step(folders) == step
+    words._note.cache_clear()
 
 
 def test_only_who_is_stopped_all_the_time_is_killed() -> None:

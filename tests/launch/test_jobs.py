@@ -160,6 +160,32 @@ def test_exit_code_of_a_rank_that_ends_without_a_word(
     assert re.search(words, ended.stdout + ended.stderr)  # Hydra's words go to standard output
 
 
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ("os._exit(4)", "failed (os._exit(4))"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was lost (SIGKILL)"),
+        ("os.kill(os.getpid(), signal.SIGABRT)", "was lost (SIGABRT)"),
+        ("sys.exit(3)", "failed (sys.exit(3))"),
+    ],
+)
+def test_ddprun_itself_says_why_a_job_is_started_again(
+    run: Callable, script: Callable, request_: str, words: str
+) -> None:
+    """Whatever the MPI; its mpirun says nothing."""
+    name = script(
+        "import faulthandler, os, signal, sys\nfrom mpi4py import MPI\nfaulthandler.disable()\n"
+        f"if MPI.COMM_WORLD.rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': {request_}\n" + WAIT
+    )
+    ended = run("-n", "2", "--max-restarts", "1", name)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == ""
+    own = [line for line in ended.stderr.splitlines() if line and not line.startswith("[rank 1] sys.exit(3)")]
+    assert len(own) == 3, own
+    assert own[1] == f"ddprun: rank 1 on {os.uname().nodename} {words}; the job is started again (1 of 1)"
+    assert own[2] == own[0]
+
+
 @pytest.mark.parametrize("request_", ["sys.exit()", "sys.exit(0)", "sys.exit(None)", "pass"])
 def test_exit_code_of_success(run: Callable, script: Callable, request_: str) -> None:
     ended = run("-n", "1", script(f"import sys\nfrom mpi4py import MPI\n{request_}\n"))

@@ -118,7 +118,16 @@ def test_the_step_and_the_error_are_told(peer: Peer) -> None:
     said: list[str] = []
     first = ended(peer, 1, FINISHED)
     first.roll.ranks[1].ended = ""
-    first.roll.end(first.roll.ranks[1], FAILED, 1, "1a2b", "ValueError: x at step 7")
-    start, _ = told(first, ended(peer, 0, FINISHED))
-    assert restart.run(start, 1, said.append) == 0
-    assert said == ["rank 1 on b failed (ValueError: x at step 7); the job is started again (1 of 1)"]
+    first.roll.end(first.roll.ranks[1], FAILED, 1, "1a2b", "ValueError: x")
+    first.roll.step = 7
+    second = ended(peer, 255)
+    second.roll.ranks[1].why, second.roll.step = "SIGSEGV", 8
+    third = ended(peer, 1, lost="b")
+    third.roll.step = 9
+    start, _ = told(first, second, third, ended(peer, 0, FINISHED))
+    assert restart.run(start, 3, said.append) == 0
+    assert said == [
+        "rank 1 on b failed at step 7 (ValueError: x); the job is started again (1 of 3)",
+        "rank 1 on b was lost at step 8 (SIGSEGV); the job is started again (2 of 3)",
+        "host b no longer answered at step 9; the job is started again (3 of 3)",
+    ]

@@ -66,7 +66,7 @@ def test_two_hosts_and_one_continue_each_other(tmp_path: Path) -> None:
     assert last[1].startswith("from 6"), last[2]
     assert last[1].split()[2] == whole.stdout.split()[2]
     assert blind[0] == 0, blind[2]
-    refused = [line for line in blind[1].splitlines() if line.startswith("refused: ")]
+    refused = blind[1].split("refused: ")[1:]  # Hydra mixes the lines of its agents
     assert len(refused) == 4, blind
     assert all("ranks 2, 3 on " in line and "cannot see" in line for line in refused), refused
     assert not [path for path in (tmp_path / "c").rglob("*") if path.is_file()]

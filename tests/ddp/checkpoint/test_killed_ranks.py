@@ -1,5 +1,6 @@
 """Real ranks that are killed while they write: another job, of another size, goes on from the newest complete one."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ if ddp.get_rank() == 0:
 def test_the_next_job_goes_on(tmp_path, victim) -> None:
     struck = run_job(PROGRAM, 2, args=[str(tmp_path), victim, "4"])
     assert struck.returncode != 0
-    assert "to" not in struck.stdout
+    assert "from" not in struck.stdout
     after = run_job(PROGRAM, 3, args=[str(tmp_path), "nobody", "5"])
     assert after.returncode == 0, after.stderr
     assert after.stdout.split() == ["from", "2", "to", "[15.0]"]
@@ -80,11 +81,15 @@ def test_a_job_that_is_started_again_goes_on_from_its_hosts_memory(tmp_path) -> 
     """All its ranks are killed after step 7, and the disk's is of step 5; at the end the memory is given back."""
     program = tmp_path / "program.py"
     program.write_text(RESTARTED)
-    lines = []
+    lines, restarts = [], []
     for how in ("dies", "lives"):
         done = run(command(2, "--max-restarts", "1", program, tmp_path / how, how))
         assert done.returncode == 0, done.stderr
         lines.append([line.split() for line in done.stdout.splitlines() if line.startswith("from")])
+        restarts.append(
+            re.findall(r"rank \d on \S+ was lost at step 8 \(SIGKILL\); the job is started again", done.stderr)
+        )
     assert [first for line in lines for _, first, _, _ in line] == ["7", "7", "0", "0"]
+    assert [len(each) for each in restarts] == [1, 0]
     assert len({digest for line in lines for _, _, digest, _ in line}) == 1
     assert not [folder for line in lines for _, _, _, folder in line if Path(folder).exists()]

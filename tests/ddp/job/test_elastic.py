@@ -362,6 +362,22 @@ def test_what_cannot_be_replaced(tmp_path: Path, ranks: str, asked: str, words: 
     assert words in done.stderr
 
 
+FORKS = """
+import multiprocessing, ddp
+ddp.init_process_group()
+process = multiprocessing.get_context("fork").Process(target=ddp.is_initialized)
+process.start()
+process.join()
+print("ended with", process.exitcode)
+"""
+
+
+def test_what_a_rank_forks_ends_as_it_likes(tmp_path: Path) -> None:
+    done = run_ddprun(tmp_path, FORKS, ["-n", "2", "--elastic", "1"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["ended with 0"] * 2
+
+
 def test_an_exception_of_one_rank_is_a_loss_and_of_all_a_bug(tmp_path: Path) -> None:
     done = run(tmp_path, "one", "-n", "2", "--elastic", "1")
     assert done.returncode == 0, done.stderr
