@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from launch.place import SHARED_MEMORY
-from tests.launch.jobs import LIMIT, guard_of, is_running, mpirun_of, names, pids, running, wait_until
+from tests.launch.jobs import (
+    LIMIT,
+    as_from_a_terminal,
+    guard_of,
+    is_running,
+    mpirun_of,
+    names,
+    pids,
+    running,
+    wait_until,
+)
 
 # Ranks that wait for each other in memory, hear no polite request, and one has a child in a session of its own.
 SCRIPT = """
@@ -123,6 +133,7 @@ def test_a_closed_terminal_ends_the_job(job: Callable, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
 
     def on_terminal() -> None:
+        as_from_a_terminal()
         os.setsid()
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 

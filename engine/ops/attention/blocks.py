@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from engine.autograd.modes import state
-from engine.memory import backend
+from engine.ops.attention import cpu
 from engine.ops.attention.kernels import softmax
 from engine.rules import layout
-from engine.rules.spec import Spec, spec_of
 from engine.sharing import threads
 
 Part = tuple[slice, ...]
@@ -23,9 +22,6 @@ Block = tuple[tuple[int, ...], int, int, int]  # leading index, first query, end
 
 _BLOCK_BYTES = 1 << 20  # of scores at a time: what a core's second-level cache holds
 _QUERIES = 64  # of a causal block: keys right of it are skipped
-KEPT_BYTES = (
-    1 << 26
-)  # probabilities up to this size are kept for backward; beyond, the log-sum-exp is, and they are computed again
 
 
 def fits_blocks(xp: ModuleType, *arrays: Any) -> bool:
@@ -71,12 +67,7 @@ def _parts(batch: tuple[int, ...], rows: int, keys: int, width: int) -> tuple[Pa
     """Indices of the leading axes, a part for each thread that this attention is worth: matrices that do not depend on
     each other, so that each is computed as it would be alone.
     """
-    return _parts_of(batch, threads.number_for(work(batch, rows, keys, width), math.prod(batch)))
-
-
-def work(batch: tuple[int, ...], rows: int, keys: int, width: int) -> int:
-    """As `engine.sharing.threads` counts it."""
-    return math.prod(batch) * rows * keys * width // threads.PRODUCTS
+    return _parts_of(batch, threads.number_for(cpu.work(batch, rows, keys, width), math.prod(batch)))
 
 
 @lru_cache(256)
@@ -119,13 +110,13 @@ def attention_by_blocks(
     None).
     """
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    out = like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
+    out = cpu.like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
     queries, keys = query.shape[-2], value.shape[-2]
     query, turned, value, mask, kept = _spread(
         batch, (queries, keys), (query, key.swapaxes(-1, -2), value), (mask, kept)
     )
     log_sums = np.empty((*batch, queries), query.dtype)
-    keep_blocks = state.grad_enabled and math.prod(batch) * queries * keys * query.itemsize <= KEPT_BYTES
+    keep_blocks = state.grad_enabled and math.prod(batch) * queries * keys * query.itemsize <= cpu.KEPT_BYTES
     width = query.shape[-1] + value.shape[-1]
     blocks: list[tuple[Part, list[Any]]] = [(part, []) for part in _parts(batch, queries, keys, width)]
 
@@ -153,21 +144,8 @@ def attention_by_blocks(
                 dropped = scores * drawn[index][..., first:end, :width] * scores.dtype.type(kept_scale)
             np.matmul(dropped, values[index][..., :width, :], out=result[index][..., first:end, :])
 
-    threads.share(attend, blocks, work(batch, queries, keys, width))
+    threads.share(attend, blocks, cpu.work(batch, queries, keys, width))
     return out, log_sums, blocks if keep_blocks else None
-
-
-def like_query(query: Any, shape: tuple[int, ...], kept: Any) -> Any:
-    """Memory for the result in the layout of the rule."""
-    if query.ndim != 4 or kept is not None or query.shape != shape:
-        return np.empty(shape, query.dtype)
-    return backend.empty(_spec_like(backend.spec_of_array(query)))
-
-
-@lru_cache(256)
-def _spec_like(query: Spec) -> Spec:
-    stride = layout.preserve_strides(query.shape, query.stride) if query.stride[-1] == 1 else None
-    return spec_of(query.shape, stride, query.dtype)
 
 
 def slopes_by_blocks(
@@ -188,7 +166,7 @@ def slopes_by_blocks(
     queries, keys = query.shape[-2], key.shape[-2]
     query, key, value, mask, kept = _spread(batch, (queries, keys), (query, key, value), (mask, kept))
     turned, value_turned = key.swapaxes(-1, -2), value.swapaxes(-1, -2)
-    of_query, of_key, of_value = (positions_first(array) for array in (query, key, value))
+    of_query, of_key, of_value = (cpu.positions_first(array) for array in (query, key, value))
 
     def descend(part_and_blocks: tuple[Part, list[Any]]) -> None:
         part, its_blocks = part_and_blocks
@@ -233,7 +211,7 @@ def slopes_by_blocks(
 
     width = key.shape[-1] + value.shape[-1]
     parts = [(part, []) for part in _parts(batch, queries, keys, width)] if blocks is None else blocks
-    threads.share(descend, parts, work(batch, queries, keys, width))
+    threads.share(descend, parts, cpu.work(batch, queries, keys, width))
     return [of_query, of_key, of_value, None, None]
 
 
@@ -245,14 +223,3 @@ def _accumulate(target: Any, of_rows: Any, rows: Any, width: int, whole: bool) -
         np.matmul(of_rows.swapaxes(-1, -2), rows, out=target[..., :width, :])
     else:
         target[..., :width, :] += np.matmul(of_rows.swapaxes(-1, -2), rows)
-
-
-def positions_first(array: Any) -> Any:
-    """Memory for the gradient of a (..., heads, positions, width) operand: positions outside heads, as PyTorch lays it
-    out.
-    """
-    if array.ndim < 3:
-        return np.empty(array.shape, array.dtype)
-    return np.empty((*array.shape[:-3], array.shape[-2], array.shape[-3], array.shape[-1]), array.dtype).swapaxes(
-        -2, -3
-    )

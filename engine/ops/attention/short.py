@@ -12,7 +12,7 @@ import numpy as np
 from engine.autograd.modes import state
 from engine.kernels.tiling import tiles
 from engine.kernels.vectors import tile_prices, vector_bytes
-from engine.ops.attention.blocks import KEPT_BYTES, like_query, positions_first, work
+from engine.ops.attention import cpu
 from engine.ops.attention.kernels import short
 from engine.rules import layout
 from engine.sharing import threads
@@ -45,9 +45,9 @@ def attention(query: Array, key: Array, value: Array, causal: bool, scale: float
     """The result, its log-sum-exp, and the probabilities if they are to be kept."""
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     queries, keys, width = query.shape[-2], key.shape[-2], query.shape[-1]
-    out = like_query(query, (*batch, queries, value.shape[-1]), None)
+    out = cpu.like_query(query, (*batch, queries, value.shape[-1]), None)
     log_sums = np.empty((*batch, queries), query.dtype)
-    keeps = state.grad_enabled and log_sums.size * keys * query.itemsize <= KEPT_BYTES
+    keeps = state.grad_enabled and log_sums.size * keys * query.itemsize <= cpu.KEPT_BYTES
     kept = np.empty((*batch, queries, keys), query.dtype) if keeps else None
     firsts, places, numbers, of_queries, _ = _prepared(batch, query, key, value, out)
     run = short.attend[query.dtype.char]
@@ -57,7 +57,7 @@ def attention(query: Array, key: Array, value: Array, causal: bool, scale: float
         room = np.empty(keys * width, query.dtype)
         run(*firsts, sums, scores, room, places[part].reshape(-1), numbers, of_queries, causal, scale)
 
-    threads.in_pieces(some, len(places), work(batch, queries, keys, width + value.shape[-1]))
+    threads.in_pieces(some, len(places), cpu.work(batch, queries, keys, width + value.shape[-1]))
     return out, log_sums, kept
 
 
@@ -74,7 +74,7 @@ def slopes(
     """The gradients of query, key and value; None for the masks."""
     batch, queries, keys, widths = g.shape[:-2], query.shape[-2], key.shape[-2], (query.shape[-1], value.shape[-1])
     g = g if g.strides[-1] == g.itemsize else np.ascontiguousarray(g)
-    found = [positions_first(np.broadcast_to(array, (*batch, *array.shape[-2:]))) for array in (query, key, value)]
+    found = [cpu.positions_first(np.broadcast_to(array, (*batch, *array.shape[-2:]))) for array in (query, key, value)]
     firsts, places, numbers, *lines = _prepared(batch, query, key, value, g, *found)
     run = short.descend[query.dtype.char]
 
@@ -83,7 +83,7 @@ def slopes(
         room = np.empty(keys * (queries + max(widths)), query.dtype)
         run(*firsts, sums, scores, room, places[part].reshape(-1), numbers, *lines, causal, scale, kept is None)
 
-    threads.in_pieces(some, len(places), work(batch, queries, keys, sum(widths)))
+    threads.in_pieces(some, len(places), cpu.work(batch, queries, keys, sum(widths)))
     return [*found, None, None]
 
 

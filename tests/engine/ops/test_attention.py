@@ -9,6 +9,7 @@ import pytest
 import engine
 import engine.nn.functional as F
 from engine.ops.attention import blocks as attention_blocks
+from engine.ops.attention import cpu
 from tests.data.operators.attention import CASES
 from tests.engine.ops.checking import check_against_pytorch, check_second_order
 
@@ -41,7 +42,7 @@ def test_blocks_and_recomputation_change_nothing(kind: str, block_bytes: int, mo
     monkeypatch.setattr(attention_blocks, "_BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(attention_blocks, "_QUERIES", 3)
     in_blocks = _slopes(q, k, v, mask, kind == "causal")
-    monkeypatch.setattr(attention_blocks, "KEPT_BYTES", 0)
+    monkeypatch.setattr(cpu, "KEPT_BYTES", 0)
     computed_again = _slopes(q, k, v, mask, kind == "causal")
     for one, other, third in zip(whole, in_blocks, computed_again, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-12, atol=1e-13)
