@@ -39,6 +39,10 @@ _NOISES = (
     Noise(b"Abort(", b"\n", has=b": application called MPI_Abort("),
 )
 _WORDS = b"LAUNCHER JOB OBJECT NOT FOUND"  # of Open MPI, without an end of line
+# Where one of them may begin: what is before that is passed on at once, as a rank may print much.
+_FIRST = b"".join({re.escape(noise.begins[:1]) for noise in _NOISES})
+_SUSPECT = re.compile(rb"(?<=\n)[%b]|%b(?:%b|\Z)" % (_FIRST, _WORDS[:1], _WORDS[1:2]))
+_ABOUT_ONE = 1024  # bytes that MPICH says of one process, in two parts
 _KILLED = re.compile(rb"PID (\d+) (?:(?!PID ).)*?signal:? (\d+)", re.IGNORECASE | re.DOTALL)
 
 
@@ -57,46 +61,47 @@ class Sieve:
 
     def take(self, part: bytes) -> bytes:
         """What is to be printed, now that more has come. part: empty at the end."""
-        self._held += part
-        found = b""
-        while self._held:
-            size, shown = self._next(at_end=not part)
+        text, at, found = self._held + part, 0, []
+        while at < len(text):
+            size, shown = self._next(text, at, at_end=not part)
             if size == 0:
                 break
             if shown:
-                found += self._held[:size]
-                self._begins = self._held[size - 1 : size] == b"\n"
+                found.append(text[at : at + size])
+                self._begins = text[at + size - 1 : at + size] == b"\n"
             else:
-                self._left_out += self._held[:size]
+                self._left_out = self._left_out[-_ABOUT_ONE:] + text[at : at + size]
                 self._killed |= {int(pid): int(number) for pid, number in _KILLED.findall(self._left_out)}
             self._follows = not shown
-            self._held = self._held[size:]
-        return found
+            at += size
+        self._held = text[at:]
+        return b"".join(found)
 
-    def _next(self, at_end: bool) -> tuple[int, bool]:
-        """How many of the bytes held are decided, and whether they are shown; none where more has to come."""
-        text = self._held
-        if self._follows and text.startswith(b"\0"):  # Open MPI ends some of its words so
+    def _next(self, text: bytes, at: int, at_end: bool) -> tuple[int, bool]:
+        """How many of the bytes from there on are decided, and whether they are shown; none where more has to come."""
+        if self._follows and text.startswith(b"\0", at):  # Open MPI ends some of its words so
             return 1, False
-        if text.startswith(_WORDS):
+        if text.startswith(_WORDS, at):
             return len(_WORDS), False
-        waits = not at_end and _WORDS.startswith(text)
+        waits = not at_end and _may_become(text, at, _WORDS)
         for noise in _NOISES if self._begins else ():
-            if text.startswith(noise.begins):
-                end = text.find(noise.ends, len(noise.begins))
+            if text.startswith(noise.begins, at):
+                end = text.find(noise.ends, at + len(noise.begins))
                 if end < 0:
                     waits = not at_end
-                elif noise.has in text[:end]:
-                    return end + len(noise.ends), False
-            elif noise.begins.startswith(text):
+                elif noise.has in text[at:end]:
+                    return end + len(noise.ends) - at, False
+            elif _may_become(text, at, noise.begins):
                 waits = not at_end
         if waits:
             return 0, False
-        line = text.find(b"\n") + 1 or len(text)
-        words = text.find(_WORDS[:1], 1, line)
-        while words > 0 and not (text.startswith(_WORDS, words) or _WORDS.startswith(text[words:])):
-            words = text.find(_WORDS[:1], words + 1, line)
-        return (words if words > 0 else line), True
+        suspect = _SUSPECT.search(text, at + 1)
+        return (suspect.start() if suspect else len(text)) - at, True
+
+
+def _may_become(text: bytes, at: int, words: bytes) -> bool:
+    """Whether the text ends in the midst of these words, which begin there."""
+    return len(text) - at < len(words) and words.startswith(text[at:])
 
 
 def pass_on(source: IO[bytes], target: int, killed: dict[int, int]) -> threading.Thread:
