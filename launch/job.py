@@ -53,7 +53,8 @@ def run(
         passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
         stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
         job.start(argv, environ, quiet)
-        return Ended(job.wait(), job.stopped(), roll)
+        code, words = job.wait()
+        return Ended(code, job.stopped(), roll, words)
 
 
 class _Job:
@@ -115,8 +116,8 @@ class _Job:
             self._guards_left -= 1
             self._start_guard()
 
-    def wait(self) -> int:
-        """Waits for mpirun, then ends what is left of the job everywhere, and says how it went."""
+    def wait(self) -> tuple[int, str]:
+        """Waits for mpirun, then ends what is left of the job everywhere; returns the verdict."""
         hangs = self._wait_for_mpirun()
         if hangs:
             self._mpirun.kill()
@@ -136,10 +137,7 @@ class _Job:
             self._roll.end(rank, GONE)
         if (first := self._roll.first) is not None and first.pid in self._mpirun.killed:
             first.why = first.why or signal.Signals(self._mpirun.killed[first.pid]).name
-        code, words = verdict(self._roll, None if hangs and not self._stop.at_once else code, self._stop.by)
-        if words:
-            say(words if code == 0 else f"error: {words}")
-        return code
+        return verdict(self._roll, None if hangs and not self._stop.at_once else code, self._stop.by)
 
     def stopped(self) -> bool:
         """Whether somebody asked for the end."""
@@ -272,6 +270,8 @@ class _Job:
                     self._roll.end(rank, FINISHED)
                     self._stop.ended()
                     self._dismiss()
+                elif words[0] == "leaves":
+                    self._roll.end(rank, GONE, why=f"os._exit({words[1]})")
                 elif words[0] == "ends":
                     error = "" if words[2:3] == ["-"] else "".join(words[2:3])
                     self._roll.end(rank, FAILED, int(words[1]), error, " ".join(words[3:]))

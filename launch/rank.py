@@ -172,13 +172,13 @@ def _tell_of_exits(report: "Report") -> None:
     own = os.getpid()
 
     def _exit(status: int) -> NoReturn:
-        mpi, words = sys.modules.get("mpi4py.MPI"), f"os._exit({status})"
+        mpi = sys.modules.get("mpi4py.MPI")
         if status == 0 and mpi is not None and mpi.Is_finalized():
             report.say("finished")
-        elif os.getpid() == own and LOSSES in sys.modules and sys.modules[LOSSES].dies_alone(words, ""):
-            os.kill(own, 9)
-        elif status and ELASTIC not in os.environ:
-            report.say("ends", status & 0xFF, "-", words)
+        elif os.getpid() == own:
+            if LOSSES in sys.modules and sys.modules[LOSSES].dies_alone(f"os._exit({status})", ""):
+                os.kill(own, 9)
+            report.say("leaves", status)
         _leave(status)
 
     os._exit = _exit

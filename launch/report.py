@@ -6,6 +6,7 @@ knows the job's token without sending it. Sent are lines of words:
     rank NUMBER PID HOST    first of all
     reserve PID             the same of a process that waits until a rank is lost, which is one when it has said so
     finished                the script has ended well, its threads and exit handlers too
+    leaves STATUS           it ends by `os._exit`
     interrupted             KeyboardInterrupt went through the script; answered when a traceback is wanted
     kill HOST PID           a process of another host that does not answer is to be killed
     stopped HOST SECONDS PID...   those of them are to be killed that are stopped: see guard.py

@@ -4,14 +4,11 @@ Its script goes on from its newest checkpoint; torchrun's variables tell it how 
 script that comes twice in a row is a bug and no lost rank: then the job ends as it would without.
 """
 
-import signal
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from launch.hosts import Found
-from launch.roll import FAILED, Roll
-
-_SIGNALS = {*signal.Signals}  # numbers, too
+from launch.roll import Roll, cause
 
 COUNT, MOST = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 
@@ -23,10 +20,12 @@ class Ended(NamedTuple):
     stopped: bool
     """By a signal to ddprun."""
     roll: Roll
+    words: str = ""
+    """What there is to say of that."""
 
 
 def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: Callable[[str], None]) -> int:
-    """Starts the job, and again up to `most` times; returns the exit code of the last time.
+    """Starts the job, and again up to `most` times; returns the exit code of the last time. Says how each has ended.
 
     start: takes how often the job was started before, and the hosts that no longer answered; it returns None where
     nothing was to be started. Where it brings no rank to life, hosts that were doubtful before do not answer, either.
@@ -38,8 +37,10 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
         ended = start(number, lost)
         if ended is None:
             return 0
-        code, stopped, roll = ended
+        code, stopped, roll, words = ended
         if code == 0 or stopped or most == 0:
+            if words:
+                say(words if code == 0 else f"error: {words}")
             return code
         if number == most:
             say(f"error: {cause(roll, code)}; the job was started {most + 1} times, as often as --max-restarts allows")
@@ -54,22 +55,6 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
         doubtful = roll.doubtful
         say(f"{cause(roll, code)}; the job is started again ({number + 1} of {most})")
     raise AssertionError("the last start returns")
-
-
-def cause(roll: Roll, code: int) -> str:
-    """What ended a job, in words."""
-    at = f" at step {roll.step}" if roll.step else ""
-    if roll.lost:
-        return f"host{'' if len(roll.lost) == 1 else 's'} {', '.join(roll.lost)} no longer answered{at}"
-    if roll.first is None:
-        return f"mpirun ended with code {code}"
-    who = f"rank {roll.first.number} on {roll.first.host}"
-    why = roll.first.why
-    if roll.first.ended == FAILED:
-        return f"{who} failed{at}" + (f" ({why})" if why else "")
-    if not why and code - 128 in _SIGNALS:
-        why = signal.Signals(code - 128).name
-    return f"{who} was lost{at}" + (f" ({why})" if why else "")
 
 
 def without(found: Found, nproc: int | None, lost: Collection[str]) -> tuple[Found, int | None]:

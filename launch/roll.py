@@ -1,5 +1,6 @@
 """The roll of a job: which ranks were seen, on which hosts, how each ended; and the verdict that follows from it."""
 
+import signal
 from collections.abc import Mapping, Sequence
 
 from launch.peers import Peer
@@ -7,7 +8,9 @@ from launch.peers import Peer
 # How a rank is known to have ended.
 FINISHED = "finished"  # by itself, well
 FAILED = "failed"  # by itself, with another exit code than 0
-GONE = "gone"  # without a word: killed, or by os._exit
+GONE = "gone"  # without a word of its own: killed, or by os._exit
+
+_SIGNALS = {*signal.Signals}  # numbers, too
 
 
 class Rank:
@@ -109,8 +112,24 @@ class Roll:
         return len(self.ranks) == self.nproc and all(r.ended in (FINISHED, FAILED) for r in self.ranks.values())
 
 
+def cause(roll: Roll, code: int = 0) -> str:
+    """What ended a job, in words. code: that of mpirun."""
+    at = f" at step {roll.step}" if roll.step else ""
+    if roll.lost:
+        return f"{_names('host', roll.lost)} no longer answered{at}"
+    if roll.first is None:
+        return f"mpirun ended with code {code}"
+    who = f"rank {roll.first.number} on {roll.first.host}"
+    why = roll.first.why
+    if roll.first.ended == FAILED:
+        return f"{who} failed{at}" + (f" ({why})" if why else "")
+    if not why and code - 128 in _SIGNALS:
+        why = signal.Signals(code - 128).name
+    return f"{who} was lost{at}" + (f" ({why})" if why else "")
+
+
 def verdict(roll: Roll, mpirun: int | None, stopped_by: int | None) -> tuple[int, str]:
-    """The exit code of a job, and a line about ranks that are missing where there is need of one.
+    """The exit code of a job, and a line where nobody has said who is missing, and why.
 
     mpirun: the exit code of mpirun, None where it had to be killed. stopped_by: the signal by which ddprun was stopped.
     """
@@ -121,7 +140,7 @@ def verdict(roll: Roll, mpirun: int | None, stopped_by: int | None) -> tuple[int
         return roll.code, ""  # what ended it has been said
     words = ""
     if roll.lost:
-        words = f"{_names('host', roll.lost)} no longer answered; {_places(roll, missing)} not seen to finish"
+        words = f"{cause(roll)}; {_places(roll, missing)} not seen to finish"
     if stopped_by is not None:
         return roll.code if roll.all_by_themselves() else 128 + stopped_by, words
     if mpirun is None:
@@ -132,7 +151,10 @@ def verdict(roll: Roll, mpirun: int | None, stopped_by: int | None) -> tuple[int
         words = f"mpirun has ended the job; {_places(roll, missing)} not seen to finish"
     if code == 0 and missing:
         code = roll.code or 1
-        words = words or f"{_places(roll, missing)} not seen to finish, though mpirun returned 0"
+        told = f"{_places(roll, missing)} not seen to finish, though mpirun returned 0"
+        words = words or (f"{cause(roll)}; {told}" if roll.first and roll.first.why else told)
+    if code and not words and roll.first is not None and roll.first.ended == GONE:
+        words = cause(roll, code)
     return code, words
 
 

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import engine
 from tests.campaigns.digest import digest
+from tests.launch.jobs import code_of_signal
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSPORTS = ("shared", "mpi", "hierarchical")
@@ -39,20 +40,28 @@ _END_LIMIT = 10.0  # seconds from the fault, and for a stopped rank from the tim
 
 @dataclass(frozen=True)
 class Fault:
-    """What is to come of it. codes: right exit codes, empty for any but 0. cause: words, one of which is to be said."""
+    """What is to come of it. code: the right exit code, None for any but 0; below 0: that of a job of which a rank was
+    killed by this signal. cause: words, one of which is to be said.
+    """
 
-    codes: tuple[int, ...]
+    code: int | None
     cause: str
+
+    def has(self, code: int) -> bool:
+        """Whether a job is to end so."""
+        if self.code is None:
+            return code != 0
+        return code == (code_of_signal(-self.code) if self.code < 0 else self.code)
 
 
 FAULTS = {
-    "SIGKILL": Fault((137,), r"SIGKILL|signal 9|[Kk]illed"),
-    "SIGSTOP": Fault((), r"stopped|SIGSTOP"),
-    "raise": Fault((1,), r"CampaignError: struck"),
-    "MemoryError": Fault((1,), r"MemoryError: struck"),
-    "os._exit": Fault((1,), r"ended|exited|left|gone"),
-    "sys.exit": Fault((3,), r"exit|ended"),
-    "segfault": Fault((139,), r"SIGSEGV|[Ss]egmentation|signal 11"),
+    "SIGKILL": Fault(-signal.SIGKILL, r"SIGKILL|signal 9|[Kk]illed"),
+    "SIGSTOP": Fault(None, r"stopped|SIGSTOP"),
+    "raise": Fault(1, r"CampaignError: struck"),
+    "MemoryError": Fault(1, r"MemoryError: struck"),
+    "os._exit": Fault(None, r"ended|exited|left|gone|os\._exit"),
+    "sys.exit": Fault(3, r"exit|ended"),
+    "segfault": Fault(-signal.SIGSEGV, r"SIGSEGV|[Ss]egmentation|signal 11"),
 }
 
 
@@ -133,7 +142,7 @@ def strike(case: Case, reference: dict[int, str]) -> Ending:
         fault = FAULTS[case.fault]
         if code is None:
             ending.problems.append("time")
-        if code is None or (code not in fault.codes if fault.codes else code == 0):
+        if code is None or not fault.has(code):
             ending.problems.append("code")
         if _first_accused(text) != case.victim:
             ending.problems.append("culprit")

@@ -23,6 +23,11 @@ def this_mpi() -> Mpi:
     return identify(find_mpirun(sys.executable, os.environ["PATH"]))[0]
 
 
+def code_of_signal(number: int) -> int:
+    """The exit code of a job of which a rank was killed so: this mpirun's."""
+    return {"Open MPI": 128 + number, "MPICH": number, "Intel MPI": 255}[this_mpi().name]
+
+
 def as_from_a_terminal() -> None:
     """In the background, or under nohup, signals are ignored, and children inherit that. And pytest may be killed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
