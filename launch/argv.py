@@ -55,8 +55,9 @@ OPEN_MPI = Mpi(
     # osc/ucx prints an error for each window where there is no such network; btl/ofi makes MPI_Init take 1.0 s longer.
     # UCX takes SIGHUP for a wish to be debugged: ranks would outlive their terminal.
     defaults={"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi", "UCX_DEBUG_SIGNO": "0"},
-    # Each rank would listen on the network for nobody; UCX looks for networks, and prints where it finds none.
-    defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp", "OMPI_MCA_pml": "^ucx"},
+    # Each rank would listen on the network for nobody; UCX looks for networks, and prints where it finds none. 5.0.8's
+    # mpirun listens for its ranks at the network's address, where they do not find it once `launch.ports` has bound it.
+    defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp", "OMPI_MCA_pml": "^ucx", "PMIX_MCA_ptl_base_if_include": "lo"},
     # A rank that waits gives its core to one that works.
     defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
     # coll/han, of several hosts, ends a barrier well in which a rank has failed; the others Open MPI leaves out, too.

@@ -34,12 +34,15 @@ def plan_of(
     return plan._replace(variables={"OMP_NUM_THREADS": "2"})
 
 
-VARIABLES = "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS -x UCX_DEBUG_SIGNO"
-SEVERAL_HOSTS = VARIABLES.replace("-x OMPI_MCA_pml ", "")  # UCX may serve there
+SEVERAL_HOSTS = "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMP_NUM_THREADS -x UCX_DEBUG_SIGNO"  # UCX may serve there
+VARIABLES = (
+    "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS -x PMIX_MCA_ptl_base_if_include "
+    "-x UCX_DEBUG_SIGNO"
+)
 CROWDED = (
     "--map-by slot:OVERSUBSCRIBE --bind-to none "
     "-x OMPI_MCA_btl -x OMPI_MCA_mpi_yield_when_idle -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS "
-    "-x UCX_DEBUG_SIGNO"
+    "-x PMIX_MCA_ptl_base_if_include -x UCX_DEBUG_SIGNO"
 )
 CASES = [
     (
@@ -137,6 +140,7 @@ def test_settings_of_the_user_win() -> None:
         "OMPI_MCA_btl": "^ofi,tcp",
         "OMPI_MCA_pml": "^ucx",
         "OMP_NUM_THREADS": "2",
+        "PMIX_MCA_ptl_base_if_include": "lo",
         "UCX_DEBUG_SIGNO": "0",
     }
 
