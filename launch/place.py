@@ -20,7 +20,7 @@ _LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 # Where Open MPI 5 and 4 look for the folder, in which each rank has a file. Those of ranks that were killed stay in it.
 _BACKING = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
-# mpirun's folder for ranks of Open MPI 4, which it tells them; and what it was told itself, beside which they do not start.
+# mpirun tells ranks of Open MPI 4 its folder, and they do not start where they inherit what it was told itself, too.
 _BASES = ("OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
 _BACKING_BYTES = 16 << 20  # of a file
 

@@ -58,6 +58,13 @@ def test_what_the_user_has_chosen_stays(environ: dict[str, str]) -> None:
     assert environ[BACKING] == "/elsewhere"
 
 
+def test_ranks_of_open_mpi_4_know_one_folder_of_its_files(environ: dict[str, str]) -> None:
+    """It does not start them where they are told of two."""
+    environ |= {"OMPI_MCA_orte_tmpdir_base": "/tmp/job", "OMPI_MCA_orte_local_tmpdir_base": "/tmp/job"}
+    place.join(no_line)
+    assert "OMPI_MCA_orte_local_tmpdir_base" not in environ
+
+
 def test_without_either_it_is_left_to_mpi(environ: dict[str, str], tmp_path: Path) -> None:
     del environ["PMIX_SERVER_TMPDIR"]
     (tmp_path / "shm").rmdir()
