@@ -15,7 +15,7 @@ from launch.mpirun import Mpirun
 from launch.peers import Door, Peer
 from launch.report import ALIVE, STDIN, TOKEN, WHERE
 from launch.restart import Ended
-from launch.roll import FAILED, FINISHED, GONE, Roll, verdict
+from launch.roll import FAILED, FINISHED, GONE, Roll, name_of_signal, verdict
 from launch.stop import PASSED_ON, Stop
 
 # Environment variables, beside those of the training, without which ranks of other hosts find neither job nor ddprun.
@@ -136,7 +136,7 @@ class _Job:
         for rank in self._roll.running():
             self._roll.end(rank, GONE)
         if (first := self._roll.first) is not None and first.pid in self._mpirun.killed:
-            first.why = first.why or signal.Signals(self._mpirun.killed[first.pid]).name
+            first.why = first.why or name_of_signal(self._mpirun.killed[first.pid])
         return verdict(self._roll, None if hangs and not self._stop.at_once else code, self._stop.by)
 
     def stopped(self) -> bool:

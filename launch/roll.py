@@ -123,9 +123,14 @@ def cause(roll: Roll, code: int = 0) -> str:
     why = roll.first.why
     if roll.first.ended == FAILED:
         return f"{who} failed{at}" + (f" ({why})" if why else "")
-    if not why and code - 128 in _SIGNALS:
-        why = signal.Signals(code - 128).name
+    if not why and code:
+        why = name_of_signal(code - 128) if code - 128 in _SIGNALS else f"mpirun ended with code {code}"
     return f"{who} was lost{at}" + (f" ({why})" if why else "")
+
+
+def name_of_signal(number: int) -> str:
+    """As one knows it."""
+    return signal.Signals(number).name if number in _SIGNALS else f"signal {number}"
 
 
 def verdict(roll: Roll, mpirun: int | None, stopped_by: int | None) -> tuple[int, str]:

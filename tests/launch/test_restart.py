@@ -124,10 +124,11 @@ def test_the_step_and_the_error_are_told(peer: Peer) -> None:
     second.roll.ranks[1].why, second.roll.step = "SIGSEGV", 8
     third = ended(peer, 1, lost="b")
     third.roll.step = 9
-    start, _ = told(first, second, third, ended(peer, 0, FINISHED))
-    assert restart.run(start, 3, said.append) == 0
+    start, _ = told(first, second, third, ended(peer, 3), ended(peer, 0, FINISHED))
+    assert restart.run(start, 4, said.append) == 0
     assert said == [
-        "rank 1 on b failed at step 7 (ValueError: x); the job is started again (1 of 3)",
-        "rank 1 on b was lost at step 8 (SIGSEGV); the job is started again (2 of 3)",
-        "host b no longer answered at step 9; the job is started again (3 of 3)",
+        "rank 1 on b failed at step 7 (ValueError: x); the job is started again (1 of 4)",
+        "rank 1 on b was lost at step 8 (SIGSEGV); the job is started again (2 of 4)",
+        "host b no longer answered at step 9; the job is started again (3 of 4)",
+        "rank 1 on b was lost (mpirun ended with code 3); the job is started again (4 of 4)",
     ]

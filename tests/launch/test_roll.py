@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from launch.peers import Peer
-from launch.roll import FAILED, FINISHED, GONE, Roll, verdict
+from launch.roll import FAILED, FINISHED, GONE, Roll, name_of_signal, verdict
 
 STAYED = "mpirun did not end when its ranks had and was killed"
 
@@ -141,3 +141,18 @@ def test_an_elastic_job_is_over_well_with_the_ranks_that_are_left(peer: Peer) ->
     )
     assert of(2, FINISHED, "3", GONE, GONE) == (3, "")
     assert of(0, FINISHED, GONE, FINISHED, FINISHED)[0] == 9
+
+
+def test_signals_have_names() -> None:
+    assert name_of_signal(signal.SIGSEGV) == "SIGSEGV"
+    assert name_of_signal(signal.SIGRTMIN + 1) == f"signal {signal.SIGRTMIN + 1}"
+
+
+def test_who_was_lost_without_a_word_is_named(peer: Peer) -> None:
+    assert verdict(roll_of(peer, FINISHED, GONE), 137, None) == (137, "rank 1 on a was lost (SIGKILL)")
+    roll = roll_of(peer, FINISHED, "")
+    roll.end(roll.ranks[1], GONE, why="os._exit(0)")
+    roll.step = 4
+    code, words = verdict(roll, 0, None)
+    assert code == 1
+    assert words.startswith("rank 1 on a was lost at step 4 (os._exit(0)); rank 1 on a and ranks 2, 3 on b were not")
