@@ -61,8 +61,9 @@ class Mpirun:
 
     def keep_ports_here(self) -> None:
         """Has nothing answer on the network that it listens on, or its agent of this host (Intel MPI 2021.18)."""
-        with contextlib.suppress(OSError):  # something has ended; there is another look
-            for pid in (self.pid, *self.children()):
+        ports.keep_here(self.pid)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread has ended: the next look finds them
+            for pid in self.children():
                 ports.keep_here(pid)
 
     def runs(self) -> bool:

@@ -21,7 +21,7 @@ _LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 # Where Open MPI 5 and 4 look for the folder, in which each rank has a file. Those of ranks that were killed stay in it.
 _BACKING = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
 # mpirun tells ranks of Open MPI 4 its folder, and they do not start where they inherit what it was told itself, too.
-_BASES = ("OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
+_TOLD, _INHERITED = "OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base"
 _BACKING_BYTES = 16 << 20  # of a file
 
 
@@ -35,8 +35,8 @@ def join(open_line: Callable[[MutableMapping[str, str]], _socket.socket | None])
     job = os.environ.get(JOB_VARIABLE)
     if job is None:
         return
-    if _BASES[0] in os.environ:
-        os.environ.pop(_BASES[1], None)
+    if _TOLD in os.environ:
+        os.environ.pop(_INHERITED, None)
     folder = memory_folder(job)
     backing = [folder] if _has_room(os.environ) and _make_own(folder) else _session_folders(os.environ)
     if backing:

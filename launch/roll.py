@@ -129,7 +129,7 @@ def cause(roll: Roll, code: int = 0) -> str:
 
 
 def name_of_signal(number: int) -> str:
-    """As one knows it."""
+    """Its name, as "SIGKILL"; its number where it has none."""
     return signal.Signals(number).name if number in _SIGNALS else f"signal {number}"
 
 

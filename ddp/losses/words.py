@@ -98,7 +98,7 @@ def _note() -> int | None:
 def note_step(number: int) -> None:
     """Tells ddprun at which step the job is, which it names where ranks are lost."""
     if (note := _note()) is not None:
-        with contextlib.suppress(OSError):  # no room
+        with contextlib.suppress(OSError):  # no room: ddprun names no step, or an earlier one, and training goes on
             os.pwrite(note, b"%20d" % number, 0)
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import engine
 from tests.campaigns.digest import digest
-from tests.launch.jobs import code_of_signal
+from tests.launch.jobs import code_of_lost_rank
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSPORTS = ("shared", "mpi", "hierarchical")
@@ -40,28 +40,29 @@ _END_LIMIT = 10.0  # seconds from the fault, and for a stopped rank from the tim
 
 @dataclass(frozen=True)
 class Fault:
-    """What is to come of it. code: the right exit code, None for any but 0; below 0: that of a job of which a rank was
-    killed by this signal. cause: words, one of which is to be said.
+    """What is to come of it. code: the right exit code, None for any but 0. cause: words, one of which is to be said.
+    silent: the rank ends without a word, so that the code is mpirun's.
     """
 
     code: int | None
     cause: str
+    silent: bool = False
 
     def has(self, code: int) -> bool:
         """Whether a job is to end so."""
         if self.code is None:
             return code != 0
-        return code == (code_of_signal(-self.code) if self.code < 0 else self.code)
+        return code == (code_of_lost_rank(self.code) if self.silent else self.code)
 
 
 FAULTS = {
-    "SIGKILL": Fault(-signal.SIGKILL, r"SIGKILL|signal 9|[Kk]illed"),
+    "SIGKILL": Fault(137, r"SIGKILL|signal 9|[Kk]illed", silent=True),
     "SIGSTOP": Fault(None, r"stopped|SIGSTOP"),
     "raise": Fault(1, r"CampaignError: struck"),
     "MemoryError": Fault(1, r"MemoryError: struck"),
-    "os._exit": Fault(None, r"ended|exited|left|gone|os\._exit"),
+    "os._exit": Fault(1, r"ended|exited|left|gone|os\._exit", silent=True),
     "sys.exit": Fault(3, r"exit|ended"),
-    "segfault": Fault(-signal.SIGSEGV, r"SIGSEGV|[Ss]egmentation|signal 11"),
+    "segfault": Fault(139, r"SIGSEGV|[Ss]egmentation|signal 11", silent=True),
 }
 
 

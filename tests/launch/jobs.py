@@ -23,9 +23,9 @@ def this_mpi() -> Mpi:
     return identify(find_mpirun(sys.executable, os.environ["PATH"]))[0]
 
 
-def code_of_signal(number: int) -> int:
-    """The exit code of a job of which a rank was killed so: this mpirun's."""
-    return {"Open MPI": 128 + number, "MPICH": number, "Intel MPI": 255}[this_mpi().name]
+def code_of_lost_rank(code: int) -> int:
+    """This mpirun's exit code of a job of which a rank ended without a word, by this code; 128 + N: by signal N."""
+    return {"Open MPI": code, "MPICH": code - 128 if code > 128 else code, "Intel MPI": 255}[this_mpi().name]
 
 
 def as_from_a_terminal() -> None:
