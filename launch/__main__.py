@@ -112,7 +112,9 @@ def _start(given: argparse.Namespace, own_variables: dict[str, str], script: str
         mpirun_argv = build_argv(mpi, mpirun, plan, named, worker, least > 0)
         roll = Roll(plan.nproc, expected_hosts(plan), least)
         quiet = bool(least or given.max_restarts)
-        return job.run(mpirun_argv, _with_width(environ), roll, plan.one_host, given.grace, mpi.ended_by, quiet)
+        renews = bool(reserve and given.max_restarts)
+        environ = _with_width(environ)
+        return job.run(mpirun_argv, environ, roll, plan.one_host, given.grace, mpi.ended_by, quiet, renews)
 
     return restart.run(start, given.max_restarts, job.say)
 

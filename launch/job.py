@@ -14,7 +14,7 @@ from launch.feed import Feed
 from launch.mpirun import Mpirun
 from launch.peers import Door, Peer
 from launch.report import ALIVE, STDIN, TOKEN, WHERE
-from launch.restart import Ended
+from launch.restart import RENEWAL, Ended
 from launch.roll import FAILED, FINISHED, GONE, Roll, name_of_signal, verdict
 from launch.stop import PASSED_ON, Stop
 
@@ -38,17 +38,20 @@ def run(
     grace: float,
     ended_by: signal.Signals,
     quiet: bool = False,
+    renews: bool = False,
 ) -> Ended:
     """Runs `argv`, an mpirun command, and returns how the job ended; its exit code: see `launch.roll.verdict`.
 
     one_host: all ranks are on this host. ended_by: what mpirun takes for the wish to end the job. quiet: ranks may be
-    lost, of which others say what there is to say. Raises LaunchError if there is no room for the job's files.
+    lost, of which others say what there is to say. renews: where mpirun grows by the processes that come to the job, it
+    is asked to end with a checkpoint, to be started again (docs/howto/elastic.md). Raises LaunchError if there is no
+    room for the job's files.
     """
     if not is_open(0):  # or one of our own descriptors would be taken for standard input
         os.open(os.devnull, os.O_RDONLY)
     name = os.urandom(8).hex()
     with folders.made(environ, name) as (places, lock), contextlib.ExitStack() as stack:
-        job = _Job(name, places, lock, roll, one_host, grace, ended_by)
+        job = _Job(name, places, lock, roll, one_host, grace, ended_by, renews)
         # What this process was started to ignore, as by nohup, is left ignored.
         passed_on = {n for n in (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(n) != signal.SIG_IGN}
         stack.enter_context(signals(job.events, passed_on | {signal.SIGCHLD}, job.signal))
@@ -69,10 +72,11 @@ class _Job:
         one_host: bool,
         grace: float,
         ended_by: signal.Signals,
+        renews: bool,
     ) -> None:
         self.events = Events()
         self._name, self._folders, self._roll, self._one_host = name, places, roll, one_host
-        self._ended_by = ended_by
+        self._ended_by, self._renews = ended_by, renews
         self._mark = f"{place.JOB_VARIABLE}={name}"
         self._kept = [lock]  # open for as long as this process or the guard of this host lives
         self._stop = Stop(roll, grace, self._deliver, self._end, say)
@@ -151,6 +155,8 @@ class _Job:
         elif number == signal.SIGCONT:
             self._send(signal.SIGCONT)
         elif number != signal.SIGCHLD:
+            if number == RENEWAL:  # a batch system's: the job is to end
+                self._renews = self._roll.renewed = False
             self._stop.signal(number)
 
     def _wait_for_mpirun(self) -> bool:
@@ -240,6 +246,8 @@ class _Job:
                 if self._one_host and not self._roll.ranks:
                     self._mpirun.keep_ports_here()
                 self._roll.arrive(int(number), int(pid), host, peer)
+                if self._renews and self._mpirun.has_grown():
+                    self._renew()
                 if number == "0" and self._one_host and not replaces:  # which has no standard input
                     self._feed.start(self._pipe, lambda: os.close(self._pipe))
             case ["stdin"]:
@@ -276,6 +284,12 @@ class _Job:
                     error = "" if words[2:3] == ["-"] else "".join(words[2:3])
                     self._roll.end(rank, FAILED, int(words[1]), error, " ".join(words[3:]))
                     self._stop.failed(rank)
+
+    def _renew(self) -> None:
+        """Has the ranks end with a checkpoint (`ddp.checkpoint.Manager`), once."""
+        self._renews = False
+        self._roll.renewed = True
+        self._deliver(RENEWAL)
 
     def _dismiss(self) -> None:
         """Ends processes that wait in reserve, when no rank is there any more that could need one."""

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from launch import noise, ports
 from launch.report import KEEP_ALIVE
 
+MOST_KEPT = 64 << 10
+"""KiB by which it may grow."""
+
 _PR_SET_PDEATHSIG = 1
 _LAST_WORDS = 5.0  # seconds in which what it and its ranks have printed is passed on
 
@@ -52,6 +55,7 @@ class Mpirun:
             preexec_fn=in_child,
         )
         self.pid = self._process.pid
+        self._begun: int | None = None  # KiB of its memory when it was asked for the first time
         self.killed: dict[int, int] = {}  # ranks by process, with the signal, as far as that was left out
         streams = (self._process.stdout, 1), (self._process.stderr, 2)
         self._copies = [noise.pass_on(source, target, self.killed) for source, target in streams if source is not None]
@@ -69,6 +73,16 @@ class Mpirun:
     def runs(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
+
+    def has_grown(self) -> bool:
+        """Whether it keeps too much by now of processes that have come and gone since this was asked first."""
+        if not self.runs():
+            return False
+        with open(f"/proc/{self.pid}/status") as file:
+            anonymous = next((line.split()[1] for line in file if line.startswith("RssAnon")), "0")
+        if self._begun is None:
+            self._begun = int(anonymous)
+        return int(anonymous) > self._begun + MOST_KEPT
 
     def ask_to_end(self) -> None:
         """Only once: a second time it would leave everything as it is."""

@@ -4,6 +4,8 @@ Its script goes on from its newest checkpoint; torchrun's variables tell it how 
 script that comes twice in a row is a bug and no lost rank: then the job ends as it would without.
 """
 
+import itertools
+import signal
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -11,6 +13,9 @@ from launch.hosts import Found
 from launch.roll import Roll, cause
 
 COUNT, MOST = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
+
+RENEWAL = signal.SIGUSR1
+"""On which ranks write a checkpoint and end, with 128 and its number as exit code."""
 
 
 class Ended(NamedTuple):
@@ -26,6 +31,7 @@ class Ended(NamedTuple):
 
 def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: Callable[[str], None]) -> int:
     """Starts the job, and again up to `most` times; returns the exit code of the last time. Says how each has ended.
+    A job that was asked to end, to get another mpirun, has not failed, and is started again whatever `most` is.
 
     start: takes how often the job was started before, and the hosts that no longer answered; it returns None where
     nothing was to be started. Where it brings no rank to life, hosts that were doubtful before do not answer, either.
@@ -33,7 +39,8 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
     lost: dict[str, None] = {}
     doubtful: list[str] = []
     error = ""
-    for number in range(most + 1):
+    failed = 0
+    for number in itertools.count():
         ended = start(number, lost)
         if ended is None:
             return 0
@@ -42,8 +49,13 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
             if words:
                 say(words if code == 0 else f"error: {words}")
             return code
-        if number == most:
-            say(f"error: {cause(roll, code)}; the job was started {most + 1} times, as often as --max-restarts allows")
+        if roll.renewed and code == 128 + RENEWAL:
+            say("mpirun has grown too large by what it keeps of processes that have come; the job is started again")
+            continue
+        if failed == most:
+            say(
+                f"error: {cause(roll, code)}; the job was started {number + 1} times, as often as --max-restarts allows"
+            )
             return code
         if roll.error and roll.error == error:
             say(f"error: {cause(roll, code)} by the same error as before, which another start does not mend")
@@ -53,8 +65,9 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
             roll.lost += doubtful
         lost |= dict.fromkeys(roll.lost)
         doubtful = roll.doubtful
-        say(f"{cause(roll, code)}; the job is started again ({number + 1} of {most})")
-    raise AssertionError("the last start returns")
+        failed += 1
+        say(f"{cause(roll, code)}; the job is started again ({failed} of {most})")
+    raise AssertionError("unreachable")
 
 
 def without(found: Found, nproc: int | None, lost: Collection[str]) -> tuple[Found, int | None]:

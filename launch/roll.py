@@ -35,6 +35,7 @@ class Roll:
         self.code = 0  # of the first rank that failed
         self.error = ""  # of that rank, in short
         self.first: Rank | None = None  # to end otherwise than well
+        self.renewed = False  # asked to end with a checkpoint, since mpirun has grown too large
         self.step = 0  # in which the job was, as far as its ranks have said
 
     def arrive(self, number: int, pid: int, host: str, peer: Peer) -> None:

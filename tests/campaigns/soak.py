@@ -2,13 +2,14 @@
 
     python -m tests.campaigns.soak                             # 300 failures, one every two seconds: ten minutes
     python -m tests.campaigns.soak --failures 20 --period 1.5
+    python -m tests.campaigns.soak --launcher 4      # mpirun may grow by 4 MB, and not by 64, before it is started anew
     python -m tests.campaigns.soak --failures 100 --period 0.7 --storm      # faster than ranks recover
 
 tests/campaigns/soak_job.py is the job. Ranks are killed at random, but for the oldest one, whose memory and open files
 are looked at from the first failure to the last: it lives until it gives its place away. Asked at the end: did the job
 end well, with the digest of one rank that nobody disturbed, had every failure its replacement, was the oldest rank
 never larger than young ones but for what Open MPI keeps of so many processes, and mpirun but for what PMIx keeps of
-each. Exit code 1 where it was not.
+each, and never by more than it may. Exit code 1 where it was not.
 
 In a storm any rank is killed that is not the last one, also one that recovers, or has just come. MPI may crash then,
 and the job is started again (docs/howto/elastic.md). Sizes are not judged.
@@ -16,6 +17,7 @@ and the job is started again (docs/howto/elastic.md). Sizes are not judged.
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -30,6 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddp.losses.roles import MOST_MET
+from launch import mpirun
 from tests.campaigns.elastic import ROOT, digest_of
 
 _STORM = 0.15, 1.0  # seconds between two kills
@@ -42,6 +45,12 @@ _KEPT = 800
 # The same of mpirun: what PMIx 5 sends to those who ask for another process (get_job_data in pmix_server_get.c), and
 # what PRRTE publishes of each that starts. 210 where PRRTE is older than 3.0.13 (Open MPI 5.0.9), on a small machine.
 _LAUNCHER_KEPT = 100
+_BURST = 2 << 10  # KiB by which mpirun may grow before it is asked to end, and until it has
+
+# ddprun, with another limit.
+_DDPRUN = "import sys; from launch import __main__, mpirun; mpirun.MOST_KEPT = {}; sys.exit(__main__.main())"
+
+_RENEWED = "mpirun has grown too large"  # how ddprun begins to say that it started another one
 
 
 class Sizes(NamedTuple):
@@ -55,8 +64,10 @@ class Sizes(NamedTuple):
     launcher: int
 
 
-def command(ranks: int, options: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "launch", "-n", str(ranks), *options, "-m", "tests.campaigns.soak_job"]
+def command(ranks: int, launcher: int, options: Sequence[str]) -> list[str]:
+    """launcher: KiB by which mpirun may grow."""
+    job = "-n", str(ranks), *options, "-m", "tests.campaigns.soak_job"
+    return [sys.executable, "-c", _DDPRUN.format(launcher), *job]
 
 
 def environment(folder: Path, steps: int, seconds: float) -> dict[str, str]:
@@ -93,9 +104,10 @@ def sizes_of(oldest: int, ranks: Iterable[int]) -> Sizes:
     return Sizes(of_status(oldest, "RssAnon"), files, int(statistics.mean(others or [0])), launcher)
 
 
-def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) -> bool:
+def soak(ranks: int, failures: int, period: float, storm: bool, launcher: int, folder: Path) -> bool:
     """Runs it and prints what came of it; returns whether all is as it should be.
 
+    launcher: KiB by which mpirun may grow.
     Raises RuntimeError where the undisturbed job does not end well.
     """
     each = 0.05
@@ -103,7 +115,7 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
     alone = folder / "alone"
     alone.mkdir()
     quiet = subprocess.run(
-        command(1, []),
+        command(1, launcher, []),
         cwd=ROOT,
         env=environment(alone, steps, 0.0),
         stdin=subprocess.DEVNULL,
@@ -115,7 +127,7 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
     expected = digest_of(quiet.stdout)
     errors = (folder / "stderr").open("w")
     job = subprocess.Popen(
-        command(ranks, ["--elastic", f"1:{ranks}", *(["--max-restarts", str(failures)] if storm else [])]),
+        command(ranks, launcher, ["--elastic", f"1:{ranks}", "--max-restarts", str(failures if storm else 1)]),
         cwd=ROOT,
         env=environment(folder, steps, each),
         stdin=subprocess.DEVNULL,
@@ -151,15 +163,20 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
     sizes = sizes or [Sizes(0, 0, 0, 0)]
     young = statistics.median(each.others for each in sizes)
     largest = max(each.oldest for each in sizes)
-    begun = len(sizes) // 2  # until then mpirun also gets what it needs once
-    growth = (sizes[-1].launcher - sizes[begun].launcher) / (len(sizes) - begun)
+    renewed, restarted = said.count(_RENEWED), said.count("the job is started again")
+    grown = [after.launcher - before.launcher for before, after in itertools.pairwise(sizes)]
+    later = grown[len(grown) // 2 :] or [0]  # until then mpirun also gets what it needs once
+    growth = statistics.mean(max(each, 0) for each in later)  # less where it is a new one
+    sizes_of_launcher = [each.launcher for each in sizes]
+    span = max(sizes_of_launcher) - min(sizes_of_launcher)
     print(
         json.dumps(
             {
                 "failures": struck,
                 "replaced": replaced,
                 "gave their place away": said.count("it gives its place"),
-                "started again": said.count("the job is started again"),
+                "started again": restarted,
+                "of these with another mpirun": renewed,
                 "exit code": job.returncode,
                 "same digest": found == expected,
                 "KiB of the oldest rank, at each eighth": [each.oldest for each in at_eighths(sizes)],
@@ -167,11 +184,13 @@ def soak(ranks: int, failures: int, period: float, storm: bool, folder: Path) ->
                 "KiB of another rank": [each.others for each in at_eighths(sizes)],
                 "open files": [each.files for each in at_eighths(sizes)],
                 "KiB of mpirun": [each.launcher for each in at_eighths(sizes)],
+                "KiB of mpirun, at most": max(sizes_of_launcher),
                 "KiB of mpirun, a failure": round(growth),
             }
         )
     )
-    flat = storm or (largest - young <= _KEPT * MOST_MET and growth <= _LAUNCHER_KEPT)
+    flat = largest - young <= _KEPT * MOST_MET and growth <= _LAUNCHER_KEPT and span <= launcher + _BURST
+    flat = storm or (flat and renewed == restarted)
     right = bool(found) and found == expected and struck >= failures // 2 and flat
     if not right:
         print(said[-4000:], file=sys.stderr)
@@ -189,9 +208,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--period", type=float, default=2.0, help="seconds from one to the next, in the mean")
     parser.add_argument("--storm", action="store_true", help="kill any rank, faster than they recover")
     parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--launcher", type=int, default=mpirun.MOST_KEPT >> 10, help="MB by which mpirun may grow")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
-        return not soak(options.ranks, options.failures, options.period, options.storm, Path(name))
+        return not soak(
+            options.ranks, options.failures, options.period, options.storm, options.launcher << 10, Path(name)
+        )
 
 
 if __name__ == "__main__":

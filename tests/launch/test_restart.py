@@ -51,6 +51,29 @@ def test_lost_ranks_and_hosts_are_another_start(peer: Peer) -> None:
     ]
 
 
+def test_a_job_that_gets_another_mpirun_has_not_failed(peer: Peer) -> None:
+    said: list[str] = []
+    ends = [ended(peer, 138, FAILED, "0000008a") for _ in range(3)]
+    for each in ends[:2]:
+        each.roll.renewed = True
+    start, starts = told(*ends, ended(peer, 0, FINISHED))
+    assert restart.run(start, 1, said.append) == 0
+    assert starts == [(number, []) for number in range(4)]
+    assert [line.partition(";")[0] for line in said] == [
+        *["mpirun has grown too large by what it keeps of processes that have come"] * 2,
+        "rank 1 on b failed",
+    ]
+
+
+def test_a_job_that_fails_where_it_is_to_get_another_mpirun(peer: Peer) -> None:
+    lost = ended(peer, 137)
+    lost.roll.renewed = True
+    start, _ = told(lost, ended(peer, 0, FINISHED))
+    said: list[str] = []
+    assert restart.run(start, 1, said.append) == 0
+    assert said == ["rank 1 on b was lost (SIGKILL); the job is started again (1 of 1)"]
+
+
 def test_a_doubtful_host_is_left_out_when_no_rank_comes_to_life(peer: Peer) -> None:
     said: list[str] = []
     first = ended(peer, 137)

@@ -465,7 +465,16 @@ def test_a_sample_of_the_campaign(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_storm_of_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """So fast that they fall into recoveries, and into the coming of new processes; also the oldest rank is lost."""
-    assert soak.soak(ranks=3, failures=10, period=1.0, storm=True, folder=tmp_path), capsys.readouterr()
+    assert soak.soak(ranks=3, failures=10, period=1.0, storm=True, launcher=64 << 10, folder=tmp_path), (
+        capsys.readouterr()
+    )
+
+
+def test_a_launcher_that_has_grown_is_exchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So little is allowed here that this happens with each process that comes."""
+    assert soak.soak(ranks=2, failures=3, period=1.0, storm=False, launcher=300, folder=tmp_path), capsys.readouterr()
+    found = json.loads(capsys.readouterr().out)
+    assert found["started again"] == found["of these with another mpirun"] >= 2
 
 
 def test_the_rank_that_completes_the_last_checkpoint_is_lost_over_it(three_ranks: elastic.Reference) -> None:
