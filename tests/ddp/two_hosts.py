@@ -32,7 +32,7 @@ NETWORK = {
     "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
     "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,sm,tcp",
+    "OMPI_MCA_btl": "^ofi,uct,openib,usnic",
     "OMPI_MCA_btl_tcp_if_include": "e0",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "I_MPI_HYDRA_IFACE": "e0",

@@ -51,6 +51,7 @@ def prepare(hosts: Hosts, folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "TMPDIR": str(folder / "tmp"),
         "PRTE_MCA_plm_ssh_agent": str(agent),
+        "OMPI_MCA_plm_rsh_agent": str(agent),  # Open MPI 4
         **NETWORK,
         "HYDRA_LAUNCHER": "ssh",
         "HYDRA_LAUNCHER_EXEC": str(agent),

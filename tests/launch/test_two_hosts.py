@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.argv import INTEL_MPI, OPEN_MPI
+from launch.argv import INTEL_MPI, OPEN_MPI, OPEN_MPI_4
 from launch.peers import addresses
 from tests.campaigns import elastic_hosts
 from tests.ddp.two_hosts import Hosts, NotPossibleError, two_hosts
@@ -20,6 +20,7 @@ from tests.launch.jobs import LIMIT, as_from_a_terminal, names, this_mpi, wait_u
 from tests.launch.on_two_hosts import ddprun, hostfile_of, prepare
 
 MPI = this_mpi()
+AGENTS = OPEN_MPI.agent, OPEN_MPI_4.agent
 HYDRA = ("HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
 
 SCRIPT = """
@@ -169,7 +170,7 @@ def test_other_hosts_get_what_they_need_and_no_secret(start: Start, hosts: Hosts
     process = start(script, options, given | {"HF_TOKEN": "h"})
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
-    kept_back = (None, None) if MPI is OPEN_MPI else ("t", "o")  # Hydra hands on everything, and ddprun says so
+    kept_back = (None, None) if MPI.name == "Open MPI" else ("t", "o")  # Hydra hands on everything, and ddprun says so
     assert f"3 {['c', 'n', 'm', kept_back[0], 'a b', kept_back[1], '1 2', 'h']}" in out.splitlines()
 
 
@@ -197,7 +198,7 @@ def test_the_hosts_of_a_batch_systems_job(start: Start, hosts: Hosts, tmp_path: 
     elif system == "LSF":
         (tools / "blaunch").write_text(f'#!/bin/bash\ntouch {tmp_path}/asked; exec {agent} "$@"\n')
         environ |= {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": f"{first} 2 {second} 2", "LSF_BINDIR": str(tools)}
-        environ["PRTE_MCA_plm_ssh_agent"] = None
+        environ |= dict.fromkeys(AGENTS)
     else:
         qrsh = tmp_path / "sge/bin/lx-amd64/qrsh"
         qrsh.parent.mkdir(parents=True)
@@ -205,7 +206,7 @@ def test_the_hosts_of_a_batch_systems_job(start: Start, hosts: Hosts, tmp_path: 
         (tools / "qrsh").write_text(f'#!/bin/bash\ntouch {tmp_path}/asked; exec {agent} "$@"\n')
         nodes.write_text(f"{first} 2 all.q@{first} UNDEFINED\n{second} 2 all.q@{second} UNDEFINED\n")
         environ |= {"JOB_ID": "9", "PE_HOSTFILE": str(nodes), "SGE_ROOT": str(tmp_path / "sge"), "ARC": "lx-amd64"}
-        environ["PRTE_MCA_plm_ssh_agent"] = None
+        environ |= dict.fromkeys(AGENTS)
     by_its_own_program = system != "PBS" and MPI is not INTEL_MPI  # which takes ssh
     if by_its_own_program:
         environ |= dict.fromkeys(HYDRA)
@@ -309,7 +310,9 @@ def test_a_training_that_loses_a_host_ends_with_the_same_digest(
     assert process.returncode == 0, err
     last = [line for line in out.splitlines() if line.startswith("{")][-1]
     assert last == expected.strip().replace('"world": 1', '"world": 2')
-    assert re.search(rf"host {hosts.names[1]} no longer answered at step 1\d; the job is started again \(1 of 1\)", err)
+    # The hosts share /dev/shm here, and the other one's guard may have been the first to remove the job's folder in it.
+    at_step = r"( at step 1\d)?" if cut and MPI is OPEN_MPI_4 else r" at step 1\d"
+    assert re.search(rf"host {hosts.names[1]} no longer answered{at_step}; the job is started again \(1 of 1\)", err)
 
 
 # Strikes ranks while gradients are summed. Those that are left know them by their first numbers.
@@ -406,7 +409,7 @@ def test_ranks_without_a_handler_end(start: Start, hosts: Hosts, tmp_path: Path)
 
 # By what mpirun calls it: its own process, and its agent on the other host.
 @pytest.mark.parametrize(
-    "victims", [["launch"], ["mpirun", "prterun", "mpiexec", "mpiexec.hydra"], ["prted", "hydra_pmi_proxy"]]
+    "victims", [["launch"], ["mpirun", "prterun", "mpiexec", "mpiexec.hydra"], ["prted", "orted", "hydra_pmi_proxy"]]
 )
 def test_nothing_outlives_who_is_killed(start: Start, hosts: Hosts, tmp_path: Path, victims: list[str]) -> None:
     """Ranks that hear no polite request, one with a child in a session of its own."""
@@ -424,7 +427,7 @@ def test_nothing_outlives_who_is_killed(start: Start, hosts: Hosts, tmp_path: Pa
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(map(processes, hosts.names)))
-    for folder in ("tmp", "other"):  # on either host
+    for folder in ["tmp"] if MPI is OPEN_MPI_4 else ["tmp", "other"]:  # on the other host its daemon leaves one there
         wait_until(lambda folder=folder: names(tmp_path / folder) == set())
 
 
