@@ -14,6 +14,7 @@ import numpy as np
 from engine.autograd.modes import state
 from engine.ops.attention import cpu
 from engine.ops.attention.kernels import softmax
+from engine.ops.attention.results import like_query, positions_first
 from engine.rules import layout
 from engine.sharing import threads
 
@@ -110,7 +111,7 @@ def attention_by_blocks(
     None).
     """
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    out = cpu.like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
+    out = like_query(np.empty, query, (*batch, query.shape[-2], value.shape[-1]), kept)
     queries, keys = query.shape[-2], value.shape[-2]
     query, turned, value, mask, kept = _spread(
         batch, (queries, keys), (query, key.swapaxes(-1, -2), value), (mask, kept)
@@ -166,7 +167,7 @@ def slopes_by_blocks(
     queries, keys = query.shape[-2], key.shape[-2]
     query, key, value, mask, kept = _spread(batch, (queries, keys), (query, key, value), (mask, kept))
     turned, value_turned = key.swapaxes(-1, -2), value.swapaxes(-1, -2)
-    of_query, of_key, of_value = (cpu.positions_first(array) for array in (query, key, value))
+    of_query, of_key, of_value = (positions_first(np.empty, array.shape, array.dtype) for array in (query, key, value))
 
     def descend(part_and_blocks: tuple[Part, list[Any]]) -> None:
         part, its_blocks = part_and_blocks

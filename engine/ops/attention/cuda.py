@@ -17,6 +17,7 @@ from engine.kernels.cuda.limits import TENSOR_CORES, limits, ready
 from engine.kernels.cuda.rows import NOTHING, aligned, pointer
 from engine.memory import backend
 from engine.ops.attention import cudnn
+from engine.ops.attention.results import positions_first
 from engine.rules.precision import matmul as settings
 from engine.rules.spec import Spec
 
@@ -239,9 +240,9 @@ def backward(
     batch = out.shape[:-2]
     shared = batch[-1] if batch and all(_is_shared(each, batch) for each in (key, value)) else 1
     few = (*batch[:-1], batch[-1] // shared) if batch else batch
-    of_query = _positions_first((*batch, *query.shape[-2:]), dtype)
-    of_key = _positions_first((*few, *key.shape[-2:]), dtype)
-    of_value = _positions_first((*few, *value.shape[-2:]), dtype)
+    of_query = positions_first(backend.device_empty, (*batch, *query.shape[-2:]), dtype)
+    of_key = positions_first(backend.device_empty, (*few, *key.shape[-2:]), dtype)
+    of_value = positions_first(backend.device_empty, (*few, *value.shape[-2:]), dtype)
     found = of_query, of_key, of_value
     if mask is None and draws is None and cudnn.backward(slope, query, key, value, out, log_sums, found, causal, scale):
         return found
@@ -376,10 +377,3 @@ def _in_vectors(shape: Axes, strides: Axes, size: int) -> bool:
 
 def _mask_kind(mask: Array | None) -> int:
     return 0 if mask is None else 1 if mask.dtype == np.bool_ else 2
-
-
-def _positions_first(shape: Axes, dtype: Any) -> Array:
-    """Memory for a gradient (..., heads, positions, width)."""
-    if len(shape) < 3:
-        return backend.device_empty(shape, dtype)
-    return backend.device_empty((*shape[:-3], shape[-2], shape[-3], shape[-1]), dtype).swapaxes(-2, -3)

@@ -7,7 +7,6 @@ than 256 elements, no elements) is computed by the formulas for any array module
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,10 @@ from engine.memory.guard import on_gpu
 from engine.ops.attention import cuda as kernels
 from engine.ops.attention import cudnn
 from engine.ops.attention.cuda import serves as serves
+from engine.ops.attention.results import like_query
 from engine.random import generator_of
 from engine.rules import layout
 from engine.rules import precision as settings
-from engine.rules.dtypes import of_numpy
-from engine.rules.spec import spec_of
 
 Array = Any
 
@@ -65,7 +63,7 @@ def forward(
 ) -> tuple[Array, Array, None]:
     """The result and the memory of the logarithms of the rows' sums; of arrays that it `serves`."""
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    out = _like_query(query, (*batch, query.shape[-2], value.shape[-1]), kept)
+    out = like_query(backend.device_empty, query, (*batch, query.shape[-2], value.shape[-1]), kept)
     flat = _few_axes(out, batch)
     log_sums = kernels.forward(
         _few_axes(query, batch),
@@ -124,19 +122,3 @@ def _few_axes(array: Array, batch: tuple[int, ...]) -> Array:
     rows = (array.shape[-2] if array.ndim > 1 else 1, array.shape[-1])
     whole = backend.require_cupy().broadcast_to(array, (*batch, *rows))
     return whole.reshape(-1, *batch[-2:], *rows)
-
-
-def _like_query(query: Array, shape: tuple[int, ...], kept: Array) -> Array:
-    """Memory for the result in the layout of the operator's rule."""
-    if query.ndim != 4 or kept is not None or query.shape != shape:
-        return backend.device_empty(shape, query.dtype)
-    sizes, axes = _allocation(shape, query.strides, query.dtype)
-    memory = backend.device_empty(sizes, query.dtype)
-    return memory if axes is None else memory.transpose(axes)
-
-
-@lru_cache(4096)
-def _allocation(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
-    steps = tuple(step // dtype.itemsize for step in strides)
-    stride = layout.preserve_strides(shape, steps) if steps[-1] == 1 else None
-    return spec_of(shape, stride, of_numpy(dtype)).allocation

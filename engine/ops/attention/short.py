@@ -14,6 +14,7 @@ from engine.kernels.tiling import tiles
 from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.ops.attention import cpu
 from engine.ops.attention.kernels import short
+from engine.ops.attention.results import like_query, positions_first
 from engine.rules import layout
 from engine.sharing import threads
 
@@ -45,7 +46,7 @@ def attention(query: Array, key: Array, value: Array, causal: bool, scale: float
     """The result, its log-sum-exp, and the probabilities if they are to be kept."""
     batch = layout.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     queries, keys, width = query.shape[-2], key.shape[-2], query.shape[-1]
-    out = cpu.like_query(query, (*batch, queries, value.shape[-1]), None)
+    out = like_query(np.empty, query, (*batch, queries, value.shape[-1]), None)
     log_sums = np.empty((*batch, queries), query.dtype)
     keeps = state.grad_enabled and log_sums.size * keys * query.itemsize <= cpu.KEPT_BYTES
     kept = np.empty((*batch, queries, keys), query.dtype) if keeps else None
@@ -74,7 +75,7 @@ def slopes(
     """The gradients of query, key and value; None for the masks."""
     batch, queries, keys, widths = g.shape[:-2], query.shape[-2], key.shape[-2], (query.shape[-1], value.shape[-1])
     g = g if g.strides[-1] == g.itemsize else np.ascontiguousarray(g)
-    found = [cpu.positions_first(np.broadcast_to(array, (*batch, *array.shape[-2:]))) for array in (query, key, value)]
+    found = [positions_first(np.empty, (*batch, *array.shape[-2:]), array.dtype) for array in (query, key, value)]
     firsts, places, numbers, *lines = _prepared(batch, query, key, value, g, *found)
     run = short.descend[query.dtype.char]
 
