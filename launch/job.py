@@ -287,6 +287,10 @@ class _Job:
 
     def _renew(self) -> None:
         """Has the ranks end with a checkpoint (`ddp.checkpoint.Manager`), once."""
+        say(
+            "mpirun has grown too large by what it keeps of processes that have come; after a checkpoint the job is "
+            "started again"
+        )
         self._renews = False
         self._roll.renewed = True
         self._deliver(RENEWAL)

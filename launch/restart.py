@@ -49,8 +49,7 @@ def run(start: Callable[[int, Collection[str]], Ended | None], most: int, say: C
             if words:
                 say(words if code == 0 else f"error: {words}")
             return code
-        if roll.renewed and code == 128 + RENEWAL:
-            say("mpirun has grown too large by what it keeps of processes that have come; the job is started again")
+        if roll.renewed and code == 128 + RENEWAL:  # which has been said
             continue
         if failed == most:
             say(

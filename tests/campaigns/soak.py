@@ -162,7 +162,7 @@ def soak(ranks: int, failures: int, period: float, storm: bool, launcher: int, f
     sizes = sizes or [Sizes(0, 0, 0, 0)]
     young = statistics.median(each.others for each in sizes)
     largest = max(each.oldest for each in sizes)
-    renewed, restarted = said.count(_RENEWED), said.count("the job is started again")
+    renewed, restarted = said.count(_RENEWED), said.count("job is started again")
     sizes_of_launcher = [each.launcher for each in sizes]
     later = sizes_of_launcher[len(sizes) // 2 :]  # until then mpirun also gets what it needs once
     growth = (later[-1] - later[0]) / len(later)
