@@ -286,14 +286,14 @@ class _Job:
                     self._stop.failed(rank)
 
     def _renew(self) -> None:
-        """Has the ranks end with a checkpoint (`ddp.checkpoint.Manager`), once."""
-        say(
-            "mpirun has grown too large by what it keeps of processes that have come; after a checkpoint the job is "
-            "started again"
-        )
-        self._renews = False
-        self._roll.renewed = True
-        self._deliver(RENEWAL)
+        """Has the ranks end with a checkpoint (`ddp.checkpoint.Manager`), once; where none handles that, they go on."""
+        handled, _ = self._deliver(RENEWAL)
+        if handled:
+            self._renews, self._roll.renewed = False, True
+            say(
+                "mpirun has grown too large by what it keeps of processes that have come; after a checkpoint the job "
+                "is started again"
+            )
 
     def _dismiss(self) -> None:
         """Ends processes that wait in reserve, when no rank is there any more that could need one."""

@@ -44,6 +44,7 @@ _KEPT = 800
 # The same of mpirun: what PMIx 5 sends to those who ask for another process (get_job_data in pmix_server_get.c), and
 # what PRRTE publishes of each that starts. 210 where PRRTE is older than 3.0.13 (Open MPI 5.0.9), on a small machine.
 _LAUNCHER_KEPT = 100
+_ONCE = 4 << 10  # KiB that mpirun gets at its first failures, and never again
 _BURST = 2 << 10  # KiB by which mpirun may grow before it is asked to end, and until it has
 
 # ddprun, with another limit.
@@ -188,7 +189,8 @@ def soak(ranks: int, failures: int, period: float, storm: bool, launcher: int, f
         )
     )
     flat = largest - young <= _KEPT * MOST_MET and span <= launcher + _BURST and renewed == restarted
-    flat = storm or (flat and (renewed > 0 or growth <= _LAUNCHER_KEPT))
+    slow = renewed * (launcher - _ONCE) <= _LAUNCHER_KEPT * struck if renewed else growth <= _LAUNCHER_KEPT
+    flat = storm or (flat and slow)
     right = bool(found) and found == expected and struck >= failures // 2 and flat
     if not right:
         print(said[-4000:], file=sys.stderr)
