@@ -54,20 +54,24 @@ OPEN_MPI = Mpi(
     agent="PRTE_MCA_plm_ssh_agent",
     # osc/ucx prints an error for each window where there is no such network; btl/ofi makes MPI_Init take 1.0 s longer.
     # UCX takes SIGHUP for a wish to be debugged: ranks would outlive their terminal.
-    defaults={"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi", "UCX_DEBUG_SIGNO": "0"},
+    # Over TCP a message that is longer than the limit waits for a word from its receiver, which stands behind what that
+    # one sends itself: two hosts, 300 Mbit/s, a sum of 4 MB: 148 to 121 ms, of two ranks on each 221 to 134; 1 Gbit/s
+    # and 1 ms, 1 MB: 14.5 to 10.2. And where a peer has ended in the midst of one, others may wait in Open MPI for ever
+    # (mca_pml_ob1_recv_request_process_pending). The transports' longest messages are shorter.
+    defaults={
+        "OMPI_MCA_osc": "^ucx",
+        "OMPI_MCA_btl": "^ofi",
+        "OMPI_MCA_btl_tcp_eager_limit": str(2 << 20),
+        "OMPI_MCA_btl_tcp_max_send_size": str(2 << 20),
+        "UCX_DEBUG_SIGNO": "0",
+    },
     # Each rank would listen on the network for nobody; UCX looks for networks, and prints where it finds none. 5.0.8's
     # mpirun listens for its ranks at the network's address, where they do not find it once `launch.ports` has bound it.
     defaults_one_host={"OMPI_MCA_btl": "^ofi,tcp", "OMPI_MCA_pml": "^ucx", "PMIX_MCA_ptl_base_if_include": "lo"},
     # A rank that waits gives its core to one that works.
     defaults_oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
     # coll/han, of several hosts, ends a barrier well in which a rank has failed; the others Open MPI leaves out, too.
-    # Where a peer over TCP has ended in the midst of a message that is longer than this, others may wait in Open MPI
-    # for ever (mca_pml_ob1_recv_request_process_pending).
-    defaults_elastic={
-        "OMPI_MCA_coll": "^han,hcoll,portals4",
-        "OMPI_MCA_btl_tcp_eager_limit": str(2 << 20),
-        "OMPI_MCA_btl_tcp_max_send_size": str(2 << 20),
-    },
+    defaults_elastic={"OMPI_MCA_coll": "^han,hcoll,portals4"},
     # MPI shares no memory between processes of several starts. With what one asks of another it would get a description
     # of the machine, three times, and mpirun's PMIx never frees what it sends: each looks at the machine by itself.
     defaults_reserve={

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ddp.transport import hierarchical
+from ddp.transport import mpi as mpi_transport
 from launch.argv import (
     INTEL_MPI,
     KNOWN,
@@ -34,15 +36,14 @@ def plan_of(
     return plan._replace(variables={"OMP_NUM_THREADS": "2"})
 
 
-SEVERAL_HOSTS = "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMP_NUM_THREADS -x UCX_DEBUG_SIGNO"  # UCX may serve there
+BTL = "-x OMPI_MCA_btl -x OMPI_MCA_btl_tcp_eager_limit -x OMPI_MCA_btl_tcp_max_send_size"
+SEVERAL_HOSTS = f"{BTL} -x OMPI_MCA_osc -x OMP_NUM_THREADS -x UCX_DEBUG_SIGNO"  # UCX may serve there
 VARIABLES = (
-    "-x OMPI_MCA_btl -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS -x PMIX_MCA_ptl_base_if_include "
-    "-x UCX_DEBUG_SIGNO"
+    f"{BTL} -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS -x PMIX_MCA_ptl_base_if_include -x UCX_DEBUG_SIGNO"
 )
 CROWDED = (
-    "--map-by slot:OVERSUBSCRIBE --bind-to none "
-    "-x OMPI_MCA_btl -x OMPI_MCA_mpi_yield_when_idle -x OMPI_MCA_osc -x OMPI_MCA_pml -x OMP_NUM_THREADS "
-    "-x PMIX_MCA_ptl_base_if_include -x UCX_DEBUG_SIGNO"
+    f"--map-by slot:OVERSUBSCRIBE --bind-to none {BTL} -x OMPI_MCA_mpi_yield_when_idle -x OMPI_MCA_osc "
+    "-x OMPI_MCA_pml -x OMP_NUM_THREADS -x PMIX_MCA_ptl_base_if_include -x UCX_DEBUG_SIGNO"
 )
 CASES = [
     (
@@ -120,7 +121,12 @@ def test_an_elastic_job_leaves_out_what_does_not_tell_of_a_loss() -> None:
     assert variables["OMPI_MCA_coll"] == "basic"
     more = job_variables(OPEN_MPI, plan_of(), {}, elastic=True).items() - job_variables(OPEN_MPI, plan_of(), {}).items()
     assert "han" in dict(more)["OMPI_MCA_coll"]
-    assert int(dict(more)["OMPI_MCA_btl_tcp_eager_limit"]) > 1 << 20, "of a transport's longest message"
+
+
+@pytest.mark.parametrize("mpi", [OPEN_MPI, OPEN_MPI_4])
+def test_a_transports_longest_message_asks_nobody_over_tcp(mpi: Mpi) -> None:
+    longest = max(mpi_transport.CHUNK_BYTES, hierarchical.CHUNK_BYTES)
+    assert int(job_variables(mpi, plan_of(), {})["OMPI_MCA_btl_tcp_eager_limit"]) > longest
 
 
 def test_processes_in_reserve_need_no_cores() -> None:
@@ -138,6 +144,8 @@ def test_settings_of_the_user_win() -> None:
     assert variables == {
         "OMPI_MCA_osc": "rdma",
         "OMPI_MCA_btl": "^ofi,tcp",
+        "OMPI_MCA_btl_tcp_eager_limit": str(2 << 20),
+        "OMPI_MCA_btl_tcp_max_send_size": str(2 << 20),
         "OMPI_MCA_pml": "^ucx",
         "OMP_NUM_THREADS": "2",
         "PMIX_MCA_ptl_base_if_include": "lo",
