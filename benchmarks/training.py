@@ -103,9 +103,11 @@ def measure(name: str, rank: int, world: int, given: argparse.Namespace) -> dict
         step = optimizer_step(params)
     else:
         model, inputs, targets = workloads.WORKLOADS[name](library.Generator().manual_seed(rank))
+        inputs, targets = inputs[: given.samples], targets[: given.samples]
         samples, params = len(inputs), tuple(parameter.numel() for parameter in model.parameters())
         # At one rank the wrapper would only cost.
-        net = DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else model
+        cap = {"bucket_cap_mb": given.bucket_cap_mb, "gradient_as_bucket_view": True}
+        net = DistributedDataParallel(model, **cap) if world > 1 else model
         if given.capture and workloads.NAME == "torch":  # as its users do: the wrapped model, its backward with it
             step = training_step(library.compile(net))
         else:
@@ -142,6 +144,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(known)}; default the first four")
     parser.add_argument("--warmup", type=int, default=WARMUP, help="steps before those that count")
     parser.add_argument("--steps", type=int, help=f"steps that count (default {STEPS}, more where they are short)")
+    parser.add_argument("--samples", type=int, help="of a rank's batch, the first (of those with a target each)")
+    parser.add_argument("--bucket-cap-mb", type=float, help="as of DistributedDataParallel")
     parser.add_argument("--capture", action="store_true", help="engine.compile of the step, torch.compile of the model")
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in known]:

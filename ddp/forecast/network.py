@@ -1,6 +1,5 @@
 """What a sum over nodes takes on a link that is not here: the messages of the transports, counted."""
 
-import math
 import re
 from typing import NamedTuple
 
@@ -11,8 +10,12 @@ _TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _LINK = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit|tbit),(\d+(?:\.\d+)?)(ns|us|ms|s)", re.IGNORECASE)
 
 
+PAYLOAD = 1448 / 1538
+"""Share of a line's bits that are a message's: the rest of an Ethernet packet of 1,500 bytes is headers and a pause."""
+
+
 class Link(NamedTuple):
-    """Between a node and the network. bandwidth: bytes a second, each way. latency: seconds of a message, one way."""
+    """Between a node and the network. bandwidth: bytes of messages a second, each way. latency: seconds, one way."""
 
     bandwidth: float
     latency: float
@@ -30,14 +33,14 @@ class Software(NamedTuple):
 
 
 def parse_link(text: str) -> Link:
-    """ "25gbit,2us" as a link. Raises: ValueError for anything else, a bandwidth of 0 included."""
+    """ "25gbit,2us", the line's rate, as a link. Raises: ValueError for anything else, a bandwidth of 0 included."""
     found = _LINK.fullmatch(text.replace(" ", ""))
     if found is None or float(found[1]) == 0:
         raise ValueError(
             f"link: expected a bandwidth and a latency like 25gbit,2us (kbit, mbit, gbit or tbit; ns, us, ms or s), "
             f"got {text!r}"
         )
-    return Link(float(found[1]) * _RATES[found[2].lower()] / 8, float(found[3]) * _TIMES[found[4].lower()])
+    return Link(PAYLOAD * float(found[1]) * _RATES[found[2].lower()] / 8, float(found[3]) * _TIMES[found[4].lower()])
 
 
 def chain_seconds(nbytes: int, nodes: int, owners: int, link: Link, software: Software) -> float:
@@ -48,7 +51,7 @@ def chain_seconds(nbytes: int, nodes: int, owners: int, link: Link, software: So
     work = chunk * software.byte
     there_and_back = 2 * (nodes - 1) * (software.message / 2 + link.latency + max(travel, work))
     each = max(travel, work, there_and_back / hierarchical.DEPTH)
-    return there_and_back + (math.ceil(part / chunk) - 1) * each
+    return there_and_back + (part / chunk - 1) * each
 
 
 def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software) -> float:
@@ -64,4 +67,19 @@ def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software) ->
     work = chunk * share * software.byte  # measured with two ranks, where the share is 1
     first = 2 * step + max(travel, work)
     each = max(travel, work + 2 * (ranks - 2) * software.peer, first / mpi.DEPTH)
-    return first + (math.ceil(nbytes / chunk) - 1) * each
+    return first + (nbytes / chunk - 1) * each
+
+
+def chain_work(nbytes: int, owners: int, software: Software) -> float:
+    """What of `chain_seconds` a rank in the midst works itself: as if it stood still for it where backward goes on."""
+    part = nbytes / owners
+    return part * software.byte + part / min(hierarchical.CHUNK_BYTES, part) * software.message
+
+
+def exchange_work(nbytes: int, ranks: int, software: Software) -> float:
+    """The same of `exchange_seconds`."""
+    step = software.message + (ranks - 2) * software.peer
+    if nbytes <= mpi.WHOLE_BYTES:
+        return step
+    share = 2 * (ranks - 1) / ranks
+    return nbytes * share * software.byte + nbytes / min(mpi.CHUNK_BYTES, nbytes) * 2 * step

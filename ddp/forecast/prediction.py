@@ -3,10 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
-from ddp.forecast.network import Link, Software, chain_seconds, exchange_seconds
+from ddp.forecast.network import Link, Software, chain_seconds, chain_work, exchange_seconds, exchange_work
 
 _MATTERS = 0.03  # share of a step from which on something limits it
 
@@ -29,7 +28,7 @@ class Workload:
 
 
 class Prediction(NamedTuple):
-    """A step on so many nodes, in seconds: own work, the wait for the slowest rank, and sums that are not hidden.
+    """A step on so many nodes, in seconds: own work, the wait for the slowest rank, and what sums add.
 
     efficiency: the own work's share. limit: what to better first, in words.
     """
@@ -53,20 +52,25 @@ def expected_slowest(samples: Sequence[float], count: int) -> float:
 
 
 def exposed_seconds(workload: Workload, nodes: int, link: Link, software: Software) -> float:
-    """How long the sums of a step go on when its last gradient is there; each begins when the one before is over."""
-    between = partial(_between_nodes, nodes=nodes, ranks=workload.ranks, link=link, software=software)
-    free = 0.0
+    """By how much sums make a step longer: by what is left of them when the last gradient is there, and by the rank's
+    own work for those before it. Each begins when the one before is over.
+    """
+    free = worked = end = 0.0
     for full, nbytes in workload.buckets:
-        free = max(free, full) + workload.local.get(nbytes, 0.0) + between(nbytes)
-    return max(0.0, free - workload.buckets[-1][0])
+        seconds, work = _between_nodes(nbytes, nodes, workload.ranks, link, software)
+        end = full + worked
+        free = max(free, end) + workload.local.get(nbytes, 0.0) + seconds
+        worked += work
+    return max(free, end) - workload.buckets[-1][0]
 
 
-def _between_nodes(nbytes: int, *, nodes: int, ranks: int, link: Link, software: Software) -> float:
+def _between_nodes(nbytes: int, nodes: int, ranks: int, link: Link, software: Software) -> tuple[float, float]:
+    """Of a sum: its seconds, and those of a rank's own work in it."""
     if nodes == 1:
-        return 0.0
+        return 0.0, 0.0
     if ranks == 1:  # the transports that `ddp.transport.choose_transport` takes
-        return exchange_seconds(nbytes, nodes, link, software)
-    return chain_seconds(nbytes, nodes, ranks, link, software)
+        return exchange_seconds(nbytes, nodes, link, software), exchange_work(nbytes, nodes, software)
+    return chain_seconds(nbytes, nodes, ranks, link, software), chain_work(nbytes, ranks, software)
 
 
 def predict(workload: Workload, nodes: int, link: Link, software: Software) -> Prediction:

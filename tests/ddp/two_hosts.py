@@ -10,6 +10,7 @@ and they go away, with whatever still runs in them, when the block ends.
 import contextlib
 import os
 import shutil
+import string
 import subprocess
 import sys
 import tempfile
@@ -72,21 +73,21 @@ class NotPossibleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Two hosts: their names, and what the cable between them does."""
+    """Their names, a folder for what runs there, and what is between them, in words."""
 
-    names: tuple[str, str]
+    names: tuple[str, ...]
     folder: Path
     cable: str
 
     def set_cable(self, state: str) -> None:
         """Plugs it in, "up", or out, "down"."""
-        _must("ip", "-netns", self.names[1], "link", "set", "e0", state)
+        must("ip", "-netns", self.names[1], "link", "set", "e0", state)
 
     def lose_packets(self) -> None:
         """As where a switch between them fails: nothing that is sent arrives, and both devices stay up."""
         for number, name in enumerate(self.names, 1):
             nobody = f"{_ADDRESS.format(3 - number)} lladdr 02:00:00:00:00:00 dev e0 nud permanent"
-            _must("ip", "-netns", name, "neigh", "replace", *nobody.split())
+            must("ip", "-netns", name, "neigh", "replace", *nobody.split())
 
     def processes(self) -> list[str]:
         """What still runs on them."""
@@ -94,12 +95,13 @@ class Hosts:
         return [pid for one in listed for pid in one.stdout.split()]
 
     def run(self, arguments: Sequence[str], ranks: int, timeout: float) -> subprocess.CompletedProcess[str]:
-        """Run Python with these arguments on `ranks` ranks, the first half of them, rounded up, on the first host.
+        """Run Python with these arguments on `ranks` ranks, dealt to the hosts in order, the first ones first.
 
         AssertionError, with all that it said: it has not ended after `timeout` seconds.
         """
         hostfile, agent = self.folder / "hosts", self.folder / "agent"
-        hostfile.write_text("".join(f"{name} slots={(ranks + 1) // 2}\n" for name in self.names))
+        slots = -(-ranks // len(self.names))
+        hostfile.write_text("".join(f"{name} slots={slots}\n" for name in self.names))
         agent.write_text(_AGENT)
         agent.chmod(0o755)
         settings = {
@@ -118,7 +120,7 @@ class Hosts:
         if mpi.name == "Open MPI":
             mpirun += ["--hostfile", str(hostfile), *(word for name in settings for word in ("-x", name))]
         else:  # Hydra exports what it has itself
-            mpirun += [*mpi.hosts([Host(name, (ranks + 1) // 2, 1) for name in self.names]), "-iface", "e0"]
+            mpirun += [*mpi.hosts([Host(name, slots, 1) for name in self.names]), "-iface", "e0"]
             mpirun += ["-launcher", "ssh", "-launcher-exec", str(agent)]
         mpirun += [sys.executable, *arguments]
         enter = ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c"]
@@ -139,11 +141,13 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[Hosts]:
-    """Two namespaces and their cable. Raises NotPossibleError, with the reason, where they cannot be made."""
+def namespaces(count: int) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """So many network namespaces with nothing in them, and a folder. They and it are gone when the block ends, or this
+    process. Raises NotPossibleError, with the reason, where they cannot be made.
+    """
     if missing := [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]:
         raise NotPossibleError(f"there is no {' and no '.join(missing)} (packages iproute2, util-linux)")
-    names = tuple(f"allstride{os.getpid()}{letter}" for letter in "ab")
+    names = tuple(f"allstride{os.getpid()}{letter}" for letter in string.ascii_lowercase[:count])
     folder = tempfile.mkdtemp(prefix="allstride-hosts-")
     # It holds the other end of a pipe of ours, so it also acts when this process is killed.
     remover = subprocess.Popen(
@@ -155,22 +159,33 @@ def two_hosts() -> Iterator[Hosts]:
     )
     try:
         for name in names:
-            _must("ip", "netns", "add", name)
-        _must(*f"ip link add e0 netns {names[0]} type veth peer name e0 netns {names[1]}".split())
-        for number, name in enumerate(names, 1):
-            inside = ["ip", "-netns", name]
-            _must(*inside, "address", "add", f"{_ADDRESS.format(number)}/24", "dev", "e0")
-            for device in ("lo", "e0"):
-                _must(*inside, "link", "set", device, "up")
-            cable = _shape(name)
-        for name in names:
-            _wait_for_cable(name)
-        yield Hosts((names[0], names[1]), Path(folder), cable)
+            must("ip", "netns", "add", name)
+            must("ip", "-netns", name, "link", "set", "lo", "up")
+        yield names, Path(folder)
     finally:
         remover.communicate()
 
 
-def _wait_for_cable(name: str) -> None:
+@contextlib.contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    """Two namespaces and their cable. Raises NotPossibleError, with the reason, where they cannot be made."""
+    with namespaces(2) as (names, folder):
+        must(*f"ip link add e0 netns {names[0]} type veth peer name e0 netns {names[1]}".split())
+        for number, name in enumerate(names, 1):
+            give_address(name, number)
+            cable = _shape(name)
+        for name in names:
+            wait_for_cable(name)
+        yield Hosts(names, folder, cable)
+
+
+def give_address(name: str, number: int) -> None:
+    """To the device e0 of a host: it is the so-manieth."""
+    must("ip", "-netns", name, "address", "add", f"{_ADDRESS.format(number)}/24", "dev", "e0")
+    must("ip", "-netns", name, "link", "set", "e0", "up")
+
+
+def wait_for_cable(name: str) -> None:
     """The kernel says up to a second late that a cable is there, and UCX, below MPICH, uses no device without one."""
     deadline = time.monotonic() + 5.0
     show = ["ip", "-netns", name, "link", "show", "e0"]
@@ -182,13 +197,14 @@ def _shape(name: str) -> str:
     """Rate and delay of what leaves a host; a kernel without netem can only limit the rate."""
     attach = f"tc -netns {name} qdisc add dev e0 root".split()
     with contextlib.suppress(NotPossibleError):
-        _must(*attach, "netem", *_CABLE.split())
+        must(*attach, "netem", *_CABLE.split())
         return "1 Gbit/s, 1 ms"
-    _must(*attach, "tbf", *_RATE_ONLY.split())
+    must(*attach, "tbf", *_RATE_ONLY.split())
     return "1 Gbit/s, no delay: this kernel has no netem"
 
 
-def _must(*command: str) -> None:
+def must(*command: str) -> None:
+    """Runs it. Raises NotPossibleError, with what it said, where it fails."""
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
         raise NotPossibleError(f"{' '.join(command)}: {ended.stderr.strip()}")

@@ -5,16 +5,16 @@ import math
 import pytest
 
 from ddp.forecast import Link, Software, parse_link
-from ddp.forecast.network import chain_seconds, exchange_seconds
+from ddp.forecast.network import PAYLOAD, chain_seconds, chain_work, exchange_seconds, exchange_work
 from ddp.transport import hierarchical, mpi
 
 NO_WORK = Software(0.0, 0.0, 0.0)
 
 
 def test_links_are_read_as_tc_writes_them() -> None:
-    assert parse_link("25gbit,2us") == Link(25e9 / 8, 2e-6)
-    assert parse_link("100Mbit, 0.5ms") == Link(1.25e7, 5e-4)
-    assert parse_link("8kbit,0s") == Link(1000.0, 0.0)
+    assert parse_link("25gbit,2us") == Link(pytest.approx(PAYLOAD * 25e9 / 8), 2e-6)
+    assert parse_link("100Mbit, 0.5ms") == Link(pytest.approx(PAYLOAD * 1.25e7), 5e-4)
+    assert parse_link("8kbit,0s") == Link(pytest.approx(PAYLOAD * 1000.0), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,14 @@ def test_the_exchange_sends_the_least_that_a_sum_can() -> None:
 def test_a_small_array_goes_whole_to_all() -> None:
     assert exchange_seconds(1000, 5, Link(1e6, 1e-3), NO_WORK) == pytest.approx(1e-3 + 4e-3)
     assert exchange_seconds(1000, 12, Link(math.inf, 0.0), Software(1e-4, 0.0, 1e-6)) == pytest.approx(1.1e-4)
+
+
+def test_what_a_rank_works_itself_is_what_is_left_without_a_network() -> None:
+    free, work = Link(math.inf, 0.0), Software(1e-5, 1e-10, 1e-6)
+    for ranks in (2, 5, 100):
+        nbytes = 1000 * mpi.CHUNK_BYTES
+        each = 2 * (ranks - 1) / ranks * nbytes * 1e-10 + 1000 * 2 * (1e-5 + (ranks - 2) * 1e-6)
+        assert exchange_work(nbytes, ranks, work) == pytest.approx(each)
+        assert exchange_work(100, ranks, work) == pytest.approx(exchange_seconds(100, ranks, free, work))
+    nbytes = 1000 * hierarchical.CHUNK_BYTES
+    assert chain_work(2 * nbytes, 2, work) == pytest.approx(1000 * 1e-5 + nbytes * 1e-10)

@@ -24,6 +24,11 @@ def test_sums_wait_for_their_gradients_and_for_one_another() -> None:
     assert exposed_seconds(replace(WORK, local=local), 1, FAST, FREE) == pytest.approx(0.4)
 
 
+def test_work_for_sums_delays_the_gradients_that_follow() -> None:
+    software = Software(0.0, 1e-7, 0.0)  # 0.1 s for the first bucket of two ranks, 0.2 s for the second
+    assert exposed_seconds(WORK, 2, FAST, software) == pytest.approx(0.1 + 0.2)
+
+
 def test_what_the_slowest_of_so_many_adds() -> None:
     assert expected_slowest([1.0, 3.0], 1) == 2.0
     assert expected_slowest([1.0, 3.0], 2) == 2.5
