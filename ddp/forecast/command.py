@@ -10,10 +10,12 @@ from statistics import fmean, median
 import ddp
 from ddp.forecast.measuring import measure_local, measure_software
 from ddp.forecast.network import parse_link
-from ddp.forecast.prediction import Prediction, Workload, predict
+from ddp.forecast.prediction import NO_TIME, Prediction, Workload, predict
 from ddp.forecast.recording import Step, record
+from ddp.gradients.plan import choose_limits
 from ddp.groups.group import resolve
 from ddp.transport.nodes import count_nodes
+from ddp.transport.timing import SumTimes
 
 _HEADING = " nodes   ranks     step       own   slowest   exposed  efficiency  limited by"
 
@@ -40,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not Path(options.script).is_file():
         parser.error(f"there is no file {options.script!r}")
     sys.path.insert(0, str(Path(options.script).resolve().parent))
-    steps = record(options.script, rest, options.measure)
+    steps, limits = record(options.script, rest, options.measure)
     if not ddp.is_initialized():
         ddp.init_process_group()
     group = resolve(None)
@@ -53,10 +55,10 @@ def main(arguments: list[str] | None = None) -> None:
         if count_nodes(group.comm) > 1:
             parser.error("it measures the ranks of one host, and these are on several")
         everyones = group.comm.allgather(steps)
-        sizes = [nbytes for _, nbytes in steps[-1].full]
-        local = measure_local(group.comm, sizes) if per_node > 1 else {}
+        local = measure_local(group.comm) if per_node > 1 else NO_TIME
         software = measure_software(group.comm, chain=per_node > 1)
-    workload = _workload(everyones, local, per_node)
+    # What nobody has chosen for this host is chosen on others anew.
+    workload = _workload(everyones, local, per_node, None if limits == choose_limits(0, None) else limits)
     predictions = [predict(workload, nodes, link, software) for nodes in _doubling(options.nodes)]
     if group.rank == 0:
         head = f"link {options.link}, {len(steps)} steps measured on {group.size()} ranks"
@@ -78,20 +80,19 @@ def _doubling(largest: int) -> list[int]:
     return [*(2**power for power in range((largest - 1).bit_length())), largest]
 
 
-def _workload(everyones: list[list[Step]], local: dict[int, float], ranks: int) -> Workload:
+def _workload(everyones: list[list[Step]], local: SumTimes, ranks: int, limits: list[int] | None) -> Workload:
     """What ranks and steps have in common. Noise is what ranks do not share: all of them evaluate at the same time."""
-    last = [size for _, size in everyones[0][-1].full]
-    alike = [step for own in everyones for step in own if [size for _, size in step.full] == last]
-    buckets = [(median(step.full[place][0] for step in alike), nbytes) for place, nbytes in enumerate(last)]
+    last = [size for _, size in everyones[0][-1].gradients]
+    alike = [step for own in everyones for step in own if [size for _, size in step.gradients] == last]
+    gradients = [(median(step.gradients[place][0] for step in alike), nbytes) for place, nbytes in enumerate(last)]
     noise = []
     for together in zip(*everyones, strict=True):
         mean = fmean(step.own for step in together)
         spread = math.sqrt(len(together) / (len(together) - 1))  # the mean follows each of so few
         noise += [spread * (step.own - mean) for step in together]
     every = [step for own in everyones for step in own]
-    return Workload(
-        fmean(step.own for step in every), noise, buckets, local, ranks, fmean(step.seconds for step in every)
-    )
+    seconds = fmean(step.seconds for step in every)
+    return Workload(fmean(step.own for step in every), noise, gradients, local, ranks, seconds, limits)
 
 
 def _table(workload: Workload, predictions: list[Prediction]) -> str:

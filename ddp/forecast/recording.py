@@ -1,14 +1,16 @@
-"""Runs a script and notes, step by step, when this rank worked and when its buckets of gradients were full."""
+"""Runs a script and notes, step by step, when this rank worked and when its gradients were there."""
 
 import runpy
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
+from weakref import ref
 
+import engine
 from ddp.gradients import listening
-from ddp.gradients.bucket import Bucket
 from ddp.gradients.reducer import Reducer
 from ddp.watching import progress
 from ddp.watching.progress import Channel
@@ -19,11 +21,13 @@ WARM_UP = 5  # steps in which kernels are compiled and buckets planned
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """own: seconds without waiting. seconds: with. full: after how many of the own ones a bucket was, and its bytes."""
+    """own: seconds without waiting. seconds: with. gradients: after how many of the own ones each was there, and its
+    bytes, in that order.
+    """
 
     own: float
     seconds: float
-    full: list[tuple[float, int]]
+    gradients: list[tuple[float, int]]
 
 
 @dataclass(slots=True)
@@ -48,25 +52,30 @@ class _Clock:
 
 
 @dataclass(slots=True)
-class _Buckets:
-    """Of one Reducer: those of its last backward."""
+class _Gradients:
+    """Of one Reducer: when the last gradient of each parameter came, by the parameter's place."""
 
     clock: _Clock
-    full: list[tuple[float, int]] = field(default_factory=list)
-    ended: bool = False
+    reducer: "ref[Reducer]"
+    came: dict[int, float] = field(default_factory=dict)
 
-    def bucket_filled(self, bucket: Bucket) -> None:
-        """See `ddp.gradients.observer`."""
-        if self.ended:
-            self.full, self.ended = [], False
-        self.full.append((self.clock.now(), bucket.buffer.array.nbytes))
+    def listen(self) -> None:
+        """From the next backward on."""
+        reducer = self.reducer()
+        assert reducer is not None
+        for place, parameter in enumerate(reducer.parameters):
+            parameter.register_post_accumulate_grad_hook(partial(self._note, place))
 
-    def bucket_handed_out(self, bucket: Bucket) -> None:
-        """See `ddp.gradients.observer`."""
+    def _note(self, place: int, _: engine.Tensor) -> None:
+        self.came[place] = self.clock.now()
 
-    def backward_ended(self, reducer: Reducer) -> None:
-        """See `ddp.gradients.observer`."""
-        self.ended = True
+    def take(self) -> list[tuple[float, int]]:
+        """What came since this was asked last, if it was summed."""
+        reducer, came = self.reducer(), self.came
+        self.came = {}
+        if reducer is None or reducer.backwards == 0 or reducer.no_averages:
+            return []
+        return [(time, reducer.parameters[place].nbytes) for place, time in came.items()]
 
 
 class EnoughError(SystemExit):
@@ -76,9 +85,10 @@ class EnoughError(SystemExit):
 class _Recorder:
     def __init__(self, count: int) -> None:
         self.steps: list[Step] = []
+        self.limits: list[int] = []  # of the buckets of the Reducer that was seen last
         self._left = count + WARM_UP
         self._clock = _Clock()
-        self._buckets: dict[int, _Buckets] = {}  # by number of their Reducer
+        self._gradients: dict[int, _Gradients] = {}  # by number of their Reducer
         self._began: tuple[float, float] | None = None
 
     def start(self, exits: ExitStack) -> None:
@@ -88,24 +98,25 @@ class _Recorder:
 
     def _end(self, *_: object) -> None:
         """An optimizer has stepped: a step is over if gradients were summed in it."""
-        full = sorted(place for buckets in self._buckets.values() if buckets.ended for place in buckets.full)
-        for buckets in self._buckets.values():
-            buckets.full, buckets.ended = [], False
+        came = sorted(place for gradients in self._gradients.values() for place in gradients.take())
         for number, reducer in listening.reducers.items():
-            if reducer.observer is None:  # else it is this one, or that of a `ddp.timeline` in the script
-                self._buckets[number] = reducer.observer = _Buckets(self._clock)
+            if number not in self._gradients:
+                self._gradients[number] = _Gradients(self._clock, ref(reducer))
+                self._gradients[number].listen()
+                self.limits = [*reducer.buckets.limits]
         own, now = self._clock.now(), perf_counter()
-        if full and self._began is not None:
+        if came and self._began is not None:
             before, began = self._began
-            self.steps.append(Step(own - before, now - began, [(time - before, nbytes) for time, nbytes in full]))
+            self.steps.append(Step(own - before, now - began, [(time - before, nbytes) for time, nbytes in came]))
             self._left -= 1
         self._began = own, now
         if self._left == 0:
             raise EnoughError
 
 
-def record(script: str, arguments: Sequence[str], count: int) -> list[Step]:
-    """The steps of this rank after the first `WARM_UP`, at most `count`, of running the script as a program.
+def record(script: str, arguments: Sequence[str], count: int) -> tuple[list[Step], list[int]]:
+    """The steps of this rank after the first `WARM_UP`, at most `count`, of running the script as a program, and the
+    limits of its buckets.
 
     Raises: what the script raises; RuntimeError when it ends with fewer than two of them.
     """
@@ -127,4 +138,4 @@ def record(script: str, arguments: Sequence[str], count: int) -> list[Step]:
             f"ddp.forecast: expected at least {WARM_UP + 2} steps of an optimizer after a backward of a "
             f"DistributedDataParallel, outside of ddp.timeline, got {len(recorder.steps)} of {script}"
         )
-    return steps
+    return steps, recorder.limits

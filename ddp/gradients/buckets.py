@@ -43,7 +43,7 @@ class Buckets:
         self._transports = transport if isinstance(transport, Mapping) else {parameters[0][1].device: transport}
         self.transport = next(iter(self._transports.values()))
         self.poll = self.transport.poll if len(self._transports) == 1 else self._poll_all
-        self._limits = limits
+        self.limits = limits
         self._as_view = as_view
         self._delayed = {id(parameter) for parameter in delayed}
         self._shards = shards
@@ -59,7 +59,7 @@ class Buckets:
     def _plan(self, order: Sequence[int]) -> list[BucketLayout]:
         """Buckets of the parameters in this order; those that are delayed come last, among themselves."""
         keys = [(parameter.dtype, parameter.device, id(parameter) in self._delayed) for parameter in self._parameters]
-        layouts = plan_buckets(self._parameters, keys, self._limits, order)
+        layouts = plan_buckets(self._parameters, keys, self.limits, order)
         return sorted(layouts, key=lambda layout: keys[layout.slots[0].index][2])
 
     def _make(self) -> list[Bucket]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp.transport.base import CACHE_LINE, round_up
+from ddp.transport.timing import SumTimes
 from engine.rules.layout import contiguous_strides, is_non_overlapping_and_dense
 
 DEFAULT_CAP_BYTES = 25 * 1024 * 1024
 FIRST_CAP_BYTES = 1024 * 1024
 """The first bucket to become ready is small, so that communication starts early; only when the user chose no cap."""
+_LEAST_CAP_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,20 @@ class BucketLayout:
 
     slots: tuple[Slot, ...]
     count: int
+
+
+def choose_limits(nbytes: int, times: SumTimes | None) -> list[int]:
+    """Limits of the buckets for gradients of so many bytes, where the user has chosen none.
+
+    times: what a sum takes over a network; None within a host, where PyTorch's sizes are as good as any. Each bucket
+    costs the time of an empty sum once more, and backward cannot hide the last one's bytes: the sum of both,
+    nbytes / cap * seconds + cap * byte, is least where cap is the root of nbytes * seconds / byte.
+    """
+    if times is None:
+        return [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES]
+    cap = math.sqrt(nbytes * times.seconds / times.byte) if times.byte else DEFAULT_CAP_BYTES
+    cap = min(max(_LEAST_CAP_BYTES, int(cap)), DEFAULT_CAP_BYTES)
+    return [min(FIRST_CAP_BYTES, cap), cap]
 
 
 def compute_bucket_assignment(

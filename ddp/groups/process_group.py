@@ -7,7 +7,8 @@ import numpy as np
 
 from ddp.execution.lines import Lines
 from ddp.groups.methods import Methods
-from ddp.transport import CUDA_ONLY, Transport, choose_transport
+from ddp.transport import CUDA_ONLY, Transport, choose_transport, time_messages
+from ddp.transport.timing import SumTimes
 from ddp.watching.progress import DEFAULT_TIMEOUT, Channel, Meeting, channels
 from engine.calls.effects import unreplayable
 
@@ -40,6 +41,7 @@ class ProcessGroup(Methods):
     comm: "MPI.Intracomm | None"
     transport_name: str | None = None
     _transport: Transport | None = field(default=None, repr=False)
+    _sum_times: SumTimes | None = field(default=None, repr=False)
     timeout: float = DEFAULT_TIMEOUT
     name: str = "a group"
     channel: Channel = field(init=False, repr=False)
@@ -81,7 +83,13 @@ class ProcessGroup(Methods):
                 alone = self.comm is None and self.size() > 1  # until it has come to the others
                 name = None if alone or self.transport_name in CUDA_ONLY else self.transport_name
                 self._transport = choose_transport(self.comm, name)
+                self._sum_times = time_messages(self._transport, self.comm)
         return self._transport
+
+    @property
+    def sum_times(self) -> SumTimes | None:
+        """What a sum takes in host memory by messages; None in shared memory. Collective like `transport`."""
+        return self._sum_times if self.transport else None
 
     def transport_on(self, where: "device") -> Transport:
         """How gradients on a device are summed. Collective where the group has not summed on that device before."""

@@ -9,7 +9,7 @@ from typing import Any
 import engine
 import engine.nn as nn
 from ddp import losses, replicas
-from ddp.gradients.plan import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES
+from ddp.gradients.plan import choose_limits
 from ddp.gradients.reducer import Reducer
 from ddp.groups.group import resolve
 from ddp.groups.process_group import ProcessGroup
@@ -50,7 +50,8 @@ class DistributedDataParallel(TorchNames):
         init_sync: with False making the wrapper is not collective: nothing is taken over, and the ranks' models are
             compared at the first forward that records.
         process_group: the ranks; default all.
-        bucket_cap_mb: MiB of a bucket; by default 25, and 1 for the first, so that communication starts early.
+        bucket_cap_mb: MiB of a bucket. By default 25, and 1 for the first, so that communication starts early; where
+            gradients go over a network, from 0.25 to 25, chosen by what a sum takes there and by the model's size.
         find_unused_parameters: do not wait for parameters that the loss does not depend on, so that their buckets are
             on their way early. Without it they are noticed at the end of backward; the result is the same.
         gradient_as_bucket_view: with False, `.grad` is memory of its own and a copy is made in and out of the bucket
@@ -168,7 +169,12 @@ class DistributedDataParallel(TorchNames):
         """Bytes of the first, second, ... bucket."""
         if self.bucket_cap_mb_list:
             return [int(cap * _MIB) for cap in self.bucket_cap_mb_list]
-        return [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES] if self.bucket_cap_mb is None else [int(self.bucket_cap_mb * _MIB)]
+        if self.bucket_cap_mb is not None:
+            return [int(self.bucket_cap_mb * _MIB)]
+        trained = [parameter for _, parameter in self._contents.trainable()]
+        on_device = any(parameter.is_cuda for parameter in trained)
+        times = None if on_device else self.process_group.sum_times
+        return choose_limits(sum(parameter.nbytes for parameter in trained), times)
 
     def __getattr__(self, name: str) -> Any:
         try:

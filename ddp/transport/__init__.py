@@ -11,11 +11,21 @@ from ddp import losses
 from ddp.transport.base import ACCUMULATORS, Buffer, Transport, required
 from ddp.transport.check import check_transport
 from ddp.transport.loopback import LoopbackTransport
+from ddp.transport.timing import SumTimes, time_sums
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["ACCUMULATORS", "CUDA_ONLY", "TRANSPORTS", "Buffer", "Transport", "check_transport", "choose_transport"]
+__all__ = [
+    "ACCUMULATORS",
+    "CUDA_ONLY",
+    "TRANSPORTS",
+    "Buffer",
+    "Transport",
+    "check_transport",
+    "choose_transport",
+    "time_messages",
+]
 
 CUDA_ONLY = ("cuda_ipc", "nccl", "gpu_mpi", "staged")
 """Names of `ddp.transport.cuda.CUDA_TRANSPORTS`, for device memory; host memory has its best transport beside them."""
@@ -56,6 +66,9 @@ TRANSPORTS: dict[str, Callable[["MPI.Intracomm | None"], Transport]] = {
 }
 
 
+_BY_MESSAGES = ("mpi", "hierarchical")
+
+
 def choose_transport(comm: "MPI.Intracomm | None", name: str | None = None) -> Transport:
     """Collective: the transport called `name`, or the best one for the ranks of `comm` (None: one rank without MPI).
 
@@ -91,11 +104,22 @@ def _make(name: str, comm: "MPI.Intracomm | None") -> Transport:
     if transport is None or problems:
         raise RuntimeError(problem or problems[0])
     check_transport(transport, comm)
-    if name in ("mpi", "hierarchical") and comm is not None and comm.size > 1:
+    if name in _BY_MESSAGES and comm is not None and comm.size > 1:
         from ddp.transport.background import with_better_progress
 
         return with_better_progress(transport, comm)
     return transport
+
+
+def time_messages(transport: Transport, comm: "MPI.Intracomm | None") -> SumTimes | None:
+    """Collective: what a sum takes by this transport, if it sends messages; None for another, and where ranks are
+    threads (`ddp.testing`), whose times mean nothing.
+    """
+    if transport.name not in _BY_MESSAGES or comm is None or comm.size == 1:
+        return None
+    from mpi4py import MPI
+
+    return time_sums(transport, comm) if isinstance(comm, MPI.Intracomm) else None
 
 
 def _best(comm: "MPI.Intracomm | None") -> str:

@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 
 from ddp.forecast import Link, Software, Workload, predict
-from ddp.forecast.prediction import expected_slowest, exposed_seconds
+from ddp.forecast.network import exchange_seconds
+from ddp.forecast.prediction import NO_TIME, buckets, expected_slowest, exposed_seconds
+from ddp.gradients.plan import choose_limits
+from ddp.transport.timing import SumTimes
 
 FAST = Link(1e15, 0.0)
 FREE = Software(0.0, 0.0, 0.0)
 # a second of work; a bucket of 1 MB is full after 0.2 s, one of 2 MB with the last gradient
-WORK = Workload(1.0, [0.0], [(0.2, 10**6), (0.6, 2 * 10**6)], {}, 1, 1.0)
+WORK = Workload(1.0, [0.0], [(0.2, 10**6), (0.6, 2 * 10**6)], NO_TIME, 1, 1.0, [10**6])
 
 
 def test_on_one_node_there_is_nothing_to_send() -> None:
@@ -18,10 +21,28 @@ def test_on_one_node_there_is_nothing_to_send() -> None:
 
 
 def test_sums_wait_for_their_gradients_and_for_one_another() -> None:
-    local = {10**6: 0.1, 2 * 10**6: 0.3}
+    local = SumTimes(0.1, 1e-7)
     assert exposed_seconds(replace(WORK, local=local), 1, FAST, FREE) == pytest.approx(0.3)
-    local = {10**6: 0.5, 2 * 10**6: 0.3}  # the first is over at 0.7, the second at 1.0
-    assert exposed_seconds(replace(WORK, local=local), 1, FAST, FREE) == pytest.approx(0.4)
+    local = SumTimes(0.3, 2e-7)  # the first is over at 0.7, the second at 1.4
+    assert exposed_seconds(replace(WORK, local=local), 1, FAST, FREE) == pytest.approx(0.8)
+
+
+def test_gradients_fill_buckets_in_their_order() -> None:
+    gradients = [(0.1, 3), (0.2, 4), (0.3, 5), (0.4, 6)]
+    assert buckets(gradients, [1, 8]) == [(0.1, 3), (0.3, 9), (0.4, 6)]
+    assert buckets(gradients, [18]) == [(0.4, 18)]
+    assert buckets(gradients, [100]) == [(0.4, 18)]
+
+
+def test_buckets_that_nobody_chose_are_chosen_for_the_link() -> None:
+    """Many small gradients: with a time for each sum fewer, with a time for each byte smaller buckets."""
+    many = [(place / 1000, 10**5) for place in range(1, 1001)]
+    unchosen = replace(WORK, gradients=many, limits=None)
+    for link in (Link(1e8, 1e-5), Link(1e8, 1e-2), Link(1e10, 1e-4)):
+        sums = [exchange_seconds(nbytes, 2, link, FREE) for nbytes in (1 << 14, 1 << 20)]
+        times = SumTimes(sums[0], (sums[1] - sums[0]) / ((1 << 20) - (1 << 14)))
+        chosen = replace(unchosen, limits=choose_limits(10**8, times))
+        assert exposed_seconds(unchosen, 2, link, FREE) == exposed_seconds(chosen, 2, link, FREE)
 
 
 def test_work_for_sums_delays_the_gradients_that_follow() -> None:
@@ -43,7 +64,7 @@ def test_what_the_slowest_of_so_many_adds() -> None:
         (WORK, Link(1e15, 0.5), FREE, "latency of the link"),
         (WORK, FAST, Software(0.0, 1e-6, 0.0), "software of the messages"),
         (replace(WORK, noise=[-0.5, 0.5]), FAST, FREE, "the slowest rank"),
-        (replace(WORK, local={2 * 10**6: 0.4}), FAST, FREE, "sums within a node"),
+        (replace(WORK, local=SumTimes(0.4, 0.0)), FAST, FREE, "sums within a node"),
     ],
 )
 def test_the_limit_is_what_takes_most_of_what_is_lost(workload, link, software, limit) -> None:
@@ -54,7 +75,7 @@ def test_the_limit_is_what_takes_most_of_what_is_lost(workload, link, software, 
 
 
 def test_several_ranks_of_a_node_sum_there_and_send_along_the_chain() -> None:
-    four = replace(WORK, ranks=4, local={10**6: 0.0, 2 * 10**6: 0.0})
+    four = replace(WORK, ranks=4)
     near, far = (predict(four, nodes, Link(1e9, 1e-3), FREE) for nodes in (2, 64))
     assert (near.ranks, far.ranks) == (8, 256)
     assert near.exposed < far.exposed

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.gradients.plan import compute_bucket_assignment, plan_bucket
+from ddp.gradients.plan import choose_limits, compute_bucket_assignment, plan_bucket
+from ddp.transport.timing import SumTimes
 
 FLOAT, DOUBLE = ("float32", "cpu"), ("float64", "cpu")
 
@@ -106,3 +107,18 @@ def test_views_are_aligned_and_share_no_element(parameters, itemsize) -> None:
         view += 1
     assert uses.max(initial=0) <= 1
     assert uses.sum() == sum(math.prod(shape) for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    ("times", "limits"),
+    [
+        (None, [1 << 20, 25 << 20]),  # PyTorch's
+        (SumTimes(1e-4, 1e-8), [10**6, 10**6]),  # the root of 10^8 * 10^4
+        (SumTimes(1e-2, 1e-8), [1 << 20, 10**7]),
+        (SumTimes(1e-7, 1e-8), [1 << 18, 1 << 18]),
+        (SumTimes(1.0, 1e-9), [1 << 20, 25 << 20]),
+        (SumTimes(1e-4, 0.0), [1 << 20, 25 << 20]),
+    ],
+)
+def test_limits_follow_from_what_a_sum_takes(times: SumTimes | None, limits: list[int]) -> None:
+    assert choose_limits(10**8, times) == limits
