@@ -24,5 +24,18 @@ Source: A. Alexandrov et al., LogGP: Incorporating Long Messages into the LogP M
 from ddp.forecast.command import main
 from ddp.forecast.network import Link, Software, parse_link
 from ddp.forecast.prediction import Prediction, Workload, predict
+from ddp.forecast.rehearsal import Rehearsal, rehearse
+from ddp.forecast.virtual_time import run_in_virtual_time
 
-__all__ = ["Link", "Prediction", "Software", "Workload", "main", "parse_link", "predict"]
+__all__ = [
+    "Link",
+    "Prediction",
+    "Rehearsal",
+    "Software",
+    "Workload",
+    "main",
+    "parse_link",
+    "predict",
+    "rehearse",
+    "run_in_virtual_time",
+]

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
         if count_nodes(group.comm) > 1:
             parser.error("it measures the ranks of one host, and these are on several")
         everyones = group.comm.allgather(steps)
-        sizes = [nbytes for _, nbytes in steps[-1].full]
+        sizes = [nbytes for _, nbytes, _ in steps[-1].full]
         local = measure_local(group.comm, sizes) if per_node > 1 else {}
         software = measure_software(group.comm, chain=per_node > 1)
     workload = _workload(everyones, local, per_node)
@@ -80,9 +80,11 @@ def _doubling(largest: int) -> list[int]:
 
 def _workload(everyones: list[list[Step]], local: dict[int, float], ranks: int) -> Workload:
     """What ranks and steps have in common. Noise is what ranks do not share: all of them evaluate at the same time."""
-    last = [size for _, size in everyones[0][-1].full]
-    alike = [step for own in everyones for step in own if [size for _, size in step.full] == last]
-    buckets = [(median(step.full[place][0] for step in alike), nbytes) for place, nbytes in enumerate(last)]
+    last = [sizes for _, *sizes in everyones[0][-1].full]
+    alike = [step for own in everyones for step in own if [sizes for _, *sizes in step.full] == last]
+    buckets = [
+        (median(step.full[place][0] for step in alike), nbytes, header) for place, (nbytes, header) in enumerate(last)
+    ]
     noise = []
     for together in zip(*everyones, strict=True):
         mean = fmean(step.own for step in together)

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
-from ddp.forecast.network import Link, Software, chain_seconds, exchange_seconds
+from ddp.forecast.network import Link, Software, chain_seconds, exchange_seconds, link_seconds, thread_seconds
 
 _MATTERS = 0.03  # share of a step from which on something limits it
 
@@ -16,13 +15,14 @@ class Workload:
     """A step of a script as it was measured, in seconds.
 
     own: how long a rank worked, in the mean. noise: by how much the ranks differed from that in the same step.
-    buckets: after how much work of a rank each was full, and its bytes, in the order of their sums. local: what the sum
-    of so many bytes over the ranks of one node takes. ranks: of a node. step: the mean of all that a step took.
+    buckets: after how much work of a rank each was full, its bytes and those of its header, in the order of their sums.
+    local: what the sum of so many bytes over the ranks of one node takes. ranks: of a node. step: the mean of all that
+    a step took.
     """
 
     own: float
     noise: Sequence[float]
-    buckets: Sequence[tuple[float, int]]
+    buckets: Sequence[tuple[float, int, int]]
     local: Mapping[int, float]
     ranks: int
     step: float
@@ -53,20 +53,25 @@ def expected_slowest(samples: Sequence[float], count: int) -> float:
 
 
 def exposed_seconds(workload: Workload, nodes: int, link: Link, software: Software) -> float:
-    """How long the sums of a step go on when its last gradient is there; each begins when the one before is over."""
-    between = partial(_between_nodes, nodes=nodes, ranks=workload.ranks, link=link, software=software)
-    free = 0.0
-    for full, nbytes in workload.buckets:
-        free = max(free, full) + workload.local.get(nbytes, 0.0) + between(nbytes)
-    return max(0.0, free - workload.buckets[-1][0])
+    """How much longer a rank has to do with the sums of a step than with its own work up to the last gradient.
 
-
-def _between_nodes(nbytes: int, *, nodes: int, ranks: int, link: Link, software: Software) -> float:
-    if nodes == 1:
-        return 0.0
-    if ranks == 1:  # the transports that `ddp.transport.choose_transport` takes
-        return exchange_seconds(nbytes, nodes, link, software)
-    return chain_seconds(nbytes, nodes, ranks, link, software)
+    Where a rank is alone on its node, a sum begins when the messages of the one before are on their way, and the thread
+    does not go on with its own work while it posts messages and adds up. Otherwise it begins when that is over.
+    """
+    alone = nodes > 1 and workload.ranks == 1  # the transports that `ddp.transport.choose_transport` takes
+    begin = busy = away = over = 0.0
+    for full, nbytes, header in workload.buckets:
+        begin = max(begin + busy, full + away)
+        busy = seconds = workload.local.get(nbytes, 0.0)
+        if alone:
+            thread = thread_seconds(nbytes, nodes, software, header)
+            seconds += exchange_seconds(nbytes, nodes, link, software, header)
+            busy += max(thread, link_seconds(nbytes, nodes, link, header))
+            away += thread
+        elif nodes > 1:
+            busy = seconds = seconds + chain_seconds(nbytes, nodes, workload.ranks, link, software)
+        over = max(over, begin + seconds)
+    return max(0.0, over - workload.buckets[-1][0])
 
 
 def predict(workload: Workload, nodes: int, link: Link, software: Software) -> Prediction:

@@ -19,11 +19,13 @@ WARM_UP = 5  # steps in which kernels are compiled and buckets planned
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """own: seconds without waiting. seconds: with. full: after how many of the own ones a bucket was, and its bytes."""
+    """own: seconds without waiting. seconds: with. full: after how many of the own ones a bucket was, its bytes and its
+    header's.
+    """
 
     own: float
     seconds: float
-    full: list[tuple[float, int]]
+    full: list[tuple[float, int, int]]
 
 
 @dataclass(slots=True)
@@ -52,14 +54,14 @@ class _Buckets:
     """Of one Reducer: those of its last backward."""
 
     clock: _Clock
-    full: list[tuple[float, int]] = field(default_factory=list)
+    full: list[tuple[float, int, int]] = field(default_factory=list)
     ended: bool = False
 
     def bucket_filled(self, bucket: Bucket) -> None:
         """See `ddp.gradients.observer`."""
         if self.ended:
             self.full, self.ended = [], False
-        self.full.append((self.clock.now(), bucket.buffer.array.nbytes))
+        self.full.append((self.clock.now(), bucket.buffer.array.nbytes, bucket.buffer.header.nbytes))
 
     def bucket_handed_out(self, bucket: Bucket) -> None:
         """See `ddp.gradients.observer`."""
@@ -97,7 +99,9 @@ class _Recorder:
         own, now = self._clock.now(), perf_counter()
         if full and self._began is not None:
             before, began = self._began
-            self.steps.append(Step(own - before, now - began, [(time - before, nbytes) for time, nbytes in full]))
+            self.steps.append(
+                Step(own - before, now - began, [(time - before, nbytes, header) for time, nbytes, header in full])
+            )
             self._left -= 1
         self._began = own, now
         if self._left == 0:

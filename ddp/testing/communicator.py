@@ -33,7 +33,7 @@ class Comm:
     ) -> None:
         self.turns = turns
         self.number = number  # in the world
-        self._network = network
+        self.network = network
         self._rooms = rooms
         self._key = key
         self._room = rooms[key] if key in rooms else rooms.setdefault(key, Room(members))
@@ -54,13 +54,13 @@ class Comm:
         if meeting.name != name:
             raise RuntimeError(f"rank {self.number} calls {name} where another rank calls {meeting.name}")
         meeting.parts[self.rank] = part
-        if self._network is not None:
-            self._network.contribute(meeting, self.rank, part)
+        if self.network is not None:
+            self.network.contribute(meeting, self.rank, part)
         meeting.came += 1
         if meeting.came == self.size:
             meeting.times = [0.0] * self.size
-            if self._network is not None:
-                self._network.complete(meeting)
+            if self.network is not None:
+                self.network.complete(meeting)
             self.turns.tell(self._room.members[self.rank + 1 :] + self._room.members[: self.rank])
 
         def finish() -> None:
@@ -185,7 +185,7 @@ class Comm:
 
     def Isend(self, buffer: Any, dest: int, tag: int = 0) -> Request:
         content, target = bytes_of(buffer), self._room.members[dest]
-        time = 0.0 if self._network is None else self._network.send(self.number, target, len(content))
+        time = 0.0 if self.network is None else self.network.send(self.number, target, len(content))
         self._room.messages[dest].append(Message(self.rank, tag, content, time))
         self._match(dest)
         return Request(self, f"Send to rank {target}", lambda: 0.0, lambda: None)
@@ -219,7 +219,7 @@ class Comm:
     # --- other communicators ------------------------------------------------------------------------------------------
 
     def _made(self, key: Any, members: tuple[int, ...]) -> "Comm":
-        return Comm(self.turns, self._rooms, (self._key, key), members, self.number, self._network)
+        return Comm(self.turns, self._rooms, (self._key, key), members, self.number, self.network)
 
     def Dup(self) -> "Comm":
         number = self._meetings

@@ -89,7 +89,6 @@ class Turns:
         self.size = size
         self.timeout = timeout
         self.clocks = [0.0] * size
-        self.running = 0  # whose turn it is
         self.results: list[Any] = [None] * size
         self.error: BaseException | None = None  # of the rank that failed first
         self.over = threading.Event()  # every rank has ended
@@ -197,7 +196,7 @@ class Turns:
             time_, _, rank = place = heapq.heappop(self._queue)
             if self._places.get(rank) == place:
                 del self._places[rank]
-                self.clocks[rank], self.running = time_, rank
+                self.clocks[rank] = time_
                 return rank
 
     def _pass_on(self, rank: int) -> None:

@@ -10,7 +10,7 @@ from ddp.forecast.prediction import expected_slowest, exposed_seconds
 FAST = Link(1e15, 0.0)
 FREE = Software(0.0, 0.0, 0.0)
 # a second of work; a bucket of 1 MB is full after 0.2 s, one of 2 MB with the last gradient
-WORK = Workload(1.0, [0.0], [(0.2, 10**6), (0.6, 2 * 10**6)], {}, 1, 1.0)
+WORK = Workload(1.0, [0.0], [(0.2, 10**6, 0), (0.6, 2 * 10**6, 0)], {}, 1, 1.0)
 
 
 def test_on_one_node_there_is_nothing_to_send() -> None:
