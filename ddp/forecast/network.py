@@ -65,7 +65,7 @@ def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software, he
         return peers + (ahead + others * nbytes) * max(1 / link.bandwidth, software.byte) + delay
     chunks, every = _cut(nbytes, ranks)
     # What is at work without a break: the link, or the thread that posts and adds up.
-    half = _half(min(mpi.CHUNK_BYTES, nbytes), ranks)
+    half = _half(min(mpi.chunk_bytes(ranks), nbytes), ranks)
     travel, work = half / link.bandwidth, half * software.byte + peers
     in_front = min(chunks, mpi.DEPTH) - 1  # scatters between a chunk's own and its gather
     first = peers if header else 0.0  # what posting the header takes
@@ -102,9 +102,10 @@ def _posted(nbytes: int, ranks: int, header: int) -> tuple[int, int]:
 
 def _cut(nbytes: int, ranks: int) -> tuple[int, int]:
     """How many chunks, and the bytes that a rank sends, and receives, in all their steps."""
-    chunks = math.ceil(nbytes / mpi.CHUNK_BYTES)
-    rest = nbytes - (chunks - 1) * mpi.CHUNK_BYTES
-    return chunks, 2 * ((chunks - 1) * _half(mpi.CHUNK_BYTES, ranks) + _half(rest, ranks))
+    chunk = mpi.chunk_bytes(ranks)
+    chunks = math.ceil(nbytes / chunk)
+    rest = nbytes - (chunks - 1) * chunk
+    return chunks, 2 * ((chunks - 1) * _half(chunk, ranks) + _half(rest, ranks))
 
 
 def _half(nbytes: int, ranks: int) -> int:

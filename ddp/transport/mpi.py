@@ -13,10 +13,10 @@ know, need no second path. It costs little: milliseconds against `Iallreduce` in
 A header goes ahead, from every rank to every rank. With it goes a whole small array, which all ranks sum: what counts
 there is the number of messages: sums of two ranks' 1 KiB took 94 µs in the two steps after it, and take 14.
 
-Chunks bound the scratch memory and every count (MPI counts to 2**31 - 1). At most `DEPTH` chunks are in their first
-step. Collectives must be posted in the same order on every rank, but ranks poll at different times: scatters are posted
-in the order of `start` on one communicator, gathers, which are posted when a scatter completes, in the same order on
-another.
+Chunks bound the scratch memory and every count (MPI counts to 2**31 - 1); from 128 ranks on they grow with these. At
+most `DEPTH` chunks are in their first step. Collectives must be posted in the same order on every rank, but ranks poll
+at different times: scatters are posted in the order of `start` on one communicator, gathers, which are posted when a
+scatter completes, in the same order on another.
 """
 
 from collections import deque
@@ -45,13 +45,19 @@ from ddp.transport.shards import Shards
 from ddp.transport.summing import Summation, check_divisor, sum_headers
 from ddp.transport.under_way import advance_all, under_way, wait_a_little
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20  # of a chunk, at least
+SLICE_BYTES = 1 << 13  # of each rank's slice of it, at least: a shorter one takes longer to post than to send
 WHOLE_BYTES = 1 << 13  # of a small array
 DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
 
 
 Counts = tuple[list[int], list[int]]
 """For each rank: how many bytes, and where they begin."""
+
+
+def chunk_bytes(ranks: int) -> int:
+    """Bytes of a chunk of an array that is summed over so many ranks."""
+    return max(CHUNK_BYTES, ranks * SLICE_BYTES)
 
 
 class Chunk(NamedTuple):
@@ -117,7 +123,7 @@ class MpiBuffer:
 
 
 def _chunks(parts: list[NDArray[Any]], array: NDArray[Any], order: Order, rank: int) -> Iterator[Chunk]:
-    length = CHUNK_BYTES // (parts[0].dtype.itemsize * max(order.parts))
+    length = chunk_bytes(len(order.parts)) // (parts[0].dtype.itemsize * max(order.parts))
     # Numbers for each rank, which on many ranks are more than the chunk: all but the last chunk have the same.
     cut = cache(partial(_cut, array.dtype.itemsize, parts[0].dtype.itemsize, order.parts, rank))
     for begin in range(0, array.size, length):
@@ -261,7 +267,7 @@ class MpiTransport:
         scratch = self._scratch.pop() if self._scratch else np.empty(0, np.uint8)
         wanted = sum(chunk.receive[0])
         if scratch.size < wanted:
-            scratch = np.empty(max(wanted, CHUNK_BYTES + self.size * CACHE_LINE), np.uint8)
+            scratch = np.empty(max(wanted, chunk_bytes(self.size) + self.size * CACHE_LINE), np.uint8)
         sent = _packed(chunk)
         request = self._scatter_comm.Ialltoallv([sent, chunk.send], [scratch, chunk.receive])
         self._scattering.append(_Scatter(request, buffer, chunk, sent, scratch))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ddp.forecast import Link, Software, parse_link
-from ddp.forecast.network import chain_seconds, exchange_seconds
+from ddp.forecast.network import chain_seconds, exchange_seconds, link_seconds, thread_seconds
 from ddp.transport import hierarchical, mpi
 
 NO_WORK = Software(0.0, 0.0, 0.0)
@@ -54,3 +54,19 @@ def test_the_exchange_sends_the_least_that_a_sum_can() -> None:
 def test_a_small_array_goes_whole_to_all() -> None:
     assert exchange_seconds(1000, 5, Link(1e6, 1e-3), NO_WORK) == pytest.approx(1e-3 + 4e-3)
     assert exchange_seconds(1000, 12, Link(math.inf, 0.0), Software(1e-4, 0.0, 1e-6)) == pytest.approx(1.1e-4)
+
+
+def test_posting_stays_behind_the_link_on_many_ranks() -> None:
+    """Chunks grow with the ranks: a fixed one would be posted as often with slices ever shorter."""
+    software, link, nbytes = Software(0.0, 0.0, 1e-6), Link(25e9 / 8, 2e-6), 100 * 2**20
+    for ranks in (2, 64, 256, 1024):
+        assert thread_seconds(nbytes, ranks, software) < link_seconds(nbytes, ranks, link)
+    assert thread_seconds(nbytes, 8192, software) < 2 * link_seconds(nbytes, 8192, link)
+
+
+def test_the_header_comes_from_every_rank() -> None:
+    link = Link(1e9, 0.0)
+    for ranks in (2, 100):
+        more = exchange_seconds(10**6, ranks, link, NO_WORK, 640) - exchange_seconds(10**6, ranks, link, NO_WORK)
+        assert more == pytest.approx((ranks - 1) * 640 / 1e9)
+        assert link_seconds(1000, ranks, link, 64) == pytest.approx((ranks - 1) * 1064 / 1e9)

@@ -87,7 +87,7 @@ def test_nothing_grows_faster_than_said() -> None:
 
 @pytest.mark.full
 def test_nothing_grows_faster_than_said_on_1024_ranks() -> None:
-    """Half a minute of a core, and 2 GB."""
+    """A minute of a core, and 2 GB."""
     ranks, link = 1024, Link(1e9, 1e-5)
     found = by_ranks((2, ranks))
     check_growth(found)
