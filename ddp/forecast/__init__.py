@@ -13,6 +13,8 @@ of so many ranks, and what of the sums backward does not hide. A sum takes its t
 between nodes what the messages of the transport that N nodes would get (`ddp.forecast.network`) need on the link, in
 the manner of LogGP: latency, bandwidth, and the measured time of the software for a message and a byte.
 
+Formulas are held to runs of the real Reducer and transport in virtual time (`run_in_virtual_time`, `rehearse`).
+
 It is weak scaling: each rank keeps the batch of the script. Efficiency is the time that a rank works over that of the
 step. Not in it: what TCP takes from the cores beside the time of a message, other traffic on the network, links that
 nodes share (a switch that does not carry all at once), and noise that comes to many ranks at the same time; a rank's

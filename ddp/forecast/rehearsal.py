@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import engine
@@ -13,7 +14,7 @@ from ddp.gradients.reducer import Reducer
 from ddp.training.parallel import DistributedDataParallel
 from ddp.transport.mpi import MpiBuffer
 
-BACKWARDS = 3  # the first, in which buckets are planned anew; the first over those; and one like all that follow
+BACKWARDS = 2  # the first, after which buckets are planned anew, and one like all that follow
 
 
 class Rehearsal(NamedTuple):
@@ -57,7 +58,7 @@ def rehearse(
             spent = now() - begin
             posted.append(traffic())
         buffers: list[Any] = [bucket.buffer for bucket in net.live_reducer().buckets.all]
-        first, another = (_less(posted[place], posted[place - 1]) for place in (1, BACKWARDS))
+        first, another = (_less(after, before) for before, after in pairwise(posted))
         return Rehearsal(watch.full, spent, sum(map(_memory, buffers)), posted[0], first, another)
 
     return run_in_virtual_time(ranks, step, link, software)
