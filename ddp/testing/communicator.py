@@ -117,9 +117,9 @@ class Comm:
 
         def take(all_: Meeting) -> None:
             target = memory_of(receive[0]).data
-            for place, slices in zip(receive[1][1], all_.parts, strict=True):
-                content = slices.of(self.rank)
-                target[place : place + len(content)] = content
+            for place, (content, counts, begins) in zip(receive[1][1], all_.parts, strict=True):
+                count, begin = counts[self.rank], begins[self.rank]
+                target[place : place + count] = content[begin : begin + count]
 
         return self._meet("Alltoallv", part, take)
 

@@ -26,9 +26,6 @@ class Slices(NamedTuple):
     counts: Sequence[int]
     places: Sequence[int]
 
-    def of(self, rank: int) -> memoryview:
-        return self.content[self.places[rank] : self.places[rank] + self.counts[rank]]
-
 
 class Meeting:
     """A collective: what each rank has brought, when it has what it needs, and how many have gone on.
