@@ -22,7 +22,7 @@ def check_replicas(mine: Replica, exchange: Callable[[Any], list[Any]]) -> None:
     """Collective: raises on every rank when the ranks' replicas are not alike, with the same words.
 
     exchange: gives every rank's value, in rank order. A digest goes first: the replicas of 8,192 ranks of a ResNet-50
-    have 200 MB of names and shapes, which each of them would get.
+    have 127 MB of names and shapes, which each of them would get.
     Raises RuntimeError when a rank has a problem of its own; ValueError when options, parameters or buffers differ.
     """
     if len({*exchange(blake2b(repr(mine).encode(), digest_size=16).digest())}) == 1 and not mine.problem:
