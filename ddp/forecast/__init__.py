@@ -11,7 +11,8 @@ full. Then sums over the ranks of this host, and sums by messages between two of
 From these a step on N nodes is put together (`ddp.forecast.prediction`): the ranks' own work, the wait for the slowest
 of so many ranks, and what of the sums backward does not hide. A sum takes its time within the node as measured, and
 between nodes what the messages of the transport that N nodes would get (`ddp.forecast.network`) need on the link, in
-the manner of LogGP: latency, bandwidth, and the measured time of the software for a message and a byte.
+the manner of LogGP: latency, bandwidth, and the measured time of the software for a message and a byte. Where a rank is
+alone on its node, its own thread is taken to post and to add up, and its own work is later by that.
 
 Formulas are held to runs of the real Reducer and transport in virtual time (`run_in_virtual_time`, `rehearse`).
 
