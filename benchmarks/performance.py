@@ -1,4 +1,5 @@
-"""Makes every table of PERFORMANCE.md, one after the other: forty minutes on a machine that does nothing else.
+"""Makes every table of PERFORMANCE.md that is measured, one after the other: forty minutes on a machine that does
+nothing else.
 
     python benchmarks/performance.py --sources DIR --torch-python OTHER/bin/python
 

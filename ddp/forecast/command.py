@@ -4,10 +4,12 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
 import ddp
+from ddp.forecast.filling import Gradients, fill, limits_between
 from ddp.forecast.measuring import measure_local, measure_software
 from ddp.forecast.network import parse_link
 from ddp.forecast.prediction import NO_TIME, Prediction, Workload, predict
@@ -57,9 +59,12 @@ def main(arguments: list[str] | None = None) -> None:
         everyones = group.comm.allgather(steps)
         local = measure_local(group.comm) if per_node > 1 else NO_TIME
         software = measure_software(group.comm, chain=per_node > 1)
-    # What nobody has chosen for this host is chosen on others anew.
-    workload = _workload(everyones, local, per_node, None if limits == choose_limits(0, None) else limits)
-    predictions = [predict(workload, nodes, link, software) for nodes in _doubling(options.nodes)]
+    workload, gradients = _workload(everyones, local, per_node)
+    nbytes, predictions = sum(nbytes for _, nbytes in gradients), []
+    nobodys = limits == choose_limits(nbytes, None)  # choice: then it is made for the network
+    for nodes in _doubling(options.nodes):
+        there = limits_between(nodes, per_node, link, software, nbytes) if nobodys else limits
+        predictions.append(predict(replace(workload, buckets=fill(gradients, there)), nodes, link, software))
     if group.rank == 0:
         head = f"link {options.link}, {len(steps)} steps measured on {group.size()} ranks"
         _show(workload, predictions, options.json, head)
@@ -80,8 +85,10 @@ def _doubling(largest: int) -> list[int]:
     return [*(2**power for power in range((largest - 1).bit_length())), largest]
 
 
-def _workload(everyones: list[list[Step]], local: SumTimes, ranks: int, limits: list[int] | None) -> Workload:
-    """What ranks and steps have in common. Noise is what ranks do not share: all of them evaluate at the same time."""
+def _workload(everyones: list[list[Step]], local: SumTimes, ranks: int) -> tuple[Workload, Gradients]:
+    """What ranks and steps have in common, without buckets. Noise is what ranks do not share: all of them evaluate at
+    the same time.
+    """
     last = [size for _, size in everyones[0][-1].gradients]
     alike = [step for own in everyones for step in own if [size for _, size in step.gradients] == last]
     gradients = [(median(step.gradients[place][0] for step in alike), nbytes) for place, nbytes in enumerate(last)]
@@ -91,8 +98,8 @@ def _workload(everyones: list[list[Step]], local: SumTimes, ranks: int, limits: 
         spread = math.sqrt(len(together) / (len(together) - 1))  # the mean follows each of so few
         noise += [spread * (step.own - mean) for step in together]
     every = [step for own in everyones for step in own]
-    seconds = fmean(step.seconds for step in every)
-    return Workload(fmean(step.own for step in every), noise, gradients, local, ranks, seconds, limits)
+    own, seconds = fmean(step.own for step in every), fmean(step.seconds for step in every)
+    return Workload(own, noise, [], local, ranks, seconds), sorted(gradients)
 
 
 def _table(workload: Workload, predictions: list[Prediction]) -> str:

@@ -1,9 +1,11 @@
 """What a sum over nodes takes on a link that is not here: the messages of the transports, counted."""
 
+import math
 import re
 from typing import NamedTuple
 
 from ddp.transport import hierarchical, mpi
+from ddp.transport.base import CACHE_LINE, round_up
 
 _RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -54,32 +56,68 @@ def chain_seconds(nbytes: int, nodes: int, owners: int, link: Link, software: So
     return there_and_back + (part / chunk - 1) * each
 
 
-def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software) -> float:
-    """Of the mpi transport with a rank on each node: all send slices to all, add them up, and send the sums to all. A
-    small array goes whole to all, in one step.
-    """
-    step = software.message + link.latency + (ranks - 2) * software.peer
-    if nbytes <= mpi.WHOLE_BYTES:
-        return step + nbytes * (ranks - 1) / link.bandwidth
-    chunk = min(mpi.CHUNK_BYTES, nbytes)
-    share = 2 * (ranks - 1) / ranks  # of a chunk's bytes that a rank sends, and receives
-    travel = chunk * share / link.bandwidth
-    work = chunk * share * software.byte  # measured with two ranks, where the share is 1
-    first = 2 * step + max(travel, work)
-    each = max(travel, work + 2 * (ranks - 2) * software.peer, first / mpi.DEPTH)
-    return first + (nbytes / chunk - 1) * each
-
-
-def chain_work(nbytes: int, owners: int, software: Software) -> float:
-    """What of `chain_seconds` a rank in the midst works itself: as if it stood still for it where backward goes on."""
+def chain_thread_seconds(nbytes: int, owners: int, software: Software) -> float:
+    """How much of `chain_seconds` the thread of a rank is at work, and its program is not."""
     part = nbytes / owners
     return part * software.byte + part / min(hierarchical.CHUNK_BYTES, part) * software.message
 
 
-def exchange_work(nbytes: int, ranks: int, software: Software) -> float:
-    """The same of `exchange_seconds`."""
-    step = software.message + (ranks - 2) * software.peer
+def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software, header: int = 0) -> float:
+    """Of the mpi transport with a rank on each node: all send slices to all, add them up, and send the sums to all. A
+    small array goes whole to all, in one step.
+
+    header: bytes that go ahead of it, whole, from every rank to every rank. `ddp.forecast.virtual_time` runs what is
+    written down here, and its tests compare the two.
+    """
+    others, peers, delay = ranks - 1, (ranks - 2) * software.peer, software.message + link.latency
+    ahead = others * round_up(header, CACHE_LINE)
     if nbytes <= mpi.WHOLE_BYTES:
-        return step
-    share = 2 * (ranks - 1) / ranks
-    return nbytes * share * software.byte + nbytes / min(mpi.CHUNK_BYTES, nbytes) * 2 * step
+        return peers + (ahead + others * nbytes) * max(1 / link.bandwidth, software.byte) + delay
+    chunks, every = _cut(nbytes, ranks)
+    # What is at work without a break: the link, or the thread that posts and adds up.
+    half = _half(min(mpi.chunk_bytes(ranks), nbytes), ranks)
+    travel, work = half / link.bandwidth, half * software.byte + peers
+    in_front = min(chunks, mpi.DEPTH) - 1  # scatters between a chunk's own and its gather
+    first = peers if header else 0.0  # what posting the header takes
+    on_link = first + max(ahead / link.bandwidth, peers + ahead * software.byte) + every / link.bandwidth
+    on_link += max(0.0, delay + peers - in_front * travel)
+    in_thread = thread_seconds(nbytes, ranks, software, header) + max(0.0, delay - in_front * work)
+    # At most so many chunks are in their first step, the header as one: over a long way all wait for the first of them.
+    breaks, each = math.ceil((chunks + bool(header)) / mpi.DEPTH) - 1, max(travel, work)
+    pauses = breaks * max(0.0, delay - 2 * (mpi.DEPTH - 1) * each)
+    if breaks:  # the header moves no chunk on
+        pauses += max(0.0, min(delay - 2 * each, 2 * each))
+    return max(on_link, in_thread) + pauses + delay
+
+
+def thread_seconds(nbytes: int, ranks: int, software: Software, header: int = 0) -> float:
+    """How much of `exchange_seconds` a rank's thread is at work, and its program is not."""
+    posts, sent = _posted(nbytes, ranks, header)
+    return posts * (ranks - 2) * software.peer + sent * software.byte
+
+
+def link_seconds(nbytes: int, ranks: int, link: Link, header: int = 0) -> float:
+    """How much of `exchange_seconds` bytes go through a rank's link."""
+    return _posted(nbytes, ranks, header)[1] / link.bandwidth
+
+
+def _posted(nbytes: int, ranks: int, header: int) -> tuple[int, int]:
+    """How many steps a rank posts, and the bytes that it sends, and receives, in them."""
+    ahead = (ranks - 1) * round_up(header, CACHE_LINE)
+    if nbytes <= mpi.WHOLE_BYTES:
+        return 1, ahead + (ranks - 1) * nbytes
+    chunks, every = _cut(nbytes, ranks)
+    return 2 * chunks + bool(header), ahead + every
+
+
+def _cut(nbytes: int, ranks: int) -> tuple[int, int]:
+    """How many chunks, and the bytes that a rank sends, and receives, in all their steps."""
+    chunk = mpi.chunk_bytes(ranks)
+    chunks = math.ceil(nbytes / chunk)
+    rest = nbytes - (chunks - 1) * chunk
+    return chunks, 2 * ((chunks - 1) * _half(chunk, ranks) + _half(rest, ranks))
+
+
+def _half(nbytes: int, ranks: int) -> int:
+    """Bytes that a rank sends, and receives, in each of a chunk's two steps."""
+    return (ranks - 1) * round_up(math.ceil(nbytes / ranks), CACHE_LINE)

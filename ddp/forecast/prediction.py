@@ -3,12 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
-from ddp.forecast.network import Link, Software, chain_seconds, chain_work, exchange_seconds, exchange_work
-from ddp.gradients.plan import choose_limits
-from ddp.transport import timing
+from ddp.forecast.network import (
+    Link,
+    Software,
+    chain_seconds,
+    chain_thread_seconds,
+    exchange_seconds,
+    link_seconds,
+    thread_seconds,
+)
 from ddp.transport.timing import SumTimes
 
 NO_TIME = SumTimes(0.0, 0.0)
@@ -20,22 +25,20 @@ class Workload:
     """A step of a script as it was measured, in seconds.
 
     own: how long a rank worked, in the mean. noise: by how much the ranks differed from that in the same step.
-    gradients: after how much work of a rank each was there, and its bytes, in that order. local: of a sum over the
-    ranks of one node. ranks: of a node. step: the mean of all that a step took. limits: of the buckets, in bytes; None
-    where the size is chosen for the network.
+    buckets: after how much work of a rank each was full, its bytes and those of its header, in the order of their sums.
+    local: what a sum over the ranks of one node takes. ranks: of a node. step: the mean of all that a step took.
     """
 
     own: float
     noise: Sequence[float]
-    gradients: Sequence[tuple[float, int]]
+    buckets: Sequence[tuple[float, int, int]]
     local: SumTimes
     ranks: int
     step: float
-    limits: Sequence[int] | None = None
 
 
 class Prediction(NamedTuple):
-    """A step on so many nodes, in seconds: own work, the wait for the slowest rank, and what sums add.
+    """A step on so many nodes, in seconds: own work, the wait for the slowest rank, and sums that are not hidden.
 
     efficiency: the own work's share. limit: what to better first, in words.
     """
@@ -58,45 +61,27 @@ def expected_slowest(samples: Sequence[float], count: int) -> float:
     )
 
 
-def buckets(gradients: Sequence[tuple[float, int]], limits: Sequence[int]) -> list[tuple[float, int]]:
-    """When each bucket is full, and its bytes, as `ddp.gradients.plan` fills them."""
-    found: list[tuple[float, int]] = []
-    filled = 0
-    for time, nbytes in gradients:
-        filled += nbytes
-        if filled >= limits[min(len(found), len(limits) - 1)]:
-            found.append((time, filled))
-            filled = 0
-    return [*found, (gradients[-1][0], filled)] if filled else found
-
-
 def exposed_seconds(workload: Workload, nodes: int, link: Link, software: Software) -> float:
-    """By how much sums make a step longer: by what is left of them when the last gradient is there, and by the rank's
-    own work for those before it. Each begins when the one before is over.
+    """How much longer a rank has to do with the sums of a step than with its own work up to the last gradient.
+
+    Where a rank is alone on its node, a sum begins when the messages of the one before are on their way, and the thread
+    does not go on with its own work while it posts messages and adds up. Otherwise it begins when that is over.
     """
-    sum_of = partial(_sum_seconds, nodes=nodes, ranks=workload.ranks, link=link, software=software)
-    limits = workload.limits
-    if limits is None:  # as they are when the model is wrapped there
-        few, many = timing.SMALLEST, timing.LARGEST
-        least, most = sum_of(few)[0], sum_of(many)[0]
-        times = SumTimes(least, (most - least) / (many - few)) if nodes > 1 else None
-        limits = choose_limits(sum(nbytes for _, nbytes in workload.gradients), times)
-    free = worked = end = 0.0
-    for full, nbytes in buckets(workload.gradients, limits):
-        seconds, work = sum_of(nbytes)
-        end = full + worked
-        free = max(free, end) + seconds + (workload.local.seconds + nbytes * workload.local.byte)
-        worked += work
-    return max(free, end) - workload.gradients[-1][0]
-
-
-def _sum_seconds(nbytes: int, nodes: int, ranks: int, link: Link, software: Software) -> tuple[float, float]:
-    """Of a sum between nodes, and of a rank's own work in it."""
-    if nodes == 1:
-        return 0.0, 0.0
-    if ranks == 1:  # the transports that `ddp.transport.choose_transport` takes
-        return exchange_seconds(nbytes, nodes, link, software), exchange_work(nbytes, nodes, software)
-    return chain_seconds(nbytes, nodes, ranks, link, software), chain_work(nbytes, ranks, software)
+    alone = nodes > 1 and workload.ranks == 1  # the transports that `ddp.transport.choose_transport` takes
+    begin = busy = away = over = 0.0
+    for full, nbytes, header in workload.buckets:
+        begin = max(begin + busy, full + away)
+        busy = seconds = workload.local.seconds + nbytes * workload.local.byte
+        if alone:
+            thread = thread_seconds(nbytes, nodes, software, header)
+            seconds += exchange_seconds(nbytes, nodes, link, software, header)
+            busy += max(thread, link_seconds(nbytes, nodes, link, header))
+            away += thread
+        elif nodes > 1:
+            busy = seconds = seconds + chain_seconds(nbytes, nodes, workload.ranks, link, software)
+            away += chain_thread_seconds(nbytes, workload.ranks, software)
+        over = max(over, begin + seconds)
+    return max(0.0, over - workload.buckets[-1][0])
 
 
 def predict(workload: Workload, nodes: int, link: Link, software: Software) -> Prediction:

@@ -50,7 +50,7 @@ def listen(
             before.detach()
         _owners[id(parameter)] = reducer
     listeners: list[tuple[engine.Tensor, Listener]] = []
-    threads = any(parameter.is_cuda for owner in set(_owners.values()) for parameter in owner.parameters)
+    threads = any(bucket.streams is not None for one in reducers.values() for bucket in one.buckets.all)
     for bucket in buckets:
         for slot, (parameter, view) in enumerate(bucket.members):
             listener = _listener(reducer, bucket, slot)

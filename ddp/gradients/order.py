@@ -12,10 +12,13 @@ import engine
 
 
 class GradientOrder:
-    """Notes gradients until it is asked for their order. `exchange`: gathers a small value of every rank."""
+    """Notes gradients until it is asked for their order. `exchange`: gathers a small value of every rank; `rank`: which
+    one this is.
+    """
 
-    def __init__(self, exchange: Callable[[Any], list[Any]]) -> None:
+    def __init__(self, exchange: Callable[[Any], list[Any]], rank: int) -> None:
         self._exchange = exchange
+        self._rank = rank
         self._came: list[int] | None = []
 
     def noting(
@@ -44,9 +47,13 @@ class GradientOrder:
         last.reverse()
         self._came = None
         frozen = not all(parameter.requires_grad for parameter in parameters)
-        told = self._exchange((frozen, last))
+        # One rank's order is wanted, and nearly always it is that of rank 0: the others only say whether they have one.
+        told = self._exchange((frozen, last if self._rank == 0 else bool(last)))
         if any(frozen for frozen, _ in told):
             return None
-        order: list[int] = next((came for _, came in told if came), [])
+        first = next((rank for rank, (_, came) in enumerate(told) if came), 0)
+        order: list[int] = told[0][1]
+        if first:
+            order = self._exchange(last if self._rank == first else None)[first]
         seen = set(order)
         return order + [index for index in reversed(range(len(parameters))) if index not in seen]

@@ -91,7 +91,9 @@ class Reducer:
         self._failure: str | None = None  # whose backward failed, in words
         self._errors: list[Exception] = []  # of buckets that were waited for
         self.number = listening.register(self)
-        self._order = None if exchange is None or self._find_unused else GradientOrder(exchange)
+        self._order = (
+            None if exchange is None or self._find_unused else GradientOrder(exchange, self.buckets.transport.rank)
+        )
         self._attach()
 
     def _attach(self) -> None:

@@ -1,6 +1,7 @@
 """Do all ranks hold the same model? Compared before anything is summed: a difference is an error, not a hang."""
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from ddp.execution.layouts import TensorLayout, find_difference
@@ -17,13 +18,16 @@ class Replica(NamedTuple):
     buffers: Sequence[TensorLayout]
 
 
-def check_replicas(mine: Replica, exchange: Callable[[Replica], list[Replica]]) -> None:
+def check_replicas(mine: Replica, exchange: Callable[[Any], list[Any]]) -> None:
     """Collective: raises on every rank when the ranks' replicas are not alike, with the same words.
 
-    exchange: gives every rank's replica, in rank order.
+    exchange: gives every rank's value, in rank order. A digest goes first: the replicas of 8,192 ranks of a ResNet-50
+    have 127 MB of names and shapes, which each of them would get.
     Raises RuntimeError when a rank has a problem of its own; ValueError when options, parameters or buffers differ.
     """
-    replicas = exchange(mine)
+    if len({*exchange(blake2b(repr(mine).encode(), digest_size=16).digest())}) == 1 and not mine.problem:
+        return
+    replicas: list[Replica] = exchange(mine)
     for rank, replica in enumerate(replicas):
         if replica.problem:
             raise RuntimeError(f"DistributedDataParallel cannot be made: rank {rank} says: {replica.problem}")

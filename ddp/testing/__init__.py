@@ -17,8 +17,9 @@ Inside, `init_process_group` was called: `ddp.get_rank()`, collectives, messages
 DistributedDataParallel and what builds on it are those of a job. **One rank runs at a time**, until it has to wait for
 another one; then the next goes on. So every run takes the same course, ranks that wait for each other are found at
 once, and the default random generator of each rank is its own. What is not here: shared memory between ranks (gradients
-go over the transports `loopback` and `mpi`), processes that die, timings, the watchdog. Compare MultiThreadedTestCase
-in torch/testing/_internal/distributed/multi_threaded_pg.py.
+go over the transports `loopback` and `mpi`), processes that die, timings (`ddp.forecast.virtual_time` has virtual
+ones), the watchdog. Compare MultiThreadedTestCase in
+torch/testing/_internal/distributed/multi_threaded_pg.py.
 """
 
 from ddp.testing.running import on_ranks as on_ranks

@@ -8,8 +8,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 from ddp.groups import group
 from ddp.groups.process_group import ProcessGroup
 from ddp.testing.communicator import Comm
+from ddp.testing.rooms import Network
 from ddp.testing.stand_in import provide_mpi
 from ddp.testing.turns import Turns
+from ddp.transport import Transport
 from ddp.world import bootstrap
 
 P = ParamSpec("P")
@@ -28,17 +30,29 @@ def run_ranks(size: int, function: Callable[[], T], timeout: float = 60.0) -> li
     """
     if size < 1:
         raise ValueError(f"run_ranks: expected at least one rank, got {size}")
+    provide_mpi()
+    return run_on(Turns(size, timeout), function)
+
+
+def run_on(
+    turns: Turns,
+    function: Callable[[], T],
+    network: Network | None = None,
+    transport: Callable[[Any], Transport] | None = None,
+) -> list[T]:
+    """The same with these turns and this network. transport: how gradients are summed over a communicator, unchecked;
+    without, it is chosen and checked as in a job.
+    """
     if group.is_initialized():
         raise RuntimeError("run_ranks: this process is in a process group already; call it outside of one")
-    provide_mpi()
-    turns = Turns(size, timeout)
     rooms: dict[Any, Any] = {}
-    ranks = tuple(range(size))
+    ranks = tuple(range(turns.size))
 
     def begin(rank: int) -> None:
-        comm = cast(Any, Comm(turns, rooms, (), ranks, rank)) if size > 1 else None
-        bootstrap._world = bootstrap.World(rank, size, rank, size, comm, 0)
-        group._default = ProcessGroup(rank, ranks, comm, name="the default group")
+        comm = cast(Any, Comm(turns, rooms, (), ranks, rank, network)) if turns.size > 1 else None
+        bootstrap._world = bootstrap.World(rank, turns.size, rank, turns.size, comm, 0)
+        chosen = None if transport is None or comm is None else transport(comm)
+        group._default = ProcessGroup(rank, ranks, comm, _transport=chosen, name="the default group")
 
     return turns.run(begin, function)
 

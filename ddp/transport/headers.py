@@ -63,8 +63,11 @@ def users(numbers: Numbers) -> Numbers:
     return numbers[_FIELDS:]
 
 
-def weights(headers: Iterable[Numbers]) -> list[float]:
+def weights(headers: Iterable[Numbers] | Numbers) -> list[float]:
     """Of several ranks' headers; also of those that have nothing but a weight."""
+    if isinstance(headers, np.ndarray):
+        of_rows: list[float] = headers[:, _WEIGHT].tolist()
+        return of_rows
     return [float(header[_WEIGHT]) for header in headers]
 
 

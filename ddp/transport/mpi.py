@@ -13,15 +13,16 @@ know, need no second path. It costs little: milliseconds against `Iallreduce` in
 A header goes ahead, from every rank to every rank. With it goes a whole small array, which all ranks sum: what counts
 there is the number of messages: sums of two ranks' 1 KiB took 94 µs in the two steps after it, and take 14.
 
-Chunks bound the scratch memory and every count (MPI counts to 2**31 - 1). At most `DEPTH` chunks are in their first
-step. Collectives must be posted in the same order on every rank, but ranks poll at different times: scatters are posted
-in the order of `start` on one communicator, gathers, which are posted when a scatter completes, in the same order on
-another.
+Chunks bound the scratch memory and every count (MPI counts to 2**31 - 1); from 128 ranks on they grow with these. At
+most `DEPTH` chunks are in their first step. Collectives must be posted in the same order on every rank, but ranks poll
+at different times: scatters are posted in the order of `start` on one communicator, gathers, which are posted when a
+scatter completes, in the same order on another.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,20 +45,30 @@ from ddp.transport.shards import Shards
 from ddp.transport.summing import Summation, check_divisor, sum_headers
 from ddp.transport.under_way import advance_all, under_way, wait_a_little
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20  # of a chunk, at least
+SLICE_BYTES = 1 << 13  # of each rank's slice of it, at least: a shorter one takes longer to post than to send
 WHOLE_BYTES = 1 << 13  # of a small array
 DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
 
 
+Counts = tuple[list[int], list[int]]
+"""For each rank: how many bytes, and where they begin."""
+
+
+def chunk_bytes(ranks: int) -> int:
+    """Bytes of a chunk of an array that is summed over so many ranks."""
+    return max(CHUNK_BYTES, ranks * SLICE_BYTES)
+
+
 class Chunk(NamedTuple):
-    """A part of a buffer's arrays, as bytes, and how its two messages cut it: (counts, displacements) in bytes."""
+    """A part of a buffer's arrays, as bytes, and how its two messages cut it."""
 
     parts: list[NDArray[Any]]  # elements
     sums: NDArray[np.uint8]
     bounds: list[int]  # in elements: slice r of the chunk, which belongs to rank r, begins there
-    slices: tuple[list[int], list[int]]  # of the sums
-    send: tuple[list[int], list[int]]
-    receive: tuple[list[int], list[int]]  # where this rank's slice of every rank arrives
+    slices: Counts  # of the sums
+    send: Counts
+    receive: Counts  # where this rank's slice of every rank arrives
 
 
 # What goes ahead is a buffer's first chunk, in the queue of the others, so that its turn is the same on every rank.
@@ -94,7 +105,7 @@ class MpiBuffer:
         self.header = self.ahead[: 8 * header].view(np.float64)
         self.headers = rows[:, : 8 * header].view(np.float64)
         array = self.ahead[begin:].view(dtype) if whole else aligned_zeros(count, dtype)
-        self.summation = Summation([row[begin:].view(dtype) for row in rows], [array]) if whole and count else None
+        self.summation = Summation(rows[:, begin:].view(dtype), [array]) if whole and count else None
         self.shards: Shards | None = None
         self.wide = array.dtype  # of what is sent to be summed
         parts = [array]
@@ -112,21 +123,31 @@ class MpiBuffer:
 
 
 def _chunks(parts: list[NDArray[Any]], array: NDArray[Any], order: Order, rank: int) -> Iterator[Chunk]:
-    itemsize, wide, numbers = array.dtype.itemsize, parts[0].dtype.itemsize, order.parts
-    length = CHUNK_BYTES // (wide * max(numbers))
+    length = chunk_bytes(len(order.parts)) // (parts[0].dtype.itemsize * max(order.parts))
+    # Numbers for each rank, which on many ranks are more than the chunk: all but the last chunk have the same.
+    cut = cache(partial(_cut, array.dtype.itemsize, parts[0].dtype.itemsize, order.parts, rank))
     for begin in range(0, array.size, length):
         sums = array[begin : begin + length]
-        bounds = slice_bounds(sums.size, itemsize, len(numbers))
-        counts = [end - begin for begin, end in pairwise(bounds)]
-        own, mine = wide * numbers[rank], wide * counts[rank]
-        yield Chunk(
-            [part[begin : begin + length] for part in parts],
-            sums.view(np.uint8),
-            bounds,
-            ([count * itemsize for count in counts], [bound * itemsize for bound in bounds[:-1]]),
-            ([count * own for count in counts], [bound * own for bound in bounds[:-1]]),
-            ([mine * number for number in numbers], [mine * sum(numbers[:sender]) for sender in range(len(numbers))]),
-        )
+        yield Chunk([part[begin : begin + length] for part in parts], sums.view(np.uint8), *cut(sums.size))
+
+
+def _cut(
+    itemsize: int, wide: int, numbers: Sequence[int], rank: int, count: int
+) -> tuple[list[int], Counts, Counts, Counts]:
+    """What a chunk of `count` elements has behind its arrays; they have `itemsize` bytes, and what is sent has `wide`.
+
+    numbers: how many parts each rank has.
+    """
+    bounds = slice_bounds(count, itemsize, len(numbers))
+    counts = [end - begin for begin, end in pairwise(bounds)]
+    own, mine = wide * numbers[rank], wide * counts[rank]
+    before = accumulate(numbers[:-1], initial=0)
+    return (
+        bounds,
+        ([count * itemsize for count in counts], [bound * itemsize for bound in bounds[:-1]]),
+        ([count * own for count in counts], [bound * own for bound in bounds[:-1]]),
+        ([mine * number for number in numbers], [mine * parts for parts in before]),
+    )
 
 
 class _Scatter(NamedTuple):
@@ -246,7 +267,7 @@ class MpiTransport:
         scratch = self._scratch.pop() if self._scratch else np.empty(0, np.uint8)
         wanted = sum(chunk.receive[0])
         if scratch.size < wanted:
-            scratch = np.empty(max(wanted, CHUNK_BYTES + self.size * CACHE_LINE), np.uint8)
+            scratch = np.empty(max(wanted, chunk_bytes(self.size) + self.size * CACHE_LINE), np.uint8)
         sent = _packed(chunk)
         request = self._scatter_comm.Ialltoallv([sent, chunk.send], [scratch, chunk.receive])
         self._scattering.append(_Scatter(request, buffer, chunk, sent, scratch))
@@ -263,7 +284,8 @@ class MpiTransport:
         (counts, places), wide = chunk.slices, buffer.wide
         mine, at = counts[self.rank], places[self.rank]
         each = (chunk.bounds[self.rank + 1] - chunk.bounds[self.rank]) * wide.itemsize
-        received = [scratch[part * each : (part + 1) * each].view(wide) for part in range(sum(buffer.order.parts))]
+        parts = sum(buffer.order.parts)
+        received = scratch[: parts * each].view(wide).reshape(parts, each // wide.itemsize)
         merges = None if buffer.shards is None else buffer.order.merges
         self._sum(buffer, Summation(received, [chunk.sums[at : at + mine].view(buffer.array.dtype)], merges))
         self._scratch.append(scratch)

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from types import FrameType
 from typing import NamedTuple
 
@@ -74,6 +75,8 @@ def all_contributed() -> dict[str, int]:
 
 def to_text(record: Record, most: int) -> bytes:
     """For a page of so many bytes: without what it has done, where that does not fit."""
+    if record.waiting is not None:
+        record = record._replace(waiting=record.waiting._replace(ranks=_runs(record.waiting.ranks)))
     text = json.dumps(record).encode()
     if len(text) > most:  # thousands of channels, of messages between many pairs of ranks
         text = json.dumps(record._replace(contributed=None)).encode()
@@ -84,8 +87,30 @@ def parse(text: bytes) -> Record:
     """What `to_text` gave."""
     beat, contributed, waiting, stack, ended = json.loads(text)
     if waiting is not None:
-        waiting = Waiting(*waiting)._replace(ranks=tuple(waiting[4]))
+        waiting = Waiting(*waiting)._replace(ranks=_in_full(tuple(waiting[4])))
     return Record(beat, contributed, waiting, tuple(Place(*place) for place in stack), ended)
+
+
+@lru_cache(64)
+def _runs(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """For each run of consecutive numbers its first one and its length: the ranks themselves would be a page that grows
+    with the world, which whoever looks at all pages reads as often as there are ranks.
+    """
+    found: list[int] = []
+    for rank in ranks:
+        if found and rank == found[-2] + found[-1]:
+            found[-1] += 1
+        else:
+            found += (rank, 1)
+    return tuple(found)
+
+
+@lru_cache(64)
+def _in_full(runs: tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks of these runs, one object for all pages that say the same."""
+    return tuple(
+        rank for begin, length in zip(runs[::2], runs[1::2], strict=True) for rank in range(begin, begin + length)
+    )
 
 
 # Before Python 3.12 any allocation may collect garbage, that of the objects through which one looks at a running frame

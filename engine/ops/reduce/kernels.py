@@ -31,12 +31,15 @@ Array = np.ndarray
 _EMPTY = {char: np.empty(0, char) for char in DTYPES}  # tells the compiled function its dtype
 
 
-def addresses(arrays: Sequence[Array]) -> Array:
-    """Table (k,) int64 of where flat arrays begin, made once a bucket. The caller keeps the arrays alive meanwhile.
+def addresses(arrays: Sequence[Array] | Array) -> Array:
+    """Table (k,) int64 of where flat arrays begin, or the rows of one array (k, n), made once a bucket. The caller
+    keeps the arrays alive meanwhile.
 
     Raises ValueError unless all are contiguous, one-dimensional, writable, and of one dtype and length.
     """
     first = arrays[0]
+    if isinstance(arrays, np.ndarray) and first.ndim == 1 and first.flags.carray:
+        return arrays.ctypes.data + arrays.strides[0] * np.arange(len(arrays), dtype=np.int64)
     for place, array in enumerate(arrays):
         if array.ndim != 1 or array.dtype != first.dtype or array.size != first.size:
             raise ValueError(

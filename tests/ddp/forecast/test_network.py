@@ -5,7 +5,14 @@ import math
 import pytest
 
 from ddp.forecast import Link, Software, parse_link
-from ddp.forecast.network import PAYLOAD, chain_seconds, chain_work, exchange_seconds, exchange_work
+from ddp.forecast.network import (
+    PAYLOAD,
+    chain_seconds,
+    chain_thread_seconds,
+    exchange_seconds,
+    link_seconds,
+    thread_seconds,
+)
 from ddp.transport import hierarchical, mpi
 
 NO_WORK = Software(0.0, 0.0, 0.0)
@@ -56,12 +63,23 @@ def test_a_small_array_goes_whole_to_all() -> None:
     assert exchange_seconds(1000, 12, Link(math.inf, 0.0), Software(1e-4, 0.0, 1e-6)) == pytest.approx(1.1e-4)
 
 
-def test_what_a_rank_works_itself_is_what_is_left_without_a_network() -> None:
-    free, work = Link(math.inf, 0.0), Software(1e-5, 1e-10, 1e-6)
-    for ranks in (2, 5, 100):
-        nbytes = 1000 * mpi.CHUNK_BYTES
-        each = 2 * (ranks - 1) / ranks * nbytes * 1e-10 + 1000 * 2 * (1e-5 + (ranks - 2) * 1e-6)
-        assert exchange_work(nbytes, ranks, work) == pytest.approx(each)
-        assert exchange_work(100, ranks, work) == pytest.approx(exchange_seconds(100, ranks, free, work))
+def test_posting_stays_behind_the_link_on_many_ranks() -> None:
+    """Chunks grow with the ranks: a fixed one would be posted as often with slices ever shorter."""
+    software, link, nbytes = Software(0.0, 0.0, 1e-6), Link(25e9 / 8, 2e-6), 100 * 2**20
+    for ranks in (2, 64, 256, 1024):
+        assert thread_seconds(nbytes, ranks, software) < link_seconds(nbytes, ranks, link)
+    assert thread_seconds(nbytes, 8192, software) < 2 * link_seconds(nbytes, 8192, link)
+
+
+def test_the_header_comes_from_every_rank() -> None:
+    link = Link(1e9, 0.0)
+    for ranks in (2, 100):
+        more = exchange_seconds(10**6, ranks, link, NO_WORK, 640) - exchange_seconds(10**6, ranks, link, NO_WORK)
+        assert more == pytest.approx((ranks - 1) * 640 / 1e9)
+        assert link_seconds(1000, ranks, link, 64) == pytest.approx((ranks - 1) * 1064 / 1e9)
+
+
+def test_what_a_rank_of_the_chain_works_itself() -> None:
     nbytes = 1000 * hierarchical.CHUNK_BYTES
-    assert chain_work(2 * nbytes, 2, work) == pytest.approx(1000 * 1e-5 + nbytes * 1e-10)
+    work = 1000 * 1e-5 + nbytes * 1e-10
+    assert chain_thread_seconds(2 * nbytes, 2, Software(1e-5, 1e-10, 1e-6)) == pytest.approx(work)

@@ -7,7 +7,10 @@ import pytest
 import ddp
 import engine
 from ddp import DistributedDataParallel
+from ddp.gradients.order import GradientOrder
+from ddp.groups.group import resolve
 from ddp.hooks import allreduce_hook
+from ddp.testing import run_ranks
 from tests.ddp.models import Weights, gradients
 
 RANKS = pytest.mark.mpi(ranks=[2, 3, 4])
@@ -62,6 +65,31 @@ def test_ranks_that_see_different_orders_agree(group) -> None:
     ranks_with = {name: sum(name in given for given in group.exchange(used)) for name in "abcdef"}
     means = {name: 12 * count / group.size() if count else None for name, count in ranks_with.items()}
     assert gradients(net) == means
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_the_order_is_that_of_the_lowest_rank_that_has_one(first: int) -> None:
+    """It alone sends it."""
+
+    def body() -> tuple[list[int] | None, list[object]]:
+        rank, told = ddp.get_rank(), []
+
+        def exchange(value: object) -> list[object]:
+            told.append(value)
+            return resolve(None).exchange(value)
+
+        order = GradientOrder(exchange, rank)
+        for index in [3, rank, 3] if rank >= first else []:
+            order.noting(index, lambda arrived, gradient: None)(True, None)
+        weights = [engine.zeros(1, requires_grad=True) for _ in range(4)]
+        return order.agree(weights), told
+
+    found = run_ranks(3, body)
+    came = [first, 3]
+    expected = came + [index for index in (3, 2, 1, 0) if index not in came]
+    assert [order for order, _ in found] == [expected] * 3
+    lists = [[value for value in told if came in (value, value[-1] if value else None)] for _, told in found]
+    assert [len(each) for each in lists] == [int(rank == first) for rank in range(3)]
 
 
 @RANKS

@@ -51,6 +51,19 @@ def test_the_first_difference_is_named(layouts, words) -> None:
 ALIKE = Replica("", {"bucket_cap_mb": 25}, [WEIGHT, BIAS], [BIAS], [WEIGHT])
 
 
+def test_alike_replicas_send_a_digest_only() -> None:
+    sent: list[object] = []
+
+    def exchange(value: object) -> list[object]:
+        sent.append(value)
+        return [value, value]
+
+    check_replicas(ALIKE, exchange)
+    assert [len(value) for value in sent] == [16]
+    with pytest.raises(RuntimeError, match="rank 0 says: no parameters"):
+        check_replicas(ALIKE._replace(problem="no parameters"), exchange)  # all of them have it
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
 def test_alike_replicas_are_accepted() -> None:
     from ddp.world import bootstrap

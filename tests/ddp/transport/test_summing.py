@@ -41,6 +41,20 @@ def test_targets_may_be_the_addends(ranks: int, divisor: int, count: int) -> Non
             assert array.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex64, np.float16, np.int32])
+@pytest.mark.parametrize("step", [1, 2])
+def test_rows_of_an_array_are_summed_like_arrays(dtype, step: int) -> None:
+    """Rows may lie apart; what is between them is not looked at."""
+    for ranks, count in ((1, 5), (3, 0), (3, 17), (70, 33)):
+        rows = (1000 * np.random.default_rng(count).standard_normal((ranks, step * count))).astype(dtype)[:, :count]
+        weighted = [[0.5 * (rank % 3) for rank in range(ranks)]] if np.dtype(dtype).kind != "i" else []
+        for weights in (None, *weighted):
+            one, other = np.zeros(count, dtype), np.zeros(count, dtype)
+            Summation(rows, [one]).run(1, weights)
+            Summation(list(rows), [other]).run(1, weights)
+            assert one.tobytes() == other.tobytes()
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision_rounds_once(dtype) -> None:
     """2048 + 1 + 1 in float16 is 2050 when summed in float32, but 2048 when rounded after each addition."""
