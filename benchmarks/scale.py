@@ -3,8 +3,8 @@
     python benchmarks/scale.py                             # JSON lines; a minute or two of one core, and 2 GB
     python benchmarks/scale.py --write PERFORMANCE.md
 
-Three kinds of lines. `predicted`: efficiency by `ddp.forecast`, with the buckets of the real planner over the shapes of
-a model's parameters. Its own time and its link are stated; a third of the own time is forward, gradients come evenly
+Three kinds of lines. `predicted`: efficiency by `ddp.forecast`, with the buckets that would be chosen there for a
+model's parameters. Its own time and its link are stated; a third of the own time is forward, gradients come evenly
 over the rest, ranks have no noise, and each node is one rank, whose thread posts, adds up and works. `rehearsed`: a
 backward of a small model with the real Reducer on so many ranks in virtual time (`ddp.forecast.rehearse`), beside the
 formula, with the real processor time and peak memory of that. `growth`: of the same, what a rank posts and keeps. What
@@ -23,14 +23,12 @@ from typing import Any, NamedTuple
 from figures import surroundings, write
 
 from ddp.forecast import Rehearsal, Software, Workload, parse_link, predict, rehearse
+from ddp.forecast.filling import fill, limits_between
 from ddp.forecast.prediction import NO_TIME, exposed_seconds
-from ddp.gradients.plan import DEFAULT_CAP_BYTES, FIRST_CAP_BYTES, compute_bucket_assignment, plan_bucket
-from ddp.transport import headers
 from ddp.watching.board import PAGE_TEXT
 from ddp.watching.record import Record, Waiting, to_text
-from engine.rules.layout import contiguous_strides
 
-SOFTWARE = Software(7e-6, 5e-10, 1.7e-6)  # two ranks on two cores of an EPYC, Open MPI 5.0.11
+SOFTWARE = Software(6e-6, 1.9e-10, 1.45e-6)  # two ranks on two cores of an EPYC (Zen 4), Open MPI 5.0.11
 FLOAT = 4  # bytes
 FORWARD = 1 / 3  # of the own time
 NODES = (1, 8, 64, 256, 512, 1024, 8192)
@@ -114,26 +112,19 @@ PUBLISHED = (
 )
 
 
-def workload(case: Case) -> Workload:
-    """With the buckets that the planner makes once it knows in which order gradients come: the last one first."""
-    shapes = case.shapes
-    order = [*reversed(range(len(shapes)))]
-    sizes = [FLOAT * math.prod(shapes[index]) for index in order]
-    limits = [FIRST_CAP_BYTES, DEFAULT_CAP_BYTES]
-    assignment, _ = compute_bucket_assignment(sizes, ["float32"] * len(sizes), limits, order)
-    strides = [contiguous_strides(shape) for shape in shapes]
-    buckets = []
-    for indices in assignment:
-        layout = plan_bucket(indices, shapes, strides, FLOAT)
-        came = max(order.index(index) for index in indices) + 1
-        full = case.own * (FORWARD + (1 - FORWARD) * came / len(order))
-        buckets.append((full, FLOAT * layout.count, 8 * headers.length(len(indices))))
-    return Workload(case.own, [0.0], buckets, NO_TIME, 1, case.own)
+def workload(case: Case, nodes: int) -> Workload:
+    """With the buckets that are chosen there, and filled in the order in which gradients come: the last one first."""
+    sizes = [FLOAT * math.prod(shape) for shape in reversed(case.shapes)]
+    gradients = [
+        (case.own * (FORWARD + (1 - FORWARD) * came / len(sizes)), nbytes) for came, nbytes in enumerate(sizes, 1)
+    ]
+    limits = limits_between(nodes, 1, parse_link(case.link), SOFTWARE, sum(sizes))
+    return Workload(case.own, [0.0], fill(gradients, limits), NO_TIME, 1, case.own)
 
 
 def predicted(case: Case, nodes: int) -> dict[str, Any]:
     """The line of a training on so many nodes."""
-    found = predict(workload(case), nodes, parse_link(case.link), SOFTWARE)
+    found = predict(workload(case, nodes), nodes, parse_link(case.link), SOFTWARE)
     line: dict[str, Any] = {"predicted": case.what, "link": case.link, "own_ms": round(1e3 * case.own, 1)}
     line |= {"MB": round(FLOAT * sum(map(math.prod, case.shapes)) / 1e6), "nodes": nodes}
     return line | {"efficiency": round(found.efficiency, 4), "limit": found.limit}
