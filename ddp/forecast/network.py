@@ -46,14 +46,18 @@ def parse_link(text: str) -> Link:
 
 
 def chain_seconds(nbytes: int, nodes: int, owners: int, link: Link, software: Software) -> float:
-    """Of the hierarchical transport: each of a node's `owners` sends its slice along the chain of nodes and back."""
+    """Of the hierarchical transport: each of a node's `owners` sends its slice along the chain of nodes and back.
+
+    From three nodes on, those in the midst send and receive every chunk twice: on its way there, and back.
+    """
     part = nbytes / owners
     chunk = min(hierarchical.CHUNK_BYTES, part)
     travel = chunk * owners / link.bandwidth  # the owners of a node share its link
     work = chunk * software.byte
-    there_and_back = 2 * (nodes - 1) * (software.message / 2 + link.latency + max(travel, work))
-    each = max(travel, work, there_and_back / hierarchical.DEPTH)
-    return there_and_back + (part / chunk - 1) * each
+    hop = software.message / 2 + link.latency + max(travel, work)
+    # At most so many chunks wait for one message each, whose receiver may have to ask for it.
+    each = max(travel if nodes == 2 else 2 * travel, work, (hop + link.latency) / hierarchical.DEPTH)
+    return 2 * (nodes - 1) * hop + (part / chunk - 1) * each
 
 
 def chain_thread_seconds(nbytes: int, owners: int, software: Software) -> float:

@@ -7,10 +7,10 @@ writes them to every array of its node and says so by `summed`. All owners of a 
 
 The chain is what keeps the order of summation: ranks one after the other, node after node, so the bits are those of
 `shared` and `mpi` wherever the ranks of each node are consecutive, as launchers place them. (Placed otherwise, the
-order is node by node, nodes by their lowest rank, and the same on every rank.) It costs nothing in bandwidth: sums go
+order is node by node, nodes by their lowest rank, and the same on every rank.) It costs little in bandwidth: sums go
 one way while results come the other way, so between two nodes the array crosses the link once in each direction, the
-least possible, and in a longer chain each link carries what a ring carries. A chunk needs 2 (nodes - 1) hops, which
-matters for small buckets on many nodes.
+least possible, and the nodes in the midst of a longer chain send and receive it twice, as in a long ring. A chunk needs
+2 (nodes - 1) hops, which matters for small buckets on many nodes.
 
 Nodes may have different numbers of ranks: there are as many slices, and owners, as the smallest node has ranks; further
 ranks of a node fill and wait. Headers are gathered from all ranks before the first chunk of their buffer is summed.

@@ -41,10 +41,12 @@ def test_a_chunk_goes_along_the_chain_and_back() -> None:
     assert chain_seconds(1000, 3, 1, Link(math.inf, 0.0), Software(1e-4, 0.0, 0.0)) == pytest.approx(2e-4)
 
 
-def test_many_chunks_take_the_bandwidth_or_wait_for_the_first_to_return() -> None:
+def test_many_chunks_take_the_bandwidth_or_wait_for_their_messages() -> None:
     nbytes = 1000 * hierarchical.CHUNK_BYTES
     assert chain_seconds(nbytes, 2, 1, Link(1e9, 0.0), NO_WORK) == pytest.approx(nbytes / 1e9, rel=2e-3)
-    # at most DEPTH chunks are under way: over a long way that is what counts
+    # a node in the midst sends and receives them on their way there, and back
+    assert chain_seconds(nbytes, 3, 1, Link(1e9, 0.0), NO_WORK) == pytest.approx(2 * nbytes / 1e9, rel=2e-3)
+    # at most DEPTH messages are under way: over a long way that is what counts
     far = chain_seconds(nbytes, 2, 1, Link(1e12, 1.0), NO_WORK)
     assert far == pytest.approx(2 * nbytes / hierarchical.CHUNK_BYTES / hierarchical.DEPTH, rel=1e-2)
 
