@@ -58,6 +58,13 @@ def by_rows(left: Array, right: Array, steps: int, run: Callable[[slice, Product
         run(slice(0, len(left)), lambda a, out: dot(a, right, out))
 
 
+def is_zero(hidden: Array) -> bool:
+    """Whether the state before the first step is zero, as where none is given: what is multiplied with it is known.
+    On a GPU nobody asks, since the host would wait for the answer.
+    """
+    return hidden.__class__ is np.ndarray and not hidden.any()
+
+
 def in_order(steps: int, backwards: bool) -> list[int]:
     return list(range(steps - 1, -1, -1) if backwards else range(steps))
 
@@ -82,15 +89,17 @@ def lstm(
     input, hidden, cell, weight_ih, turned, bias_ih, bias_hh = contiguous(xp, *arrays)
     gates = input_sums(xp, input, weight_ih, None)
     bias = xp.zeros(gates.shape[2], gates.dtype) if bias_hh is None else bias_ih + bias_hh
-    recurrent = xp.empty(gates.shape[1:], gates.dtype)
+    recurrent = xp.zeros(gates.shape[1:], gates.dtype)
     cells = xp.empty((len(input), *hidden.shape), gates.dtype)
     outputs = xp.empty_like(cells)
     step, order = cell_on(xp, gates, "lstm_cell"), in_order(len(input), backwards)
+    known = order[0] if is_zero(hidden) else None
 
     def run(rows: slice, multiply: Product) -> None:
         h, c, product = hidden[rows], cell[rows], recurrent[rows]
         for t in order:
-            multiply(h, product)
+            if t != known:
+                multiply(h, product)
             step(gates[t, rows], product, bias, c, cells[t, rows], outputs[t, rows])
             h, c = outputs[t, rows], cells[t, rows]
 
@@ -114,15 +123,17 @@ def gru(
     input, hidden, weight_ih, turned, bias_ih, bias_hh = contiguous(xp, *arrays)
     gates = input_sums(xp, input, weight_ih, bias_ih)
     bias = xp.zeros(gates.shape[2], gates.dtype) if bias_hh is None else bias_hh
-    recurrent = xp.empty(gates.shape[1:], gates.dtype)
+    recurrent = xp.zeros(gates.shape[1:], gates.dtype)
     candidates = xp.empty((len(input), *hidden.shape), gates.dtype)
     outputs = xp.empty_like(candidates)
-    step = cell_on(xp, gates, "gru_cell")
+    step, order = cell_on(xp, gates, "gru_cell"), in_order(len(input), backwards)
+    known = order[0] if is_zero(hidden) else None
 
     def run(rows: slice, multiply: Product) -> None:
         h, product = hidden[rows], recurrent[rows]
-        for t in in_order(len(input), backwards):
-            multiply(h, product)
+        for t in order:
+            if t != known:
+                multiply(h, product)
             step(gates[t, rows], product, bias, h, candidates[t, rows], outputs[t, rows])
             h = outputs[t, rows]
 
@@ -145,12 +156,15 @@ def simple(
     arrays = (input, hidden, weight_ih, weight_hh.T, bias_ih, bias_hh)
     input, hidden, weight_ih, turned, bias_ih, bias_hh = contiguous(xp, *arrays)
     outputs = input_sums(xp, input, weight_ih, bias_ih)
-    recurrent = xp.empty(outputs.shape[1:], outputs.dtype)
+    recurrent = xp.zeros(outputs.shape[1:], outputs.dtype)
+    order = in_order(len(input), backwards)
+    known = order[0] if is_zero(hidden) else None
 
     def run(rows: slice, multiply: Product) -> None:
         h, product = hidden[rows], recurrent[rows]
-        for t in in_order(len(input), backwards):
-            multiply(h, product)
+        for t in order:
+            if t != known:
+                multiply(h, product)
             if bias_hh is not None:
                 product += bias_hh
             h = outputs[t, rows]

@@ -8,7 +8,7 @@ from engine.autograd.api import grad
 from engine.calls.derivative import implements
 from engine.ops.matmul.gpu import matmul
 from engine.ops.rnn.cells import cell_on
-from engine.ops.rnn.sequence import Product, by_rows, contiguous, dot, in_order
+from engine.ops.rnn.sequence import Product, by_rows, contiguous, dot, in_order, is_zero
 from engine.ops.rnn.steps import STEPS, unrolled
 
 Array = Any
@@ -176,7 +176,8 @@ def _weight_slopes(
         else (of_recurrent[0], of_recurrent[1:], outputs[:-1])
     )
     of_weight_hh = dot(rest.reshape(-1, width).T, before.reshape(-1, hidden.shape[1]))
-    of_weight_hh += matmul(xp, first.T, hidden)
+    if not is_zero(hidden):
+        of_weight_hh += matmul(xp, first.T, hidden)
     ones = xp.ones(len(rows), rows.dtype)
     # BLAS sums short rows faster than add.reduce does
     of_bias_ih = matmul(xp, ones, rows)
