@@ -110,6 +110,7 @@ class Hosts:
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "PRTE_MCA_plm_ssh_agent": str(agent),
+            "OMPI_MCA_plm_rsh_agent": str(agent),  # Open MPI 4
             **NETWORK,
             "OMPI_MCA_osc": "^ucx",
             "I_MPI_PIN": "off",
