@@ -57,13 +57,12 @@ class _Gradients:
 
     clock: _Clock
     reducer: "ref[Reducer]"
+    summed: int  # backward passes until this was asked last
     came: dict[int, float] = field(default_factory=dict)
 
-    def listen(self) -> None:
+    def listen(self, parameters: Sequence[engine.Tensor]) -> None:
         """From the next backward on."""
-        reducer = self.reducer()
-        assert reducer is not None
-        for place, parameter in enumerate(reducer.parameters):
+        for place, parameter in enumerate(parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._note, place))
 
     def _note(self, place: int, _: engine.Tensor) -> None:
@@ -73,8 +72,9 @@ class _Gradients:
         """What came since this was asked last, if it was summed."""
         reducer, came = self.reducer(), self.came
         self.came = {}
-        if reducer is None or reducer.backwards == 0 or reducer.no_averages:
+        if reducer is None or reducer.backwards == self.summed or reducer.no_averages:
             return []
+        self.summed = reducer.backwards
         return [(time, reducer.parameters[place].nbytes) for place, time in came.items()]
 
 
@@ -101,8 +101,8 @@ class _Recorder:
         came = sorted(place for gradients in self._gradients.values() for place in gradients.take())
         for number, reducer in listening.reducers.items():
             if number not in self._gradients:
-                self._gradients[number] = _Gradients(self._clock, ref(reducer))
-                self._gradients[number].listen()
+                self._gradients[number] = _Gradients(self._clock, ref(reducer), reducer.backwards)
+                self._gradients[number].listen(reducer.parameters)
                 self.limits = [*reducer.buckets.limits]
         own, now = self._clock.now(), perf_counter()
         if came and self._began is not None:

@@ -6,17 +6,9 @@ from typing import Any
 
 import numpy as np
 
-_UFUNCS: dict[str, Callable[[Any, Any], Any]] = {
-    "SUM": np.add,
-    "PROD": np.multiply,
-    "MIN": np.minimum,
-    "MAX": np.maximum,
-    "BAND": np.bitwise_and,
-    "BOR": np.bitwise_or,
-    "BXOR": np.bitwise_xor,
-    "LAND": np.logical_and,
-    "LOR": np.logical_or,
-}
+from ddp.transport.summing import UFUNCS
+
+_UFUNCS: dict[str, Callable[[Any, Any], Any]] = {**UFUNCS, "LAND": np.logical_and, "LOR": np.logical_or}
 
 
 def is_in_place(buffer: Any) -> bool:

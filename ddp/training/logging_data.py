@@ -27,7 +27,7 @@ def logging_data(net: "DistributedDataParallel") -> dict[str, Any]:
         "is_multi_device_module": 0,
         "broadcast_buffers": int(net.broadcast_buffers),
         "forward_sync_buffers": int(net.broadcast_buffers),
-        "bucket_cap_bytes": net.bucket_limits()[-1],
+        "bucket_cap_bytes": reducer.buckets.limits[-1],
         "bucket_sizes": ", ".join(map(str, reducer.buckets.sizes())),
         "has_rebuilt_buckets": int(reducer.rebuilt),
         "num_buckets_reduced": len(reducer.buckets.sizes()) if any(users) else 0,

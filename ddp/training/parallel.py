@@ -51,7 +51,8 @@ class DistributedDataParallel(TorchNames):
             compared at the first forward that records.
         process_group: the ranks; default all.
         bucket_cap_mb: MiB of a bucket. By default 25, and 1 for the first, so that communication starts early; where
-            gradients go over a network, from 0.25 to 25, chosen by what a sum takes there and by the model's size.
+            gradients go over a network, from 0.25 to 25, chosen by what a sum takes there and by the model's size. A
+            hook that compresses bucket by bucket (PowerSGD, top k) does the same in every run where it is given.
         find_unused_parameters: do not wait for parameters that the loss does not depend on, so that their buckets are
             on their way early. Without it they are noticed at the end of backward; the result is the same.
         gradient_as_bucket_view: with False, `.grad` is memory of its own and a copy is made in and out of the bucket

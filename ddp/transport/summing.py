@@ -171,7 +171,7 @@ class Summation:
                 np.copyto(target, total, casting="unsafe")
 
 
-_UFUNCS = {
+UFUNCS = {
     "SUM": np.add,
     "PROD": np.multiply,
     "MIN": np.minimum,
@@ -190,7 +190,7 @@ def combine(
     operation: as MPI names it. work: takes what is combined before the last one, and may be the first or second of
     them; then `out` may be any. Without, it is `out`, which may be the first or second, or none.
     """
-    ufunc, total = _UFUNCS[operation], addends[0]
+    ufunc, total = UFUNCS[operation], addends[0]
     with np.errstate(all="ignore"):
         for addend in addends[1:-1]:
             total = ufunc(total, addend, out=out if work is None else work)

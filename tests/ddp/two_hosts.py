@@ -181,7 +181,7 @@ def two_hosts() -> Iterator[Hosts]:
 
 
 def give_address(name: str, number: int) -> None:
-    """To the device e0 of a host: it is the so-manieth."""
+    """To the device e0 of a host, by its number, from 1 on."""
     must("ip", "-netns", name, "address", "add", f"{_ADDRESS.format(number)}/24", "dev", "e0")
     must("ip", "-netns", name, "link", "set", "e0", "up")
 
