@@ -32,6 +32,7 @@ _PERIOD = 0.5  # seconds: MPI makes progress, on this side, too, only while some
 _POLL = 2e-3  # while an answer is awaited
 _POLLS = 500  # so often; then as seldom as without
 _AGAIN = 1.0  # seconds without an answer until a rank is asked again
+_CONNECTED = 128  # ranks of other nodes, of each of which a connection is made at once
 _CLOSING = 5.0  # seconds, of which a board that closes needs a hundredth unless a rank is in trouble
 _ASK, _ANSWER = 1, 2  # tags
 
@@ -71,6 +72,8 @@ class Board:
         self._thread: threading.Thread | None = None
         if several_nodes and min(comm.allgather(MPI.Query_thread())) == MPI.THREAD_MULTIPLE:
             self.others = tuple(rank for rank in range(self.size) if rank not in self._pages)
+            # MPI connects two ranks when they first send, and where a network is cut by then, the job ends there.
+            self._wanted.update(self.others if len(self.others) <= _CONNECTED else ())
             self._thread = threading.Thread(target=self._run, name="ddp board", daemon=True)
             self._thread.start()
 

@@ -96,6 +96,6 @@ def test_a_cable_that_is_cut_is_told_with_the_names_of_the_hosts(tmp_path: Path,
     # MPICH has been told that each rank is a node, by NETWORK: then both of this host tell.
     times = (1,) if what == "end" and this_mpi().name != "MPICH" else (1, 2)
     assert len(re.findall(told + ends, result.stderr)) in times, result.stderr
-    assert (result.returncode == 0) == (what == "report")
+    assert (result.returncode == 0) == (what == "report"), result.stderr
     assert result.stdout.count("the end") == (4 if what == "report" else 0)
     assert left == []
