@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 STATED = ("mlp", "cnn", "gpt", "tiny")
-OTHERS = ("traffic", "wide", "deep", "batch_norm", "recurrent", "long")
+OTHERS = ("traffic", "wide", "deep", "batch_norm", "recurrent", "long", "gpt_256")
 OPTIMIZER = ("adamw_16.8M", "adamw_1.8M_in_18")
 START = "start"
 

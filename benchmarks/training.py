@@ -37,11 +37,11 @@ WARMUP, STEPS = 10, 30
 MANY = {"tiny": 1000, "deep": 100, "adamw_1.8M_in_18": 200}
 
 
-def enter_world() -> tuple[int, int]:
+def enter_world(transport: str | None = None) -> tuple[int, int]:
     """Collective: this rank and the number of ranks. PyTorch has no world of its own without a launcher."""
     if workloads.NAME == "torch" and "WORLD_SIZE" not in os.environ:
         return 0, 1
-    distributed.init_process_group("gloo")
+    distributed.init_process_group("gloo", **({} if transport is None else {"transport": transport}))
     return distributed.get_rank(), distributed.get_world_size()
 
 
@@ -146,11 +146,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help=f"steps that count (default {STEPS}, more where they are short)")
     parser.add_argument("--samples", type=int, help="of a rank's batch, the first (of those with a target each)")
     parser.add_argument("--bucket-cap-mb", type=float, help="as of DistributedDataParallel")
+    parser.add_argument("--transport", help="as of init_process_group; engine only")
     parser.add_argument("--capture", action="store_true", help="engine.compile of the step, torch.compile of the model")
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in known]:
         parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join(known)}")
-    rank, world = enter_world()
+    rank, world = enter_world(given.transport)
     for name in given.names or workloads.STATED:
         line = measure(name, rank, world, given)
         if rank == 0:

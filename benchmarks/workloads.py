@@ -44,7 +44,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class GPT(nn.Module):  # type: ignore[misc]
-    """Four blocks of width 128: tokens (B, T) of 256 kinds -> logits (B * T, 256). The head is not tied."""
+    """Four blocks: tokens (B, T) of 256 kinds -> logits (B * T, 256). The head is not tied."""
 
     def __init__(self, tokens: int, blocks: int = 4, width: int = 128, heads: int = 4) -> None:
         super().__init__()
@@ -105,9 +105,9 @@ def cnn(generator: Any) -> Workload:
     return classified(nn.Sequential(*parts), (64, 1, 28, 28), 10, generator)
 
 
-def gpt(generator: Any, batch: int = 8, tokens: int = 128) -> Workload:
+def gpt(generator: Any, batch: int = 8, tokens: int = 128, width: int = 128) -> Workload:
     drawn = library.randint(0, 256, (batch, tokens + 1), generator=generator)
-    return GPT(tokens), drawn[:, :-1].contiguous(), drawn[:, 1:].flatten()
+    return GPT(tokens, width=width), drawn[:, :-1].contiguous(), drawn[:, 1:].flatten()
 
 
 def tiny(generator: Any) -> Workload:
@@ -142,6 +142,10 @@ def long(generator: Any) -> Workload:
     return gpt(generator, batch=1, tokens=1024)
 
 
+def gpt_256(generator: Any) -> Workload:
+    return gpt(generator, width=256)
+
+
 STATED: dict[str, Callable[[Any], Workload]] = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "tiny": tiny}
 WORKLOADS = STATED | {
     "traffic": traffic,
@@ -150,6 +154,7 @@ WORKLOADS = STATED | {
     "batch_norm": batch_norm,
     "recurrent": recurrent,
     "long": long,
+    "gpt_256": gpt_256,
 }
 # One optimizer step and nothing else: number of floats in each parameter.
 OPTIMIZER = {"adamw_16.8M": (1 << 24,), "adamw_1.8M_in_18": (100_000,) * 18}

@@ -1,7 +1,7 @@
 """Training throughput, memory and start-up beside PyTorch's, measured in turn: one table, with ratios and targets.
 
     python examples/benchmark.py                                       # four models, AdamW, the start of a process
-    python examples/benchmark.py all --torch-python OTHER/bin/python   # ten models; PyTorch lives elsewhere
+    python examples/benchmark.py all --torch-python OTHER/bin/python   # eleven models; PyTorch lives elsewhere
     python examples/benchmark.py gpt tiny --rounds 3 --json            # two models, JSON lines instead of the table
     python examples/benchmark.py all --write PERFORMANCE.md            # the table goes into a file, between its marks
     python examples/benchmark.py --compile                             # engine.compile here, torch.compile there

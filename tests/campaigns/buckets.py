@@ -29,9 +29,9 @@ _LINKS = ["here", "100mbit,0us", "1gbit,1ms", "10gbit,0us"]
 _WITHIN = 0.03
 
 
-def here(words: list[str]) -> float:
-    """Milliseconds of a step of two ranks on this host."""
-    command = [sys.executable, "-m", "launch", "-n", "2", *words]
+def here(words: list[str], ranks: int = 2) -> float:
+    """Milliseconds of a step of so many ranks on this host."""
+    command = [sys.executable, "-m", "launch", "-n", str(ranks), *words]
     done = subprocess.run(command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout.splitlines()[-1])["step_ms"])
 

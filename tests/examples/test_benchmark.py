@@ -83,6 +83,7 @@ SIZES = {
     "batch_norm": 0.113,
     "recurrent": 0.859,
     "long": 0.99,
+    "gpt_256": 3.324,
     "adamw_16.8M": 16.777,
     "adamw_1.8M_in_18": 1.8,
 }
