@@ -109,7 +109,7 @@ def train_step():
         if kind == "native" and (job.step, me) == (5, 1) and not replaces:
             ctypes.CDLL(None)._exit(3)
     # Until one is there that is to be let in when the next step begins, or to join; or all are, two in reserve.
-    if (kind == "entry" and job.step == 8) or (kind == "relieved" and job.step in (6, 8)):
+    if (kind == "entry" and job.step == 8) or (kind == "relieved" and job.step == 6):
         until = time.monotonic() + 60
         all_there = ddp.get_world_size() == 3 and len(watching().members) == 3 + roles.ENOUGH
         while not (all_there or [*Path(os.environ["DDPRUN_REPORT"]).glob("ready-*")]) and time.monotonic() < until:
@@ -119,7 +119,8 @@ def train_step():
     if job.step == 5 and ((kind, me) == ("once", 0) or (kind == "always" and ddp.get_rank() == 0)):
         Path(f"{folder}-job").write_text(os.environ["DDPRUN_JOB"])
         ddp.barrier()  # the others do not come
-    kill(7, 0 if kind == "replaced" else 2)
+    if kind != "relieved":
+        kill(7, 0 if kind == "replaced" else 2)
     optimizer.step()
     schedule.step()
     if kind == "talk":
@@ -317,12 +318,12 @@ def test_a_replacement_is_lost_before_it_has_joined(tmp_path: Path, undisturbed:
 
 
 def test_a_rank_that_has_seen_many_come_gives_its_place_to_another(tmp_path: Path, undisturbed: str) -> None:
-    """That is no failure: no more are allowed than the two that there are."""
-    done = run(tmp_path, "relieved", "-n", "3", "--elastic", "1:3", "--max-failures", "2")
+    """That is no failure: no more are allowed than the one that there is."""
+    done = run(tmp_path, "relieved", "-n", "3", "--elastic", "1:3", "--max-failures", "1")
     assert digest_of(done) == undisturbed
     said = told(done)
     assert "rank 1 was lost at step 6 (killed, or crashed)" in said[0]
-    # None or some: which rank is the first to do so goes by when the next ones of the reserve come.
+    # Once or more often, from the second step with three ranks on: the first hands the state over.
     given = re.compile(r"rank \d was lost at step \d+ \(it gives its place to a new process: MPI keeps memory of the")
     assert any(given.search(line) for line in said[1:]), done.stderr
 
