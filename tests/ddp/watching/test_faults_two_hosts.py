@@ -37,6 +37,7 @@ CUT = """
 import datetime, sys, time
 from pathlib import Path
 import ddp, engine
+from ddp.watching import watchdog
 from ddp.watching.board import Board
 from engine import nn
 
@@ -45,6 +46,10 @@ ddp.init_process_group(host_timeout=datetime.timedelta(seconds=4), lost_host=wha
 net = ddp.DistributedDataParallel(nn.Linear(4, 4))
 for _ in range(3):
     net(engine.ones(2, 4)).sum().backward()
+board, until = watchdog._watchdog._board, time.monotonic() + 10
+while not all(map(board.answered, board.others)) and time.monotonic() < until:
+    time.sleep(0.1)
+assert all(map(board.answered, board.others)), "a rank of the other host was not asked while the network was there"
 (folder / f"trains {ddp.get_rank()}").touch()
 if what == "report" and ddp.get_rank() >= 2:  # the first host asks after it, the kernel acknowledges, nobody answers
     answer, Board._answer_all = Board._answer_all, lambda board: None
