@@ -9,31 +9,17 @@ each run, then the medians; exit code 1 where the chosen one takes over 3 % more
 """
 
 import argparse
-import contextlib
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections import defaultdict
-from pathlib import Path
 
-from ddp.forecast import parse_link
-from tests.campaigns.forecast import ONE_THREAD, measured
-from tests.ddp.switched_hosts import switched_hosts
-from tests.launch.on_two_hosts import ROOT, prepare
+from tests.campaigns.steps import step_timer
+from tests.launch.on_two_hosts import ROOT
 
 _CAPS = ["chosen", "0.25", "1", "2", "4", "8", "25", "100"]
 _LINKS = ["here", "100mbit,0us", "1gbit,1ms", "10gbit,0us"]
 _WITHIN = 0.03
-
-
-def here(words: list[str], ranks: int = 2) -> float:
-    """Milliseconds of a step of so many ranks on this host."""
-    command = [sys.executable, "-m", "launch", "-n", str(ranks), *words]
-    done = subprocess.run(command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1])["step_ms"])
 
 
 def main() -> None:
@@ -46,11 +32,7 @@ def main() -> None:
     given = parser.parse_args()
     wrong = False
     for link in given.links:
-        with contextlib.ExitStack() as exits:
-            if link != "here":
-                hosts = exits.enter_context(switched_hosts(2, parse_link(link)))
-                folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
-                environment = prepare(hosts, folder) | ONE_THREAD
+        with step_timer(1 if link == "here" else 2, link, 2) as step_ms:
             for workload in given.workloads:
                 times = defaultdict(list)
                 for _ in range(given.rounds):
@@ -58,9 +40,7 @@ def main() -> None:
                         chosen = [] if cap == "chosen" else ["--bucket-cap-mb", cap]
                         words = [str(ROOT / "benchmarks/training.py"), workload, "--warmup", "6", *chosen]
                         words += ["--steps", str(given.steps)]
-                        step = (
-                            here(words) if link == "here" else measured(hosts, folder, environment, words, 2)["step_ms"]
-                        )
+                        step = step_ms(words)
                         times[cap].append(step)
                         print(json.dumps({"link": link, "workload": workload, "cap": cap, "step_ms": step}), flush=True)
                 medians = {cap: statistics.median(each) for cap, each in times.items()}

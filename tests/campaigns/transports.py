@@ -9,19 +9,13 @@ medians over the best one's; exit code 1 where the chosen one takes over 3 % mor
 """
 
 import argparse
-import contextlib
 import json
 import statistics
 import sys
-import tempfile
 from collections import defaultdict
-from pathlib import Path
 
-from ddp.forecast import parse_link
-from tests.campaigns.buckets import here
-from tests.campaigns.forecast import ONE_THREAD, measured
-from tests.ddp.switched_hosts import switched_hosts
-from tests.launch.on_two_hosts import ROOT, prepare
+from tests.campaigns.steps import step_timer
+from tests.launch.on_two_hosts import ROOT
 
 _CHOSEN = "chosen"
 _BETWEEN_HOSTS = [_CHOSEN, "mpi", "hierarchical"]
@@ -42,11 +36,7 @@ def main() -> None:
     for count in given.hosts:
         ranks = count * given.ranks_each
         for link in given.links if count > 1 else ["none"]:
-            with contextlib.ExitStack() as exits:
-                if count > 1:
-                    hosts = exits.enter_context(switched_hosts(count, parse_link(link)))
-                    folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
-                    environment = prepare(hosts, folder) | ONE_THREAD
+            with step_timer(count, link, ranks) as step_ms:
                 for workload in given.workloads:
                     times = defaultdict(list)
                     for _ in range(given.rounds):
@@ -54,10 +44,7 @@ def main() -> None:
                             words = [str(ROOT / "benchmarks/training.py"), workload, "--samples", given.samples]
                             words += ["--warmup", "4", "--steps", "12"]
                             words += [] if name == _CHOSEN else ["--transport", name]
-                            if count == 1:
-                                step = here(words, ranks)
-                            else:
-                                step = measured(hosts, folder, environment, words, ranks)["step_ms"]
+                            step = step_ms(words)
                             times[name].append(step)
                             case = {"hosts": count, "ranks": ranks, "link": link, "workload": workload}
                             print(json.dumps({**case, "transport": name, "step_ms": step}), flush=True)
