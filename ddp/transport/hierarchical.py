@@ -1,32 +1,32 @@
 """Sums over several nodes: shared memory inside each, one communicator per local index between them.
 
 As in `ddp.transport.shared`, rank r of a node owns slice r of the arrays. When the node's arrays are filled, each owner
-adds up its slice, chunk by chunk, along the chain of nodes: the first node's owner sends the sum of its ranks to the
-second's, which adds its own ranks, and so on; the last one divides, and the results travel back the same way. An owner
-writes them to every array of its node and says so by `summed`. All owners of a node do this side by side.
+adds up its slice, chunk by chunk, along the chain of nodes (`ddp.transport.chain`); the last one divides. An owner
+writes the results to every array of its node and says so by `summed`. All owners of a node do this side by side.
 
 The chain is what keeps the order of summation: ranks one after the other, node after node, so the bits are those of
 `shared` and `mpi` wherever the ranks of each node are consecutive, as launchers place them. (Placed otherwise, the
-order is node by node, nodes by their lowest rank, and the same on every rank.) It costs little in bandwidth: sums go
-one way while results come the other way, so between two nodes the array crosses the link once in each direction, the
-least possible, and the nodes in the midst of a longer chain send and receive it twice, as in a long ring. A chunk needs
-2 (nodes - 1) hops, which matters for small buckets on many nodes.
+order is node by node, nodes by their lowest rank, and the same on every rank.) It costs little in bandwidth: between
+two nodes the array crosses the link once in each direction, the least possible, and the nodes in the midst of a longer
+chain send and receive it twice, as in a long ring. A chunk needs 2 (nodes - 1) hops, which matters for small buckets on
+many nodes.
 
 Nodes may have different numbers of ranks: there are as many slices, and owners, as the smallest node has ranks; further
 ranks of a node fill and wait. Headers are gathered from all ranks before the first chunk of their buffer is summed.
 
-Messages are matched by the order in which they are posted, so buffers go through the chain in the order of start. All
-requests are nonblocking and move on by `poll`; at most `DEPTH` chunks are on their way forward.
+Buffers go through the chain in the order of start. At most `DEPTH` chunks are on their way forward.
 """
 
 from collections import deque
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport.base import accumulator_dtype, aligned_zeros, slice_bounds
+from ddp.transport.chain import Chain
 from ddp.transport.headers import weights
 from ddp.transport.order import Order, rank_order, tree_order
 from ddp.transport.shared import SharedTransport
@@ -35,7 +35,6 @@ from ddp.transport.summing import Summation, sum_headers, weighing
 
 CHUNK_BYTES = 1 << 18
 DEPTH = 8
-_FORWARD, _BACK = 1, 2  # tags
 
 
 class HierarchicalBuffer(SharedBuffer):
@@ -64,13 +63,13 @@ class HierarchicalBuffer(SharedBuffer):
         self.remaining = -1  # chunks and messages of this round that are not complete; -1: not begun
 
 
-class Step(NamedTuple):
-    """A message under way: of which chunk, and the scratch memory that holds the sum so far."""
+class _Arriving(NamedTuple):
+    """The sum so far of a chunk, on its way from the node before."""
 
     request: MPI.Request
     buffer: HierarchicalBuffer
     chunk: slice
-    scratch: NDArray[np.uint8] | None
+    scratch: NDArray[np.uint8]
 
 
 class HierarchicalTransport(SharedTransport):
@@ -92,10 +91,10 @@ class HierarchicalTransport(SharedTransport):
         self._owners = min(comm.allgather(inside.size))
         is_owner = inside.rank < self._owners
         first = inside.bcast(comm.rank)  # orders the nodes
-        self._column = self._comm.Split(inside.rank if is_owner else MPI.UNDEFINED, first)
+        self._column = cast("MPI.Intracomm", self._comm.Split(inside.rank if is_owner else MPI.UNDEFINED, first))
         self._enter(inside)
-        self._at, self._last = (self._column.rank, self._column.size - 1) if is_owner else (0, 0)
         if is_owner:
+            self._chain = Chain(self._column)
             nodes = self._column.allgather(inside.allgather(comm.rank))
             self._sizes = [len(ranks) for ranks in nodes]
             self._order = np.argsort([rank for ranks in nodes for rank in ranks])
@@ -108,10 +107,8 @@ class HierarchicalTransport(SharedTransport):
         self._in_order = all(comm.allgather(comm.rank == first + inside.rank))
         self._announcing: deque[tuple[MPI.Request, HierarchicalBuffer]] = deque()  # headers under way
         self._queue: deque[tuple[HierarchicalBuffer, slice]] = deque()  # chunks that may be summed
-        self._arriving: deque[Step] = deque()  # sums of the nodes before this one
-        self._returning: deque[Step] = deque()  # results
-        self._sending: list[Step] = []
-        self._scratch = [aligned_zeros(CHUNK_BYTES, np.uint8) for _ in range(DEPTH if self._last else 0)]
+        self._arriving: deque[_Arriving] = deque()
+        self._scratch = [aligned_zeros(CHUNK_BYTES, np.uint8) for _ in range(0 if self._alone else DEPTH)]
 
     def allocate(
         self,
@@ -146,7 +143,7 @@ class HierarchicalTransport(SharedTransport):
             self._advance(buffer)
             if buffer.stage == FILLING:
                 break  # later buffers go through the chain later, on every node
-        if self._announcing or self._queue or self._arriving or self._returning or self._sending:
+        if self._local < self._owners:
             self._move()
 
     def independent(self) -> "HierarchicalTransport":
@@ -182,23 +179,17 @@ class HierarchicalTransport(SharedTransport):
         """Go on with every message that has come or gone."""
         while self._announcing and self._announcing[0][0].Test():
             self._begin(self._announcing.popleft()[1])
-        while self._returning and self._returning[0].request.Test():
-            self._take(self._returning.popleft())
+        self._chain.move()
         while self._arriving and self._arriving[0].request.Test():
-            _, buffer, chunk, scratch = self._arriving.popleft()
-            self._add(buffer, chunk, scratch)
-        if self._sending:
-            self._sending = [step for step in self._sending if not self._is_sent(step)]
-        while self._queue and (self._scratch or not self._last):
+            self._add(*self._arriving.popleft()[1:])
+        while self._queue and self._scratch:
             buffer, chunk = self._queue.popleft()
-            scratch = self._scratch.pop() if self._last else None
-            if self._at == 0:
+            scratch = self._scratch.pop()
+            if self._chain.at == 0:
                 self._add(buffer, chunk, scratch)
             else:
-                assert scratch is not None
-                incoming = _part(scratch, buffer, chunk, buffer.sums[0])
-                request = self._column.Irecv(_bytes(incoming), self._at - 1, _FORWARD)
-                self._arriving.append(Step(request, buffer, chunk, scratch))
+                request = self._chain.expect(_part(scratch, buffer, chunk, buffer.sums[0]))
+                self._arriving.append(_Arriving(request, buffer, chunk, scratch))
 
     def _begin(self, buffer: HierarchicalBuffer) -> None:
         """The ranks' headers are known."""
@@ -212,54 +203,31 @@ class HierarchicalTransport(SharedTransport):
         buffer.remaining -= 1
         self._queue.extend((buffer, chunk) for chunk in buffer.chunks)
 
-    def _add(self, buffer: HierarchicalBuffer, chunk: slice, scratch: NDArray[np.uint8] | None) -> None:
+    def _add(self, buffer: HierarchicalBuffer, chunk: slice, scratch: NDArray[np.uint8]) -> None:
         """Add this node's ranks to the sum of those before, and pass it on: to the next node, or as result."""
         addends = [part[chunk] for parts in buffer.parts for part in parts]
         weights = buffer.weights
-        if self._at:
-            assert scratch is not None
+        if self._chain.at:
             addends[:0] = _sums(scratch, buffer, chunk, buffer.sums[0])
             weights = weights and [1.0, *weights]
-        if self._at < self._last:
-            assert scratch is not None
+        free = partial(self._scratch.append, scratch)
+        if self._chain.at < self._chain.last:
             Summation(addends, _sums(scratch, buffer, chunk, buffer.sums[1]), buffer.merges).run(1.0, weights)
             total = _part(scratch, buffer, chunk, buffer.sums[1])
-            self._send(buffer, chunk, total, self._at + 1, scratch)
-            request = self._column.Irecv(_bytes(buffer.array[chunk]), self._at + 1, _BACK)
-            self._returning.append(Step(request, buffer, chunk, None))
+            self._chain.pass_on(buffer, total, buffer.array[chunk], free, partial(self._take, buffer, chunk))
             return
         assert buffer.divisor is not None
         Summation(addends, [array[chunk] for array in buffer.arrays], buffer.merges).run(buffer.divisor, weights)
-        if scratch is not None:
-            self._scratch.append(scratch)
-        self._finish(buffer, chunk)
-
-    def _take(self, step: Step) -> None:
-        """Results have come from the next node."""
-        for array in step.buffer.arrays:
-            if array is not step.buffer.array:
-                array[step.chunk] = step.buffer.array[step.chunk]
-        self._finish(step.buffer, step.chunk)
-
-    def _finish(self, buffer: HierarchicalBuffer, chunk: slice) -> None:
-        if self._at:
-            self._send(buffer, chunk, buffer.array[chunk], self._at - 1, None)
+        free()
+        self._chain.give_back(buffer, buffer.array[chunk])
         buffer.remaining -= 1
 
-    def _send(
-        self, buffer: HierarchicalBuffer, chunk: slice, what: NDArray[Any], to: int, scratch: NDArray[np.uint8] | None
-    ) -> None:
-        buffer.remaining += 1
-        request = self._column.Isend(_bytes(what), to, _FORWARD if to > self._at else _BACK)
-        self._sending.append(Step(request, buffer, chunk, scratch))
-
-    def _is_sent(self, step: Step) -> bool:
-        if not step.request.Test():
-            return False
-        step.buffer.remaining -= 1
-        if step.scratch is not None:
-            self._scratch.append(step.scratch)
-        return True
+    def _take(self, buffer: HierarchicalBuffer, chunk: slice) -> None:
+        """A result has come from the next node."""
+        for array in buffer.arrays:
+            if array is not buffer.array:
+                array[chunk] = buffer.array[chunk]
+        buffer.remaining -= 1
 
 
 def _part(scratch: NDArray[np.uint8], buffer: HierarchicalBuffer, chunk: slice, count: int) -> NDArray[Any]:
@@ -271,7 +239,3 @@ def _part(scratch: NDArray[np.uint8], buffer: HierarchicalBuffer, chunk: slice, 
 def _sums(scratch: NDArray[np.uint8], buffer: HierarchicalBuffer, chunk: slice, count: int) -> list[NDArray[Any]]:
     """The same one by one."""
     return list(_part(scratch, buffer, chunk, count).reshape(count, -1))
-
-
-def _bytes(array: NDArray[Any]) -> list[Any]:
-    return [array.view(np.uint8), MPI.BYTE]
