@@ -4,7 +4,8 @@ import math
 import re
 from typing import NamedTuple
 
-from ddp.transport import hierarchical, mpi
+from ddp.transport import chunks as cutting
+from ddp.transport import hierarchical
 from ddp.transport.base import CACHE_LINE, round_up
 
 _RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -75,20 +76,20 @@ def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software, he
     """
     others, peers, delay = ranks - 1, (ranks - 2) * software.peer, software.message + link.latency
     ahead = others * round_up(header, CACHE_LINE)
-    if nbytes <= mpi.WHOLE_BYTES:
+    if nbytes <= cutting.WHOLE_BYTES:
         return peers + (ahead + others * nbytes) * max(1 / link.bandwidth, software.byte) + delay
     chunks, every = _cut(nbytes, ranks)
     # What is at work without a break: the link, or the thread that posts and adds up.
-    half = _half(min(mpi.chunk_bytes(ranks), nbytes), ranks)
+    half = _half(min(cutting.chunk_bytes(ranks), nbytes), ranks)
     travel, work = half / link.bandwidth, half * software.byte + peers
-    in_front = min(chunks, mpi.DEPTH) - 1  # scatters between a chunk's own and its gather
+    in_front = min(chunks, cutting.DEPTH) - 1  # scatters between a chunk's own and its gather
     first = peers if header else 0.0  # what posting the header takes
     on_link = first + max(ahead / link.bandwidth, peers + ahead * software.byte) + every / link.bandwidth
     on_link += max(0.0, delay + peers - in_front * travel)
     in_thread = thread_seconds(nbytes, ranks, software, header) + max(0.0, delay - in_front * work)
     # At most so many chunks are in their first step, the header as one: over a long way all wait for the first of them.
-    breaks, each = math.ceil((chunks + bool(header)) / mpi.DEPTH) - 1, max(travel, work)
-    pauses = breaks * max(0.0, delay - 2 * (mpi.DEPTH - 1) * each)
+    breaks, each = math.ceil((chunks + bool(header)) / cutting.DEPTH) - 1, max(travel, work)
+    pauses = breaks * max(0.0, delay - 2 * (cutting.DEPTH - 1) * each)
     if breaks:  # the header moves no chunk on
         pauses += max(0.0, min(delay - 2 * each, 2 * each))
     return max(on_link, in_thread) + pauses + delay
@@ -108,7 +109,7 @@ def link_seconds(nbytes: int, ranks: int, link: Link, header: int = 0) -> float:
 def _posted(nbytes: int, ranks: int, header: int) -> tuple[int, int]:
     """How many steps a rank posts, and the bytes that it sends, and receives, in them."""
     ahead = (ranks - 1) * round_up(header, CACHE_LINE)
-    if nbytes <= mpi.WHOLE_BYTES:
+    if nbytes <= cutting.WHOLE_BYTES:
         return 1, ahead + (ranks - 1) * nbytes
     chunks, every = _cut(nbytes, ranks)
     return 2 * chunks + bool(header), ahead + every
@@ -116,7 +117,7 @@ def _posted(nbytes: int, ranks: int, header: int) -> tuple[int, int]:
 
 def _cut(nbytes: int, ranks: int) -> tuple[int, int]:
     """How many chunks, and the bytes that a rank sends, and receives, in all their steps."""
-    chunk = mpi.chunk_bytes(ranks)
+    chunk = cutting.chunk_bytes(ranks)
     chunks = math.ceil(nbytes / chunk)
     rest = nbytes - (chunks - 1) * chunk
     return chunks, 2 * ((chunks - 1) * _half(chunk, ranks) + _half(rest, ranks))

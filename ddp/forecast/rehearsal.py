@@ -12,7 +12,7 @@ from ddp.forecast.virtual_time import NO_TRAFFIC, Traffic, now, run_in_virtual_t
 from ddp.gradients.bucket import Bucket
 from ddp.gradients.reducer import Reducer
 from ddp.training.parallel import DistributedDataParallel
-from ddp.transport.mpi import MpiBuffer
+from ddp.transport.chunks import MpiBuffer
 
 BACKWARDS = 2  # the first, after which buckets are planned anew, and one like all that follow
 

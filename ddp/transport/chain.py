@@ -46,7 +46,7 @@ class Chain:
     """This rank's place in it. column: its ranks, in the order of summation."""
 
     def __init__(self, column: MPI.Intracomm) -> None:
-        self._column = column
+        self.column = column
         self.at = column.rank
         self.last = column.size - 1
         self._returning: deque[_Returning] = deque()
@@ -54,7 +54,7 @@ class Chain:
 
     def expect(self, sums: NDArray[Any]) -> MPI.Request:
         """The sums of all ranks before this one, which is not the first."""
-        return self._column.Irecv(_bytes(sums), self.at - 1, _FORWARD)
+        return self.column.Irecv(_bytes(sums), self.at - 1, _FORWARD)
 
     def pass_on(
         self,
@@ -66,11 +66,11 @@ class Chain:
     ) -> None:
         """Send the sums up to this rank, which is not the last, to the next one, whose answer goes to `result`.
 
-        sent: called when `sums` is free again. finish: when the result is there, before it travels on.
+        sent: called when `sums` is free again. finish: when the result is there, and is on its way to the rank before.
         """
         self._send(counting, sums, self.at + 1, _FORWARD, sent)
         self._returning.append(
-            _Returning(self._column.Irecv(_bytes(result), self.at + 1, _BACK), counting, result, finish)
+            _Returning(self.column.Irecv(_bytes(result), self.at + 1, _BACK), counting, result, finish)
         )
 
     def give_back(self, counting: Counting, result: NDArray[Any]) -> None:
@@ -82,8 +82,8 @@ class Chain:
         """Go on with every message that has come or gone."""
         while self._returning and self._returning[0].request.Test():
             _, counting, result, finish = self._returning.popleft()
-            finish()
             self.give_back(counting, result)
+            finish()
         if self._sending:
             self._sending = [sending for sending in self._sending if not _has_gone(sending)]
 
@@ -96,7 +96,7 @@ class Chain:
         self, counting: Counting, what: NDArray[Any], to: int, tag: int, sent: Callable[[], object] | None
     ) -> None:
         counting.remaining += 1
-        self._sending.append(_Sending(self._column.Isend(_bytes(what), to, tag), counting, sent))
+        self._sending.append(_Sending(self.column.Isend(_bytes(what), to, tag), counting, sent))
 
 
 def _has_gone(sending: _Sending) -> bool:

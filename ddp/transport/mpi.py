@@ -13,178 +13,100 @@ know, need no second path. It costs little: milliseconds against `Iallreduce` in
 A header goes ahead, from every rank to every rank. With it goes a whole small array, which all ranks sum: what counts
 there is the number of messages: sums of two ranks' 1 KiB took 94 µs in the two steps after it, and take 14.
 
-Chunks bound the scratch memory and every count (MPI counts to 2**31 - 1); from 128 ranks on they grow with these. At
-most `DEPTH` chunks are in their first step. Collectives must be posted in the same order on every rank, but ranks poll
-at different times: scatters are posted in the order of `start` on one communicator, gathers, which are posted when a
-scatter completes, in the same order on another.
+**Many ranks**: a message for each other one is too many. Then ranks that follow one another are a group, and do these
+steps within it. In between, rank r of each group adds its slice to the sum that comes from rank r of the group before,
+and sends it on to the next one (`ddp.transport.chain`), so the order, and with it the bits, stay. A header is summed by
+the first rank of each group, with a tally of weights, and the result goes to its group (`Ibcast`); a small array is a
+chunk like others. The bytes are as many as without groups. Something like this, with rings both ways, is known as the
+2D torus (H. Mikami et al., Massively Distributed SGD, 2018, arXiv 1811.05233).
+
+At most `DEPTH` chunks are in their first step. Collectives must be posted in the same order on every rank, but ranks
+poll at different times: scatters are posted in the order of `start` on one communicator, gathers, which are posted when
+sums are there, in the same order on another.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import cache, partial
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from ddp.transport.base import (
-    CACHE_LINE,
-    accumulator_dtype,
-    aligned_zeros,
-    closed,
-    in_words,
-    round_up,
-    slice_bounds,
-    stopped,
-)
+from ddp.transport.base import CACHE_LINE, accumulator_dtype, closed, in_words, round_up, stopped
+from ddp.transport.chain import Chain
+from ddp.transport.chunks import AHEAD, DEPTH, Chunk, Group, MpiBuffer, chunk_bytes, packed
 from ddp.transport.headers import weights
-from ddp.transport.order import Order, rank_order, tree_order
-from ddp.transport.shards import Shards
-from ddp.transport.summing import Summation, check_divisor, sum_headers
+from ddp.transport.order import rank_order, tree_order
+from ddp.transport.summing import Summation, check_divisor, sum_headers, weighing
 from ddp.transport.under_way import advance_all, under_way, wait_a_little
 
-CHUNK_BYTES = 1 << 20  # of a chunk, at least
-SLICE_BYTES = 1 << 13  # of each rank's slice of it, at least: a shorter one takes longer to post than to send
-WHOLE_BYTES = 1 << 13  # of a small array
-DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
+GROUPED = 256
+"""So many ranks are several groups."""
 
 
-Counts = tuple[list[int], list[int]]
-"""For each rank: how many bytes, and where they begin."""
+def count_groups(ranks: int) -> int:
+    """How many groups so many ranks are: with half as many hops along them as there are ranks in each."""
+    return 1 if ranks < GROUPED else round((ranks / 4) ** 0.5)
 
 
-def chunk_bytes(ranks: int) -> int:
-    """Bytes of a chunk of an array that is summed over so many ranks."""
-    return max(CHUNK_BYTES, ranks * SLICE_BYTES)
-
-
-class Chunk(NamedTuple):
-    """A part of a buffer's arrays, as bytes, and how its two messages cut it."""
-
-    parts: list[NDArray[Any]]  # elements
-    sums: NDArray[np.uint8]
-    bounds: list[int]  # in elements: slice r of the chunk, which belongs to rank r, begins there
-    slices: Counts  # of the sums
-    send: Counts
-    receive: Counts  # where this rank's slice of every rank arrives
-
-
-# What goes ahead is a buffer's first chunk, in the queue of the others, so that its turn is the same on every rank.
-_AHEAD = Chunk([], np.empty(0, np.uint8), [], ([], []), ([], []), ([], []))
-
-
-class MpiBuffer:
-    """Private memory; see `ddp.transport.base.Buffer`."""
-
-    __slots__ = (
-        "ahead",
-        "array",
-        "chunks",
-        "divisor",
-        "everyones",
-        "header",
-        "headers",
-        "order",
-        "remaining",
-        "shards",
-        "started",
-        "summation",
-        "wide",
-    )
-
-    def __init__(self, count: int, dtype: np.dtype[Any], header: int, order: Order, rank: int) -> None:
-        size = len(order.parts)
-        self.order = order
-        whole = order.shards is None and count * dtype.itemsize <= WHOLE_BYTES
-        begin = round_up(8 * header, CACHE_LINE)
-        self.ahead = aligned_zeros(begin + whole * count * dtype.itemsize, np.uint8)  # header, and a small array
-        self.everyones = aligned_zeros(size * self.ahead.size, np.uint8)
-        rows = self.everyones.reshape(size, self.ahead.size)
-        self.header = self.ahead[: 8 * header].view(np.float64)
-        self.headers = rows[:, : 8 * header].view(np.float64)
-        array = self.ahead[begin:].view(dtype) if whole else aligned_zeros(count, dtype)
-        self.summation = Summation(rows[:, begin:].view(dtype), [array]) if whole and count else None
-        self.shards: Shards | None = None
-        self.wide = array.dtype  # of what is sent to be summed
-        parts = [array]
-        if order.shards is not None:
-            self.wide = accumulator_dtype(array.dtype)
-            slots = [aligned_zeros(array.size, self.wide) for _ in range(order.slots(array.dtype))]
-            self.shards = Shards(array, slots, order.own[rank])
-            parts = self.shards.parts
-        self.array = array
-        ahead = (_AHEAD,) * bool(self.ahead.size)
-        self.chunks = ahead if whole else (*ahead, *_chunks(parts, array, order, rank))
-        self.divisor: float | None = 1.0
-        self.remaining = 0  # chunks of this round that are not complete
-        self.started = False
-
-
-def _chunks(parts: list[NDArray[Any]], array: NDArray[Any], order: Order, rank: int) -> Iterator[Chunk]:
-    length = chunk_bytes(len(order.parts)) // (parts[0].dtype.itemsize * max(order.parts))
-    # Numbers for each rank, which on many ranks are more than the chunk: all but the last chunk have the same.
-    cut = cache(partial(_cut, array.dtype.itemsize, parts[0].dtype.itemsize, order.parts, rank))
-    for begin in range(0, array.size, length):
-        sums = array[begin : begin + length]
-        yield Chunk([part[begin : begin + length] for part in parts], sums.view(np.uint8), *cut(sums.size))
-
-
-def _cut(
-    itemsize: int, wide: int, numbers: Sequence[int], rank: int, count: int
-) -> tuple[list[int], Counts, Counts, Counts]:
-    """What a chunk of `count` elements has behind its arrays; they have `itemsize` bytes, and what is sent has `wide`.
-
-    numbers: how many parts each rank has.
-    """
-    bounds = slice_bounds(count, itemsize, len(numbers))
-    counts = [end - begin for begin, end in pairwise(bounds)]
-    own, mine = wide * numbers[rank], wide * counts[rank]
-    before = accumulate(numbers[:-1], initial=0)
-    return (
-        bounds,
-        ([count * itemsize for count in counts], [bound * itemsize for bound in bounds[:-1]]),
-        ([count * own for count in counts], [bound * own for bound in bounds[:-1]]),
-        ([mine * number for number in numbers], [mine * parts for parts in before]),
-    )
-
-
-class _Scatter(NamedTuple):
+@dataclass(slots=True)
+class _Scatter:
     """A chunk's first step under way: what MPI reads and writes must live as long."""
 
-    request: MPI.Request
+    requests: list[MPI.Request]
     buffer: MpiBuffer
     chunk: Chunk
     sent: NDArray[np.uint8]
     scratch: NDArray[np.uint8]
 
+    def is_over(self) -> bool:
+        """Whether all has come that this rank is to sum."""
+        self.requests = [request for request in self.requests if not request.Test()]
+        return not self.requests
 
-def _packed(chunk: Chunk) -> NDArray[np.uint8]:
-    """The parts' slices as they are sent: all parts' first slice, all parts' second, ..."""
-    if len(chunk.parts) == 1:
-        return chunk.parts[0].view(np.uint8)
-    return np.concatenate([part[begin:end] for begin, end in pairwise(chunk.bounds) for part in chunk.parts]).view(
-        np.uint8
-    )
+
+@dataclass(slots=True)
+class _Gather:
+    """A chunk's second step, which begins when this rank has its slice of the sums, and earlier ones have begun."""
+
+    buffer: MpiBuffer
+    chunk: Chunk
+    ready: bool = False
 
 
 class MpiTransport:
-    """See `ddp.transport.base.Transport`. `comm`: any intracommunicator; it is duplicated."""
+    """See `ddp.transport.base.Transport`. `comm`: any intracommunicator; it is duplicated. groups: how many the ranks
+    are divided into; None: as many as `count_groups` says.
+    """
 
     name = "mpi"
     progress = "polling"
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, groups: int | None = None) -> None:
         self.rank = comm.rank
         self.size = comm.size
-        self._scatter_comm = comm.Dup()
-        self._gather_comm = comm.Dup()
+        self.groups = groups or count_groups(comm.size)
+        number = ((comm.rank + 1) * self.groups - 1) // comm.size
+        first, end = (place * comm.size // self.groups for place in (number, number + 1))
+        self._group = Group(first, end - first, comm.size // self.groups, comm.rank - first)
+        self._comm = comm.Dup()
+        self._scatter_comm = self._comm
+        self._chain: Chain | None = None  # of a rank that sums, where there are several groups
+        if self.groups > 1:
+            self._scatter_comm = cast("MPI.Intracomm", self._comm.Split(number, comm.rank))
+            sums = self._group.rank < self._group.owners
+            column = cast("MPI.Intracomm", self._comm.Split(self._group.rank if sums else MPI.UNDEFINED, comm.rank))
+            self._chain = Chain(column) if sums else None
+        self._gather_comm = self._scatter_comm.Dup()
         self._closed = False
         self._stopped = ""  # by which exception
         self._queue: deque[tuple[MpiBuffer, Chunk]] = deque()
         self._scattering: deque[_Scatter] = deque()
-        self._gathering: deque[tuple[MPI.Request, MpiBuffer]] = deque()
+        self._summing: deque[_Gather] = deque()
+        self._gathering: deque[tuple[MPI.Request, MpiBuffer, Chunk]] = deque()
         self._scratch: list[NDArray[np.uint8]] = []  # receive memory of chunks that are not under way
 
     def allocate(
@@ -196,7 +118,7 @@ class MpiTransport:
     ) -> MpiBuffer:
         accumulator_dtype(dtype)
         order = rank_order(self.size) if shards is None else tree_order(shards, self.size)
-        return MpiBuffer(count, np.dtype(dtype), header, order, self.rank)
+        return MpiBuffer(count, np.dtype(dtype), header, order, self._group)
 
     def start(self, buffer: MpiBuffer, divisor: float | None = 1.0) -> None:
         if self._closed:
@@ -206,6 +128,7 @@ class MpiTransport:
         check_divisor(buffer.array.dtype, divisor)
         buffer.started = True
         buffer.divisor = divisor
+        buffer.known = False
         buffer.remaining = len(buffer.chunks)
         self._queue.extend((buffer, chunk) for chunk in buffer.chunks)
         self.poll()
@@ -220,10 +143,12 @@ class MpiTransport:
             raise
 
     def _advance(self) -> None:
-        while self._scattering and self._scattering[0][0].Test():
-            self._finish_scatter()
+        if self._chain is not None:
+            self._chain.move()
         while self._gathering and self._gathering[0][0].Test():
-            self._gathering.popleft()[1].remaining -= 1
+            self._finish_gather()
+        while self._scattering and self._scattering[0].is_over() and self._may_sum(self._scattering[0]):
+            self._finish_scatter()
         while self._queue and len(self._scattering) < DEPTH:
             self._post_scatter(*self._queue.popleft())
 
@@ -234,7 +159,7 @@ class MpiTransport:
         looks = 0
         while buffer.remaining:
             # Blocks inside MPI, where all requests progress and where the user's mpi_yield_when_idle rules.
-            heads = [queue[0][0] for queue in (self._scattering, self._gathering) if queue]
+            heads = self._requests()
             if under_way:
                 looks += 1
                 wait_a_little(heads, looks)
@@ -250,50 +175,161 @@ class MpiTransport:
         return not buffer.remaining
 
     def independent(self) -> "MpiTransport":
-        return MpiTransport(self._scatter_comm)
+        return MpiTransport(self._comm, self.groups)
 
     def close(self) -> None:
         self._closed = True
-        if self._stopped or self._queue or self._scattering or self._gathering:
+        if self._stopped or self._queue or self._requests():
             return
-        self._scatter_comm.Free()
         self._gather_comm.Free()
+        if self._chain is not None:
+            self._chain.column.Free()
+        if self.groups > 1:
+            self._scatter_comm.Free()
+        self._comm.Free()
+
+    def _requests(self) -> list[MPI.Request]:
+        """What has to happen in MPI before `poll` can do more; none where nothing is under way."""
+        requests = list(self._scattering[0].requests) if self._scattering else []
+        requests += [self._gathering[0][0]] if self._gathering else []
+        return requests if self._chain is None else requests + self._chain.requests()
+
+    # --- scatter ------------------------------------------------------------------------------------------------------
 
     def _post_scatter(self, buffer: MpiBuffer, chunk: Chunk) -> None:
-        if chunk is _AHEAD:
-            request = self._scatter_comm.Iallgather(buffer.ahead, buffer.everyones)
-            self._scattering.append(_Scatter(request, buffer, chunk, chunk.sums, chunk.sums))
+        chain = self._chain
+        if chunk is AHEAD:
+            requests = [self._scatter_comm.Iallgather(buffer.ahead, buffer.everyones)]
+            if chain is not None and chain.at and self._group.rank == 0:
+                requests.append(chain.expect(buffer.before))
+            self._scattering.append(_Scatter(requests, buffer, chunk, chunk.sums, chunk.sums))
             return
+        own = self._own(chunk)
+        room = self._room(buffer, own)
         scratch = self._scratch.pop() if self._scratch else np.empty(0, np.uint8)
-        wanted = sum(chunk.receive[0])
+        wanted = room + sum(chunk.receive[0])
         if scratch.size < wanted:
-            scratch = np.empty(max(wanted, chunk_bytes(self.size) + self.size * CACHE_LINE), np.uint8)
-        sent = _packed(chunk)
-        request = self._scatter_comm.Ialltoallv([sent, chunk.send], [scratch, chunk.receive])
-        self._scattering.append(_Scatter(request, buffer, chunk, sent, scratch))
+            usual = chunk_bytes(self._group.owners) + self._group.size * CACHE_LINE
+            scratch = np.empty(max(wanted, usual), np.uint8)
+        sent = packed(chunk)
+        requests = [self._scatter_comm.Ialltoallv([sent, chunk.send], [scratch[room:], chunk.receive])]
+        if chain is not None and chain.at and own.stop > own.start:
+            requests.append(chain.expect(_sums(scratch, buffer, own, buffer.sums[0])))
+        self._scattering.append(_Scatter(requests, buffer, chunk, sent, scratch))
+
+    def _own(self, chunk: Chunk) -> slice:
+        """The elements of a chunk that this rank sums."""
+        return slice(*chunk.bounds[self._group.rank : self._group.rank + 2])
+
+    def _room(self, buffer: MpiBuffer, own: slice) -> int:
+        """Bytes of scratch memory for the sums of whole groups, before what comes from each rank of this one."""
+        if self.groups == 1:
+            return 0
+        return round_up(
+            max(buffer.sums) * (own.stop - own.start) * accumulator_dtype(buffer.array.dtype).itemsize, CACHE_LINE
+        )
+
+    def _may_sum(self, scatter: _Scatter) -> bool:
+        """Whether the ranks' weights are known, if they are wanted."""
+        buffer = scatter.buffer
+        return buffer.divisor is not None or self.groups == 1 or buffer.known or scatter.chunk is AHEAD
 
     def _finish_scatter(self) -> None:
-        _, buffer, chunk, _, scratch = self._scattering.popleft()
-        if chunk is _AHEAD:
+        scatter = self._scattering.popleft()
+        buffer, chunk = scatter.buffer, scatter.chunk
+        if chunk is AHEAD and self.groups == 1:
             if buffer.header.size:
                 sum_headers(buffer.headers, out=buffer.header)
             if buffer.summation is not None:
-                self._sum(buffer, buffer.summation)
+                buffer.summation.run(*self._weighing(buffer))
             buffer.remaining -= 1
             return
-        (counts, places), wide = chunk.slices, buffer.wide
-        mine, at = counts[self.rank], places[self.rank]
-        each = (chunk.bounds[self.rank + 1] - chunk.bounds[self.rank]) * wide.itemsize
-        parts = sum(buffer.order.parts)
-        received = scratch[: parts * each].view(wide).reshape(parts, each // wide.itemsize)
-        merges = None if buffer.shards is None else buffer.order.merges
-        self._sum(buffer, Summation(received, [chunk.sums[at : at + mine].view(buffer.array.dtype)], merges))
-        self._scratch.append(scratch)
-        request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.sums, chunk.slices])
-        self._gathering.append((request, buffer))
-
-    def _sum(self, buffer: MpiBuffer, summation: Summation) -> None:
-        if buffer.divisor is None:  # the headers went ahead of the first chunk, so they are there
-            summation.average(weights(buffer.headers))
+        gather = _Gather(buffer, chunk)
+        self._summing.append(gather)
+        if chunk is AHEAD:
+            if self._group.rank == 0:
+                self._add_headers(gather)
+            else:
+                self._begin_gather(gather)
+        elif chunk.slices[0][self._group.rank]:
+            self._add(gather, scatter.scratch)
         else:
-            summation.run(buffer.divisor)
+            self._scratch.append(scatter.scratch)
+            self._begin_gather(gather)
+
+    def _add(self, gather: _Gather, scratch: NDArray[np.uint8]) -> None:
+        """Add this group's ranks to the sum of those before, and pass it on: to the next group, or as result."""
+        buffer, chunk, chain = gather.buffer, gather.chunk, self._chain
+        own = self._own(chunk)
+        room, count = self._room(buffer, own), own.stop - own.start
+        rows = scratch[room:][: sum(buffer.parts) * count * buffer.wide.itemsize].view(buffer.wide).reshape(-1, count)
+        result = chunk.sums.view(buffer.array.dtype)[own]
+        addends: Sequence[NDArray[Any]] | NDArray[Any] = rows
+        divisor, weights_ = self._weighing(buffer)
+        if chain is not None and chain.at:
+            before = buffer.sums[0]
+            addends = [*_sums(scratch, buffer, own, before).reshape(before, -1), *rows]
+            weights_ = weights_ and [1.0, *weights_]
+        free = partial(self._scratch.append, scratch)
+        if chain is None or chain.at == chain.last:
+            Summation(addends, [result], buffer.merges).run(divisor, weights_)
+            free()
+            if chain is not None:
+                chain.give_back(buffer, result)
+            self._begin_gather(gather)
+        else:
+            sums = _sums(scratch, buffer, own, buffer.sums[1])
+            Summation(addends, list(sums.reshape(buffer.sums[1], -1)), buffer.merges).run(1.0, weights_)
+            chain.pass_on(buffer, sums, result, free, partial(self._begin_gather, gather))
+
+    def _add_headers(self, gather: _Gather) -> None:
+        """The same with headers, behind which come the first rank's weight and how many ranks have the same."""
+        buffer, chain = gather.buffer, self._chain
+        assert chain is not None
+        before, total, own = buffer.before, buffer.total, weights(buffer.headers)
+        first = before[-2] if chain.at else own[0]
+        sum_headers((before[:-2], *buffer.headers), out=total[:-2])
+        total[-2:] = first, before[-1] + own.count(first)
+        if chain.at < chain.last:
+            chain.pass_on(buffer, total.copy(), total, lambda: None, partial(self._begin_gather, gather))
+        else:
+            chain.give_back(buffer, total)
+            self._begin_gather(gather)
+
+    def _weighing(self, buffer: MpiBuffer) -> tuple[float, Sequence[float] | None]:
+        """What to divide by, and what to multiply the addends of this group with first."""
+        if buffer.divisor is not None:
+            return buffer.divisor, None
+        weighed = buffer.shards is not None
+        if self.groups == 1:
+            return weighing(weights(buffer.headers), weighed)
+        if buffer.total[-1] == self.size and not weighed:
+            return self.size, None
+        return weights([buffer.total])[0], None if weighed else weights(buffer.headers)
+
+    # --- gather -------------------------------------------------------------------------------------------------------
+
+    def _begin_gather(self, gather: _Gather) -> None:
+        """This rank has its slice. Gathers are posted in the order of scatters."""
+        gather.ready = True
+        while self._summing and self._summing[0].ready:
+            gather = self._summing.popleft()
+            buffer, chunk = gather.buffer, gather.chunk
+            if chunk is AHEAD:
+                request = self._gather_comm.Ibcast(buffer.total)
+            else:
+                request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.sums, chunk.slices])
+            self._gathering.append((request, buffer, chunk))
+
+    def _finish_gather(self) -> None:
+        _, buffer, chunk = self._gathering.popleft()
+        buffer.remaining -= 1
+        if chunk is AHEAD:
+            buffer.header[:] = buffer.total[:-2]
+            buffer.known = True
+
+
+def _sums(scratch: NDArray[np.uint8], buffer: MpiBuffer, own: slice, count: int) -> NDArray[Any]:
+    """The beginning of scratch memory as so many sums of a slice, one behind the other."""
+    dtype = accumulator_dtype(buffer.array.dtype)
+    return scratch[: count * (own.stop - own.start) * dtype.itemsize].view(dtype)

@@ -11,7 +11,7 @@ from ddp.forecast.network import exchange_seconds
 from ddp.forecast.virtual_time import Traffic, now, run_in_virtual_time, traffic, work
 from ddp.groups.group import resolve
 from ddp.testing import run_ranks
-from ddp.transport.mpi import CHUNK_BYTES
+from ddp.transport.chunks import CHUNK_BYTES
 
 FREE = Software(0.0, 0.0, 0.0)
 FAR = Link(math.inf, 1.0)  # a second away, and nothing else

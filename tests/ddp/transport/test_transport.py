@@ -28,14 +28,18 @@ def names_for(ranks: int) -> list[str]:
 
 @pytest.fixture
 def transports(comm, ranks: int):
-    """One of each kind, and also among ranks that pass for two nodes, of unlike size with 3, and for one node each."""
+    """One of each kind, and also among ranks that pass for two nodes, of unlike size with 3, and for one node each; and
+    of several groups that exchange messages, with 3 ranks of unlike size.
+    """
     made = [TRANSPORTS[name](comm) for name in names_for(ranks)]
     if ranks > 1:
         from ddp.transport.background import BackgroundTransport
         from ddp.transport.hierarchical import HierarchicalTransport
+        from ddp.transport.mpi import MpiTransport
 
         made += [HierarchicalTransport(comm, node) for node in (comm.rank * 2 // ranks, comm.rank)]
         made += [BackgroundTransport(TRANSPORTS["mpi"](comm))]
+        made += [MpiTransport(comm, groups) for groups in range(2, ranks + 1)]
     yield made
     for transport in made:
         transport.close()
@@ -275,10 +279,10 @@ def test_special_values_travel(transports, comm) -> None:
 @pytest.mark.mpi(ranks=[1])
 def test_chunks_of_more_elements_than_an_mpi_count_holds(comm) -> None:
     """No message counts beyond 2**31 - 1, and every byte is in one slice of one chunk. Nothing is touched."""
-    from ddp.transport.mpi import MpiBuffer
+    from ddp.transport.chunks import Group, MpiBuffer
 
     for count, dtype in ((2**31 + 100, np.uint8), (2**29 + 7, np.float64)):
-        buffer = MpiBuffer(count, np.dtype(dtype), 0, rank_order(4), 3)
+        buffer = MpiBuffer(count, np.dtype(dtype), 0, rank_order(4), Group(0, 4, 4, 3))
         array = buffer.array
         at = 0
         for chunk in buffer.chunks:
