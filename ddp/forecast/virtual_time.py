@@ -14,13 +14,15 @@ knows of everything that was sent before. The code that communicates is that of 
 
 What a rank posts of a collective of P ranks takes its thread (P - 2) `peer` seconds and then `byte` for each byte that
 it sends. These go through its link meanwhile, one collective after the other; `message` and the latency later they
-arrive. A rank has what it needs when all have sent, and what it receives has passed its own link. So this says how the
+arrive. A rank has what it needs when all have sent, and what it receives has passed its own link. A message between two
+ranks goes between the packets of what is on its way, as connections share a link. So this says how the
 messages of `ddp.forecast.network` follow one another, and what waits for what, but takes its word for what one costs.
 
 Each rank is on a node of its own. Looking takes no time: a loop of looks without a wait would never end.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -59,8 +61,8 @@ class VirtualNetwork:
         self._link = link
         self._software = software
         self._delay = software.message + link.latency
-        self._sends_until = [0.0] * turns.size
-        self._receives_until = [0.0] * turns.size
+        self._sends = [_Way() for _ in range(turns.size)]
+        self._receives = [_Way() for _ in range(turns.size)]
         self._sending: dict[int, tuple[float, float]] = {}  # of each open meeting: when the first begins, the last ends
         self.traffic: list[dict[str, Traffic]] = [{} for _ in range(turns.size)]
 
@@ -79,16 +81,16 @@ class VirtualNetwork:
         meeting.times = []
         for number, nbytes in zip(meeting.members, _received(meeting.name, meeting.parts), strict=True):
             self._count(number, meeting.name, 0, 0, nbytes)
-            passed = max(self._receives_until[number], first + self._delay) + nbytes / self._link.bandwidth
-            self._receives_until[number] = passed
+            _, passed = self._receives[number].behind(first + self._delay, nbytes / self._link.bandwidth)
             meeting.times.append(max(passed, last + self._delay))
 
     def send(self, source: int, target: int, nbytes: int) -> float:
         """See `ddp.testing.rooms.Network`."""
-        begin, end = self._post(source, 0, nbytes)
-        passed = max(self._receives_until[target], begin + self._delay) + nbytes / self._link.bandwidth
-        self._receives_until[target] = passed
-        return max(passed, end + self._delay)
+        clock, travel = self._turns.clocks[source], nbytes / self._link.bandwidth
+        self._turns.clocks[source] = done = clock + nbytes * self._software.byte
+        begin, end = self._sends[source].between(clock, travel)
+        _, passed = self._receives[target].between(begin + self._delay, travel)
+        return max(passed, max(end, done) + self._delay)
 
     def _count(self, number: int, name: str, calls: int, sent: int, received: int) -> None:
         before = self.traffic[number].get(name, NO_TRAFFIC)
@@ -97,10 +99,32 @@ class VirtualNetwork:
     def _post(self, number: int, peers: int, nbytes: int) -> tuple[float, float]:
         """When the bytes begin to go through the rank's link, and when all have."""
         clock = self._turns.clocks[number] + peers * self._software.peer
-        begin = max(clock, self._sends_until[number])
         self._turns.clocks[number] = done = clock + nbytes * self._software.byte
-        self._sends_until[number] = end = max(begin + nbytes / self._link.bandwidth, done)
+        way = self._sends[number]
+        begin, end = way.behind(clock, nbytes / self._link.bandwidth)
+        way.collectives = end = max(end, done)
         return begin, end
+
+
+@dataclass(slots=True)
+class _Way:
+    """One direction of a rank's link: until when collectives, and messages between two ranks, go through it."""
+
+    collectives: float = 0.0
+    messages: float = 0.0
+
+    def behind(self, time: float, travel: float) -> tuple[float, float]:
+        """When something begins to go through, and when it has, that waits for all before it."""
+        begin = max(time, self.collectives)
+        self.collectives = begin + travel
+        return begin, self.collectives
+
+    def between(self, time: float, travel: float) -> tuple[float, float]:
+        """The same of a message, which goes between the packets of a collective, so that this one takes longer."""
+        begin = max(time, self.messages)
+        self.messages = begin + travel
+        self.collectives = max(self.collectives, begin) + travel
+        return begin, self.messages
 
 
 def _sent(name: str, part: Any, rank: int, size: int) -> int:
