@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ddp.transport import chunks as cutting
 from ddp.transport import hierarchical
 from ddp.transport.base import CACHE_LINE, round_up
+from ddp.transport.chunks import count_groups
 
 _RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -67,18 +68,23 @@ def chain_thread_seconds(nbytes: int, owners: int, software: Software) -> float:
     return part * software.byte + part / min(hierarchical.CHUNK_BYTES, part) * software.message
 
 
-def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software, header: int = 0) -> float:
-    """Of the mpi transport with a rank on each node: all send slices to all, add them up, and send the sums to all. A
-    small array goes whole to all, in one step.
+def exchange_seconds(
+    nbytes: int, ranks: int, link: Link, software: Software, header: int = 0, groups: int | None = None
+) -> float:
+    """Of the mpi transport with a rank on each node: all of a group send slices to all of it, add them up, and send the
+    sums to all. A small array goes whole to all, in one step.
 
-    header: bytes that go ahead of it, whole, from every rank to every rank. `ddp.forecast.virtual_time` runs what is
-    written down here, and its tests compare the two.
+    header: bytes that go ahead of it, whole, from every rank to every rank. groups: as for `MpiTransport`.
+    `ddp.forecast.virtual_time` runs what is written down here, and its tests compare the two.
     """
+    groups = groups or count_groups(ranks)
+    if groups > 1:
+        return _grouped_seconds(nbytes, ranks, link, software, header, groups)
     others, peers, delay = ranks - 1, (ranks - 2) * software.peer, software.message + link.latency
     ahead = others * round_up(header, CACHE_LINE)
     if nbytes <= cutting.WHOLE_BYTES:
         return peers + (ahead + others * nbytes) * max(1 / link.bandwidth, software.byte) + delay
-    chunks, every = _cut(nbytes, ranks)
+    chunks, every = _cut(nbytes, ranks, ranks)
     # What is at work without a break: the link, or the thread that posts and adds up.
     half = _half(min(cutting.chunk_bytes(ranks), nbytes), ranks)
     travel, work = half / link.bandwidth, half * software.byte + peers
@@ -95,10 +101,32 @@ def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software, he
     return max(on_link, in_thread) + pauses + delay
 
 
+def _grouped_seconds(nbytes: int, ranks: int, link: Link, software: Software, header: int, groups: int) -> float:
+    """The header goes along the groups and back, and the chunks, whose weights are known then, after it."""
+    size = math.ceil(ranks / groups)
+    peers, delay, hops = (size - 2) * software.peer, software.message + link.latency, 2 * (groups - 1)
+    chunk = min(cutting.chunk_bytes(ranks // groups), nbytes)
+    chunks, half, part = math.ceil(nbytes / chunk), _half(chunk, size), math.ceil(chunk / size)
+    tally = header + 8 * cutting.TALLY
+
+    def passing(size: float) -> float:
+        return size * max(1 / link.bandwidth, software.byte)
+
+    ahead = (size - 1) * round_up(header, CACHE_LINE)
+    early = min(chunks, cutting.DEPTH - 1)  # scatters posted behind the header's
+    posted = (1 + early) * peers + (ahead + early * half) * software.byte
+    known = max(posted, peers + passing(ahead) + delay) + hops * (delay + passing(tally))  # to the first of a group
+    known += peers + delay + passing(tally)
+    scattered = 2 * peers + ahead / link.bandwidth + passing(half) + delay
+    first = max(known, scattered) + hops * (delay + passing(part)) + peers + passing(half) + delay
+    sent = 2 * half + min(groups - 1, 2) * part
+    return first + (chunks - 1) * max(sent / link.bandwidth, 2 * peers + sent * software.byte)
+
+
 def thread_seconds(nbytes: int, ranks: int, software: Software, header: int = 0) -> float:
     """How much of `exchange_seconds` a rank's thread is at work, and its program is not."""
-    posts, sent = _posted(nbytes, ranks, header)
-    return posts * (ranks - 2) * software.peer + sent * software.byte
+    peers, sent = _posted(nbytes, ranks, header)
+    return peers * software.peer + sent * software.byte
 
 
 def link_seconds(nbytes: int, ranks: int, link: Link, header: int = 0) -> float:
@@ -107,17 +135,23 @@ def link_seconds(nbytes: int, ranks: int, link: Link, header: int = 0) -> float:
 
 
 def _posted(nbytes: int, ranks: int, header: int) -> tuple[int, int]:
-    """How many steps a rank posts, and the bytes that it sends, and receives, in them."""
-    ahead = (ranks - 1) * round_up(header, CACHE_LINE)
-    if nbytes <= cutting.WHOLE_BYTES:
-        return 1, ahead + (ranks - 1) * nbytes
-    chunks, every = _cut(nbytes, ranks)
-    return 2 * chunks + bool(header), ahead + every
+    """How many further messages a rank posts in the same calls, and the bytes that it sends, and receives."""
+    groups = count_groups(ranks)
+    size = math.ceil(ranks / groups)
+    ahead = (size - 1) * round_up(header, CACHE_LINE)
+    if groups == 1 and nbytes <= cutting.WHOLE_BYTES:
+        return size - 2, ahead + (size - 1) * nbytes
+    chunks, every = _cut(nbytes, size, ranks // groups)
+    calls = 2 * chunks + bool(header)
+    if groups > 1:
+        calls += bool(header)
+        every += min(groups - 1, 2) * (math.ceil(nbytes / size) + header + 8 * cutting.TALLY)
+    return calls * (size - 2), ahead + every
 
 
-def _cut(nbytes: int, ranks: int) -> tuple[int, int]:
-    """How many chunks, and the bytes that a rank sends, and receives, in all their steps."""
-    chunk = cutting.chunk_bytes(ranks)
+def _cut(nbytes: int, ranks: int, owners: int) -> tuple[int, int]:
+    """How many chunks, and the bytes that a rank sends, and receives, in all their steps within its group."""
+    chunk = cutting.chunk_bytes(owners)
     chunks = math.ceil(nbytes / chunk)
     rest = nbytes - (chunks - 1) * chunk
     return chunks, 2 * ((chunks - 1) * _half(chunk, ranks) + _half(rest, ranks))

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Traffic(NamedTuple):
-    """What a rank has posted of one kind of collective: how many, and bytes sent to and received from other ranks."""
+    """What a rank has posted of one kind, a collective or `Send`: how many, and bytes to and from other ranks."""
 
     calls: int
     sent: int
@@ -88,6 +88,8 @@ class VirtualNetwork:
         """See `ddp.testing.rooms.Network`."""
         clock, travel = self._turns.clocks[source], nbytes / self._link.bandwidth
         self._turns.clocks[source] = done = clock + nbytes * self._software.byte
+        self._count(source, "Send", 1, nbytes, 0)
+        self._count(target, "Send", 0, 0, nbytes)
         begin, end = self._sends[source].between(clock, travel)
         _, passed = self._receives[target].between(begin + self._delay, travel)
         return max(passed, max(end, done) + self._delay)
@@ -185,7 +187,7 @@ def now() -> float:
 
 
 def traffic() -> dict[str, Traffic]:
-    """What this rank has posted so far, by kind of collective: MPI's names, where small letters mean pickled objects.
+    """What this rank has posted so far, by kind: MPI's names, where small letters mean pickled objects.
 
     Raises: RuntimeError outside of `run_in_virtual_time`.
     """

@@ -20,6 +20,10 @@ from ddp.transport.summing import Summation
 CHUNK_BYTES = 1 << 20  # of a chunk, at least
 SLICE_BYTES = 1 << 13  # of each rank's slice of it, at least: a shorter one takes longer to post than to send
 WHOLE_BYTES = 1 << 13  # of a small array
+# So many ranks are several groups. Milliseconds without and with them in virtual time, a rank's message 1.45 us:
+# 256 ranks, 25 Gbit/s, 64 KiB 1.18 and 0.46, 25 MiB 20 and 18; but a step of 12 ms with sums of 3 MiB on 10 Gbit/s, in
+# which hops wait for hooks, 38.7 and 44.3. 512 ranks, 10 Gbit/s, steps of 200 KB 18.9 and 14.1, of 6 MB 35.9 and 34.8.
+GROUPED = 512
 DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
 TALLY = 2  # numbers: the first rank's weight, and how many ranks have the same
 
@@ -37,6 +41,11 @@ class Group(NamedTuple):
 
 Counts = tuple[list[int], list[int]]
 """For each rank: how many bytes, and where they begin."""
+
+
+def count_groups(ranks: int) -> int:
+    """How many groups so many ranks are: with half as many hops along them as there are ranks in each."""
+    return 1 if ranks < GROUPED else round((ranks / 4) ** 0.5)
 
 
 def chunk_bytes(owners: int) -> int:

@@ -37,19 +37,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from ddp.transport.base import CACHE_LINE, accumulator_dtype, closed, in_words, round_up, stopped
 from ddp.transport.chain import Chain
-from ddp.transport.chunks import AHEAD, DEPTH, Chunk, Group, MpiBuffer, chunk_bytes, packed
+from ddp.transport.chunks import AHEAD, DEPTH, Chunk, Group, MpiBuffer, chunk_bytes, count_groups, packed
 from ddp.transport.headers import weights
 from ddp.transport.order import rank_order, tree_order
 from ddp.transport.summing import Summation, check_divisor, sum_headers, weighing
 from ddp.transport.under_way import advance_all, under_way, wait_a_little
-
-GROUPED = 256
-"""So many ranks are several groups."""
-
-
-def count_groups(ranks: int) -> int:
-    """How many groups so many ranks are: with half as many hops along them as there are ranks in each."""
-    return 1 if ranks < GROUPED else round((ranks / 4) ** 0.5)
 
 
 @dataclass(slots=True)
