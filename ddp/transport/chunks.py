@@ -122,7 +122,7 @@ class MpiBuffer:
             self.shards = Shards(array, slots, order.own[group.first + group.rank])
             parts = self.shards.parts
         self.array = array
-        ahead = (AHEAD,) * bool(self.ahead.size)
+        ahead = (AHEAD,) * bool(self.ahead.size and alone)
         self.chunks = ahead if whole else (*ahead, *_chunks(parts, array, max(order.parts), self.parts, group))
         self.divisor: float | None = 1.0
         self.remaining = 0  # chunks of this round that are not complete, and messages that have not gone

@@ -15,10 +15,10 @@ there is the number of messages: sums of two ranks' 1 KiB took 94 µs in the two
 
 **Many ranks**: a message for each other one is too many. Then ranks that follow one another are a group, and do these
 steps within it. In between, rank r of each group adds its slice to the sum that comes from rank r of the group before,
-and sends it on to the next one (`ddp.transport.chain`), so the order, and with it the bits, stay. A header is summed by
-the first rank of each group, with a tally of weights, and the result goes to its group (`Ibcast`); a small array is a
-chunk like others. The bytes are as many as without groups. Something like this, with rings both ways, is known as the
-2D torus (H. Mikami et al., Massively Distributed SGD, 2018, arXiv 1811.05233).
+and sends it on to the next one (`ddp.transport.chain`), so the order, and with it the bits, stay. Headers go the same
+way by themselves (`ddp.transport.announcing`); a small array is a chunk like others. The bytes are as many as without
+groups. Something like this, with rings both ways, is known as the 2D torus (H. Mikami et al., Massively Distributed
+SGD, 2018, arXiv 1811.05233).
 
 At most `DEPTH` chunks are in their first step. Collectives must be posted in the same order on every rank, but ranks
 poll at different times: scatters are posted in the order of `start` on one communicator, gathers, which are posted when
@@ -35,6 +35,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
+from ddp.transport.announcing import Announcements
 from ddp.transport.base import CACHE_LINE, accumulator_dtype, closed, in_words, round_up, stopped
 from ddp.transport.chain import Chain
 from ddp.transport.chunks import AHEAD, DEPTH, Chunk, Group, MpiBuffer, chunk_bytes, count_groups, packed
@@ -86,19 +87,23 @@ class MpiTransport:
         self._group = Group(first, end - first, comm.size // self.groups, comm.rank - first)
         self._comm = comm.Dup()
         self._scatter_comm = self._comm
-        self._chain: Chain | None = None  # of a rank that sums, where there are several groups
+        # Where there are several groups; the chain of a rank that sums.
+        self._announcements: Announcements | None = None
+        self._chain: Chain | None = None
         if self.groups > 1:
             self._scatter_comm = cast("MPI.Intracomm", self._comm.Split(number, comm.rank))
             sums = self._group.rank < self._group.owners
             column = cast("MPI.Intracomm", self._comm.Split(self._group.rank if sums else MPI.UNDEFINED, comm.rank))
             self._chain = Chain(column) if sums else None
+            firsts = column if self._group.rank == 0 else None
+            self._announcements = Announcements(self._comm, self._scatter_comm, firsts)
         self._gather_comm = self._scatter_comm.Dup()
         self._closed = False
         self._stopped = ""  # by which exception
         self._queue: deque[tuple[MpiBuffer, Chunk]] = deque()
         self._scattering: deque[_Scatter] = deque()
         self._summing: deque[_Gather] = deque()
-        self._gathering: deque[tuple[MPI.Request, MpiBuffer, Chunk]] = deque()
+        self._gathering: deque[tuple[MPI.Request, MpiBuffer]] = deque()
         self._scratch: list[NDArray[np.uint8]] = []  # receive memory of chunks that are not under way
 
     def allocate(
@@ -120,8 +125,9 @@ class MpiTransport:
         check_divisor(buffer.array.dtype, divisor)
         buffer.started = True
         buffer.divisor = divisor
-        buffer.known = False
         buffer.remaining = len(buffer.chunks)
+        if self._announcements is not None and buffer.header.size:
+            self._announcements.start(buffer)
         self._queue.extend((buffer, chunk) for chunk in buffer.chunks)
         self.poll()
 
@@ -135,10 +141,12 @@ class MpiTransport:
             raise
 
     def _advance(self) -> None:
+        if self._announcements is not None:
+            self._announcements.move()
         if self._chain is not None:
             self._chain.move()
         while self._gathering and self._gathering[0][0].Test():
-            self._finish_gather()
+            self._gathering.popleft()[1].remaining -= 1
         while self._scattering and self._scattering[0].is_over() and self._may_sum(self._scattering[0]):
             self._finish_scatter()
         while self._queue and len(self._scattering) < DEPTH:
@@ -176,7 +184,8 @@ class MpiTransport:
         self._gather_comm.Free()
         if self._chain is not None:
             self._chain.column.Free()
-        if self.groups > 1:
+        if self._announcements is not None:
+            self._announcements.close()
             self._scatter_comm.Free()
         self._comm.Free()
 
@@ -184,17 +193,16 @@ class MpiTransport:
         """What has to happen in MPI before `poll` can do more; none where nothing is under way."""
         requests = list(self._scattering[0].requests) if self._scattering else []
         requests += [self._gathering[0][0]] if self._gathering else []
-        return requests if self._chain is None else requests + self._chain.requests()
+        for part in (self._chain, self._announcements):
+            requests += [] if part is None else part.requests()
+        return requests
 
     # --- scatter ------------------------------------------------------------------------------------------------------
 
     def _post_scatter(self, buffer: MpiBuffer, chunk: Chunk) -> None:
-        chain = self._chain
         if chunk is AHEAD:
-            requests = [self._scatter_comm.Iallgather(buffer.ahead, buffer.everyones)]
-            if chain is not None and chain.at and self._group.rank == 0:
-                requests.append(chain.expect(buffer.before))
-            self._scattering.append(_Scatter(requests, buffer, chunk, chunk.sums, chunk.sums))
+            request = self._scatter_comm.Iallgather(buffer.ahead, buffer.everyones)
+            self._scattering.append(_Scatter([request], buffer, chunk, chunk.sums, chunk.sums))
             return
         own = self._own(chunk)
         room = self._room(buffer, own)
@@ -203,7 +211,7 @@ class MpiTransport:
         if scratch.size < wanted:
             usual = chunk_bytes(self._group.owners) + self._group.size * CACHE_LINE
             scratch = np.empty(max(wanted, usual), np.uint8)
-        sent = packed(chunk)
+        sent, chain = packed(chunk), self._chain
         requests = [self._scatter_comm.Ialltoallv([sent, chunk.send], [scratch[room:], chunk.receive])]
         if chain is not None and chain.at and own.stop > own.start:
             requests.append(chain.expect(_sums(scratch, buffer, own, buffer.sums[0])))
@@ -224,12 +232,12 @@ class MpiTransport:
     def _may_sum(self, scatter: _Scatter) -> bool:
         """Whether the ranks' weights are known, if they are wanted."""
         buffer = scatter.buffer
-        return buffer.divisor is not None or self.groups == 1 or buffer.known or scatter.chunk is AHEAD
+        return buffer.divisor is not None or self._announcements is None or buffer.known
 
     def _finish_scatter(self) -> None:
         scatter = self._scattering.popleft()
         buffer, chunk = scatter.buffer, scatter.chunk
-        if chunk is AHEAD and self.groups == 1:
+        if chunk is AHEAD:
             if buffer.header.size:
                 sum_headers(buffer.headers, out=buffer.header)
             if buffer.summation is not None:
@@ -238,12 +246,7 @@ class MpiTransport:
             return
         gather = _Gather(buffer, chunk)
         self._summing.append(gather)
-        if chunk is AHEAD:
-            if self._group.rank == 0:
-                self._add_headers(gather)
-            else:
-                self._begin_gather(gather)
-        elif chunk.slices[0][self._group.rank]:
+        if chunk.slices[0][self._group.rank]:
             self._add(gather, scatter.scratch)
         else:
             self._scratch.append(scatter.scratch)
@@ -274,30 +277,13 @@ class MpiTransport:
             Summation(addends, list(sums.reshape(buffer.sums[1], -1)), buffer.merges).run(1.0, weights_)
             chain.pass_on(buffer, sums, result, free, partial(self._begin_gather, gather))
 
-    def _add_headers(self, gather: _Gather) -> None:
-        """The same with headers, behind which come the first rank's weight and how many ranks have the same."""
-        buffer, chain = gather.buffer, self._chain
-        assert chain is not None
-        before, total, own = buffer.before, buffer.total, weights(buffer.headers)
-        first = before[-2] if chain.at else own[0]
-        sum_headers((before[:-2], *buffer.headers), out=total[:-2])
-        total[-2:] = first, before[-1] + own.count(first)
-        if chain.at < chain.last:
-            chain.pass_on(buffer, total.copy(), total, lambda: None, partial(self._begin_gather, gather))
-        else:
-            chain.give_back(buffer, total)
-            self._begin_gather(gather)
-
     def _weighing(self, buffer: MpiBuffer) -> tuple[float, Sequence[float] | None]:
         """What to divide by, and what to multiply the addends of this group with first."""
         if buffer.divisor is not None:
             return buffer.divisor, None
-        weighed = buffer.shards is not None
-        if self.groups == 1:
-            return weighing(weights(buffer.headers), weighed)
-        if buffer.total[-1] == self.size and not weighed:
-            return self.size, None
-        return weights([buffer.total])[0], None if weighed else weights(buffer.headers)
+        if self._announcements is not None:
+            return self._announcements.weighing(buffer)
+        return weighing(weights(buffer.headers), buffer.shards is not None)
 
     # --- gather -------------------------------------------------------------------------------------------------------
 
@@ -307,18 +293,8 @@ class MpiTransport:
         while self._summing and self._summing[0].ready:
             gather = self._summing.popleft()
             buffer, chunk = gather.buffer, gather.chunk
-            if chunk is AHEAD:
-                request = self._gather_comm.Ibcast(buffer.total)
-            else:
-                request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.sums, chunk.slices])
-            self._gathering.append((request, buffer, chunk))
-
-    def _finish_gather(self) -> None:
-        _, buffer, chunk = self._gathering.popleft()
-        buffer.remaining -= 1
-        if chunk is AHEAD:
-            buffer.header[:] = buffer.total[:-2]
-            buffer.known = True
+            request = self._gather_comm.Iallgatherv(MPI.IN_PLACE, [chunk.sums, chunk.slices])
+            self._gathering.append((request, buffer))
 
 
 def _sums(scratch: NDArray[np.uint8], buffer: MpiBuffer, own: slice, count: int) -> NDArray[Any]:
