@@ -134,10 +134,11 @@ def rehearsed(ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The two lines of a small model on so many ranks in virtual time."""
     link, began = parse_link(SMALL_LINK), time.process_time()
     cap = 4 * FLOAT * SMALL[0] / 2**20
-    found = rehearse(SMALL, SMALL_SECONDS, ranks, link, SOFTWARE, cap)[-1]
+    everyones = rehearse(SMALL, SMALL_SECONDS, ranks, link, SOFTWARE, cap)
+    found = max(everyones, key=lambda found: found.seconds)
     own = SMALL_SECONDS * len(SMALL)
     formula = own + exposed_seconds(Workload(own, [0.0], found.buckets, NO_TIME, 1, own), ranks, link, SOFTWARE)
-    line = {"rehearsed": ranks, "virtual_ms": round(1e3 * found.seconds, 4), "formula_ms": round(1e3 * formula, 4)}
+    line: dict[str, Any] = {"rehearsed": ranks, "virtual_ms": round(1e3 * found.seconds, 4), "formula_ms": round(1e3 * formula, 4)}
     line["processor_s"] = round(time.process_time() - began, 1)
     line["peak_MB"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     return line, growth(ranks, found)
@@ -164,7 +165,7 @@ HEADS = {
     "making_calls": "collectives, wrapping",
     "making_objects_B": "objects received, wrapping",
     "planning_objects_B": "objects received, planning",
-    "step_calls": "collectives, step",
+    "step_calls": "collectives and messages, step",
     "step_headers_B": "headers received, step",
     "step_slices_B": "slices received, step",
     "memory_B": "kept",

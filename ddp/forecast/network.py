@@ -86,7 +86,7 @@ def exchange_seconds(
         return peers + (ahead + others * nbytes) * max(1 / link.bandwidth, software.byte) + delay
     chunks, every = _cut(nbytes, ranks, ranks)
     # What is at work without a break: the link, or the thread that posts and adds up.
-    half = _half(min(cutting.chunk_bytes(ranks), nbytes), ranks)
+    half = _half(min(cutting.chunk_bytes(ranks), nbytes), ranks, ranks)
     travel, work = half / link.bandwidth, half * software.byte + peers
     in_front = min(chunks, cutting.DEPTH) - 1  # scatters between a chunk's own and its gather
     first = peers if header else 0.0  # what posting the header takes
@@ -103,24 +103,25 @@ def exchange_seconds(
 
 def _grouped_seconds(nbytes: int, ranks: int, link: Link, software: Software, header: int, groups: int) -> float:
     """The header goes along the groups and back, and the chunks, whose weights are known then, after it."""
-    size = math.ceil(ranks / groups)
+    size, owners = math.ceil(ranks / groups), ranks // groups
     peers, delay, hops = (size - 2) * software.peer, software.message + link.latency, 2 * (groups - 1)
-    chunk = min(cutting.chunk_bytes(ranks // groups), nbytes)
-    chunks, half, part = math.ceil(nbytes / chunk), _half(chunk, size), math.ceil(chunk / size)
+    chunk = min(cutting.chunk_bytes(owners), nbytes)
+    chunks, half, part = math.ceil(nbytes / chunk), _half(chunk, size, owners), _slice(chunk, owners)
     tally = header + 8 * cutting.TALLY
 
     def passing(size: float) -> float:
         return size * max(1 / link.bandwidth, software.byte)
 
     ahead = (size - 1) * round_up(header, CACHE_LINE)
-    early = min(chunks, cutting.DEPTH - 1)  # scatters posted behind the header's
+    early = min(chunks, cutting.DEPTH)  # scatters posted behind the header
     posted = (1 + early) * peers + (ahead + early * half) * software.byte
     known = max(posted, peers + passing(ahead) + delay) + hops * (delay + passing(tally))  # to the first of a group
     known += peers + delay + passing(tally)
     scattered = 2 * peers + ahead / link.bandwidth + passing(half) + delay
     first = max(known, scattered) + hops * (delay + passing(part)) + peers + passing(half) + delay
     sent = 2 * half + min(groups - 1, 2) * part
-    return first + (chunks - 1) * max(sent / link.bandwidth, 2 * peers + sent * software.byte)
+    work = (chunks - 1) * (2 * peers + sent * software.byte) - (early - 1) * (peers + half * software.byte)
+    return first + max((chunks - 1) * sent / link.bandwidth, work)
 
 
 def thread_seconds(nbytes: int, ranks: int, software: Software, header: int = 0) -> float:
@@ -137,15 +138,15 @@ def link_seconds(nbytes: int, ranks: int, link: Link, header: int = 0) -> float:
 def _posted(nbytes: int, ranks: int, header: int) -> tuple[int, int]:
     """How many further messages a rank posts in the same calls, and the bytes that it sends, and receives."""
     groups = count_groups(ranks)
-    size = math.ceil(ranks / groups)
+    size, owners = math.ceil(ranks / groups), ranks // groups
     ahead = (size - 1) * round_up(header, CACHE_LINE)
     if groups == 1 and nbytes <= cutting.WHOLE_BYTES:
         return size - 2, ahead + (size - 1) * nbytes
-    chunks, every = _cut(nbytes, size, ranks // groups)
+    chunks, every = _cut(nbytes, size, owners)
     calls = 2 * chunks + bool(header)
     if groups > 1:
         calls += bool(header)
-        every += min(groups - 1, 2) * (math.ceil(nbytes / size) + header + 8 * cutting.TALLY)
+        every += min(groups - 1, 2) * (math.ceil(nbytes / owners) + header + 8 * cutting.TALLY)
     return calls * (size - 2), ahead + every
 
 
@@ -154,9 +155,13 @@ def _cut(nbytes: int, ranks: int, owners: int) -> tuple[int, int]:
     chunk = cutting.chunk_bytes(owners)
     chunks = math.ceil(nbytes / chunk)
     rest = nbytes - (chunks - 1) * chunk
-    return chunks, 2 * ((chunks - 1) * _half(chunk, ranks) + _half(rest, ranks))
+    return chunks, 2 * ((chunks - 1) * _half(chunk, ranks, owners) + _half(rest, ranks, owners))
 
 
-def _half(nbytes: int, ranks: int) -> int:
-    """Bytes that a rank sends, and receives, in each of a chunk's two steps."""
-    return (ranks - 1) * round_up(math.ceil(nbytes / ranks), CACHE_LINE)
+def _half(nbytes: int, ranks: int, owners: int) -> int:
+    """Bytes that a rank sends, and receives, in each of a chunk's two steps: a slice of each owner from each rank."""
+    return (ranks - 1) * _slice(nbytes, owners)
+
+
+def _slice(nbytes: int, owners: int) -> int:
+    return round_up(math.ceil(nbytes / owners), CACHE_LINE)

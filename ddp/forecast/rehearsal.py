@@ -122,4 +122,5 @@ def _memory(buffer: MpiBuffer) -> int:
     """Bytes of its arrays, and 8 for each number of how its chunks are cut."""
     numbers = {id(one): len(one) for chunk in buffer.chunks for cut in chunk[3:] for one in cut}
     alone = 0 if buffer.summation is not None else buffer.array.nbytes
-    return buffer.ahead.nbytes + buffer.everyones.nbytes + alone + 8 * sum(numbers.values())
+    headers = buffer.ahead.nbytes + buffer.everyones.nbytes + buffer.before.nbytes + buffer.total.nbytes
+    return headers + alone + 8 * sum(numbers.values())

@@ -35,7 +35,7 @@ class _Announcement:
 
 
 class Announcements:
-    """Making it is collective. comm: all ranks. group: those of this one's. column: the first ones of all groups; None on
+    """Making it is collective. comm: all ranks. group: this one's. column: the first ones of all groups; None on
     other ranks.
     """
 

@@ -13,7 +13,7 @@ from ddp.forecast.network import (
     link_seconds,
     thread_seconds,
 )
-from ddp.transport import hierarchical, mpi
+from ddp.transport import chunks, hierarchical
 
 NO_WORK = Software(0.0, 0.0, 0.0)
 
@@ -52,7 +52,7 @@ def test_many_chunks_take_the_bandwidth_or_wait_for_their_messages() -> None:
 
 
 def test_the_exchange_sends_the_least_that_a_sum_can() -> None:
-    nbytes = 1000 * mpi.CHUNK_BYTES
+    nbytes = 1000 * chunks.CHUNK_BYTES
     for ranks in (2, 4, 100):
         least = 2 * (ranks - 1) / ranks * nbytes / 1e9
         assert exchange_seconds(nbytes, ranks, Link(1e9, 0.0), NO_WORK) == pytest.approx(least, rel=2e-3)
@@ -68,9 +68,20 @@ def test_a_small_array_goes_whole_to_all() -> None:
 def test_posting_stays_behind_the_link_on_many_ranks() -> None:
     """Chunks grow with the ranks: a fixed one would be posted as often with slices ever shorter."""
     software, link, nbytes = Software(0.0, 0.0, 1e-6), Link(25e9 / 8, 2e-6), 100 * 2**20
-    for ranks in (2, 64, 256, 1024):
+    for ranks in (2, 64, 256, 511, 512, 1024, 8192):
         assert thread_seconds(nbytes, ranks, software) < link_seconds(nbytes, ranks, link)
-    assert thread_seconds(nbytes, 8192, software) < 2 * link_seconds(nbytes, 8192, link)
+
+
+def test_groups_pass_sums_on_and_results_back() -> None:
+    """1024 ranks are 16 groups of 64: 15 hops along them, and 15 back, first of the header and then of a chunk."""
+    assert chunks.count_groups(1024) == 16
+    assert exchange_seconds(10**5, 1024, Link(math.inf, 1.0), NO_WORK, 640) == 30 + 2 + 30 + 1
+    # within its group a rank sends 63 of 64 parts twice; along the groups its own part, and as many results back
+    nbytes, link = 1000 * chunks.CHUNK_BYTES, Link(1e9, 0.0)
+    assert link_seconds(nbytes, 1024, link) == pytest.approx((2 * 63 + 2) / 64 * nbytes / 1e9, rel=1e-3)
+    assert exchange_seconds(nbytes, 1024, link, NO_WORK) == pytest.approx(2 * nbytes / 1e9, rel=2e-3)
+    # a message for each other one of its group, in each of a chunk's two steps, and in the header's
+    assert thread_seconds(10**5, 1024, Software(0.0, 0.0, 1.0), 640) == 62 * (2 + 2)
 
 
 def test_the_header_comes_from_every_rank() -> None:

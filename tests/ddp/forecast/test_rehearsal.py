@@ -7,12 +7,18 @@ import pytest
 from ddp.forecast import Link, Software, Workload, rehearse
 from ddp.forecast.prediction import NO_TIME, exposed_seconds
 from ddp.forecast.rehearsal import Rehearsal
+from ddp.transport import chunks
 from ddp.transport.headers import length
 
 USUAL = Software(2e-5, 1e-10, 1e-6)
 FREE = Software(0.0, 0.0, 0.0)
 SIZES = [4096] * 12  # 16 KiB each; three buckets
 CAP = 4 * 4096 * 4 / 2**20
+
+
+def slowest(everyones: list[Rehearsal]) -> Rehearsal:
+    """Of ranks in groups, whose first one has its results last."""
+    return max(everyones, key=lambda found: found.seconds)
 
 
 def exposed(found: Rehearsal, work: float, ranks: int, link: Link, software: Software) -> tuple[float, float]:
@@ -85,11 +91,58 @@ def test_nothing_grows_faster_than_said() -> None:
     check_growth(by_ranks((2, 8, 32, 128)))
 
 
+def check_growth_of_groups(ranks: int, found: Rehearsal) -> None:
+    """The same where ranks are groups of one size: in a step, a term is one of a + b (L - 1) with L ranks in each."""
+    groups = chunks.count_groups(ranks)
+    header, size = 8 * length(4), ranks // groups
+    whole = -(-header // 64) * 64
+    assert found.making.keys() == {"Dup", "allgather", "Bcast"}
+    assert found.making["allgather"].received <= 5 * 64 * (ranks - 1)  # with four splits of all ranks
+    assert found.first["allgather"].received <= 32 * (ranks - 1) + 4 * len(SIZES) + 64
+    nbytes = 4 * sum(SIZES)
+    part = 64 * math.ceil(nbytes / 3 / size / 64)
+    for step in (found.first, found.another):
+        assert step["Allgather"] == (3, 3 * whole * (size - 1), 3 * whole * (size - 1))
+        assert step["Bcast"][0] == 3  # the sums of the headers
+        for name in ("Alltoallv", "Allgatherv"):
+            assert step[name].calls == 3
+            assert max(step[name].sent, step[name].received) <= 3 * (size - 1) * part
+        # Of the last group, whose last rank sums no headers: sums come, and results go back.
+        assert step["Send"].calls == 3
+        assert max(step["Send"].sent, step["Send"].received) <= 3 * part
+    assert found.another.keys() == {"Allgather", "Bcast", "Alltoallv", "Allgatherv", "Send"}
+    assert found.memory <= nbytes + 3 * (whole * (size + 1) + 16 * (header + 16) + 8 * (7 * size + 1))
+
+
+def test_nothing_of_groups_grows_faster_than_said(monkeypatch) -> None:
+    monkeypatch.setattr(chunks, "GROUPED", 16)
+    for ranks, found in by_ranks((16, 64, 100)).items():
+        check_growth_of_groups(ranks, found)
+
+
 @pytest.mark.full
 def test_nothing_grows_faster_than_said_on_1024_ranks() -> None:
     """A minute of a core, and 2 GB."""
     ranks, link = 1024, Link(1e9, 1e-5)
-    found = by_ranks((2, ranks))
-    check_growth(found)
-    virtual, predicted = exposed(found[ranks], 12e-4, ranks, link, USUAL)
-    assert virtual == pytest.approx(predicted, rel=1e-9)
+    everyones = rehearse(SIZES, 1e-4, ranks, link, USUAL, CAP)
+    check_growth_of_groups(ranks, everyones[-1])
+    virtual, predicted = exposed(slowest(everyones), 12e-4, ranks, link, USUAL)
+    assert virtual == pytest.approx(predicted, rel=0.01)
+
+
+@pytest.mark.parametrize("ranks", [16, 64])
+@pytest.mark.parametrize(
+    ("work", "link", "software", "tolerance"),
+    [
+        (1e-4, Link(1e9, 1e-5), USUAL, 0.1),
+        (1e-4, Link(1e8, 1e-5), USUAL, 0.1),
+        (1e-4, Link(1e8, 1e-3), FREE, 0.16),
+        (1e-6, Link(math.inf, 0.0), Software(0.0, 0.0, 1e-5), 0.05),
+    ],
+)
+def test_a_backward_of_groups_takes_what_is_predicted(monkeypatch, ranks, work, link, software, tolerance) -> None:
+    """Where hooks are frequent, as with a thread: hops along the groups wait for somebody who looks."""
+    monkeypatch.setattr(chunks, "GROUPED", 16)
+    found = slowest(rehearse(SIZES, work, ranks, link, software, CAP))
+    virtual, predicted = exposed(found, 12 * work, ranks, link, software)
+    assert virtual == pytest.approx(predicted, rel=tolerance)
