@@ -138,7 +138,11 @@ def rehearsed(ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
     found = max(everyones, key=lambda found: found.seconds)
     own = SMALL_SECONDS * len(SMALL)
     formula = own + exposed_seconds(Workload(own, [0.0], found.buckets, NO_TIME, 1, own), ranks, link, SOFTWARE)
-    line: dict[str, Any] = {"rehearsed": ranks, "virtual_ms": round(1e3 * found.seconds, 4), "formula_ms": round(1e3 * formula, 4)}
+    line: dict[str, Any] = {
+        "rehearsed": ranks,
+        "virtual_ms": round(1e3 * found.seconds, 4),
+        "formula_ms": round(1e3 * formula, 4),
+    }
     line["processor_s"] = round(time.process_time() - began, 1)
     line["peak_MB"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     return line, growth(ranks, found)

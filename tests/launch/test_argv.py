@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp.transport import hierarchical
-from ddp.transport import mpi as mpi_transport
+from ddp.transport import chunks, hierarchical
 from launch.argv import (
     INTEL_MPI,
     KNOWN,
@@ -125,7 +124,7 @@ def test_an_elastic_job_leaves_out_what_does_not_tell_of_a_loss() -> None:
 
 @pytest.mark.parametrize("mpi", [OPEN_MPI, OPEN_MPI_4])
 def test_a_transports_longest_message_asks_nobody_over_tcp(mpi: Mpi) -> None:
-    longest = max(mpi_transport.CHUNK_BYTES, hierarchical.CHUNK_BYTES)
+    longest = max(chunks.CHUNK_BYTES, hierarchical.CHUNK_BYTES)
     assert int(job_variables(mpi, plan_of(), {})["OMPI_MCA_btl_tcp_eager_limit"]) > longest
 
 
