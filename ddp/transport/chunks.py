@@ -22,8 +22,8 @@ SLICE_BYTES = 1 << 13  # of each rank's slice of it, at least: a shorter one tak
 WHOLE_BYTES = 1 << 13  # of a small array
 # So many ranks are several groups. A backward in virtual time without and with them, 1.45 us for each message posted,
 # ms: 512 ranks, 12 ms of own work, 200 KB of gradients, 10 Gbit/s 18.9 and 13.6, 25 Gbit/s 18.8 and 13.2; 3 MB 21.3 and
-# 17.1, 20.2 and 14.7. 256 ranks, 200 KB 15.5 and 13.1, 15.4 and 12.9; but 24 ms, 13 MB 38.7 and 44.1, 34.6 and 32.7: hops
-# along the groups wait for hooks of backward.
+# 17.1, 20.2 and 14.7. 256 ranks, 200 KB 15.5 and 13.1, 15.4 and 12.9; but 24 ms, 13 MB 38.7 and 44.1, 34.6 and 32.7:
+# hops along the groups wait for hooks of backward.
 GROUPED = 512
 DEPTH = 3  # one chunk on its way in, one being summed, one queued behind it
 TALLY = 2  # numbers: the first rank's weight, and how many ranks have the same
