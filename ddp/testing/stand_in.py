@@ -19,6 +19,7 @@ def provide_mpi() -> None:
         for name, value in {
             "IN_PLACE": -1,
             "ANY_SOURCE": -1,
+            "UNDEFINED": -2,
             "COMM_TYPE_SHARED": 0,
             "THREAD_SINGLE": 0,
             "THREAD_MULTIPLE": 3,

@@ -39,6 +39,9 @@ from ddp.hooks import PowerSGDState, fp16_compress_hook, powerSGD_hook, topk_hoo
 from engine.optim import SGD
 
 transport, folder = sys.argv[2:]
+if transport == "groups":
+    from ddp.transport import mpi
+    mpi.count_groups, transport = lambda ranks: ranks, "mpi"
 ddp.init_process_group(transport=transport)
 rank, size = ddp.get_rank(), ddp.get_world_size()
 
@@ -131,6 +134,7 @@ ddp.destroy_process_group()
 SEEN = {
     "mpi": "Intracomm.Dup Intracomm.Split_type Intracomm.allgather Intracomm.Create_group "
     "Intracomm.Allreduce Intracomm.Barrier Request.Waitany Request.Wait Intracomm.Allgather pkl5.allgather",
+    "groups": "Intracomm.Dup Intracomm.Split Request.Waitany",
     "shared": "Intracomm.Dup Intracomm.bcast Intracomm.allgather",
     "hierarchical": "Intracomm.Split Intracomm.Dup Intracomm.bcast",
 }
@@ -155,6 +159,7 @@ ELSEWHERE = {
     "watching/board.py": "only between hosts, in `init_process_group` and at the end of the job",
     "transport/fence.py": "a window of one rank",
     "transport/hierarchical.py: inside.allgather(comm.rank)": "the making of a transport among hosts of unlike size",
+    "transport/announcing.py: group.Dup()": "the making of a transport of more than two ranks",
     "torch_backend/": "only with PyTorch; it waits in our collectives",
     "checkpoint/loading.py": "only where ranks do not see the same files",
     "checkpoint/saving.py: comm.bcast": "only where hosts have folders of their own",
@@ -210,7 +215,8 @@ def test_every_call_that_waits_is_declared(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_every_place_that_waits_is_seen_and_declared(tmp_path: Path) -> None:
     """Over every transport, and what users run as commands: of a place that nobody has seen nothing is known."""
-    seen = {name: watched(tmp_path, "PROGRAM", name, str(tmp_path)) for name in ("shared", "mpi", "hierarchical")}
+    kinds = ("shared", "mpi", "groups", "hierarchical")
+    seen = {name: watched(tmp_path, "PROGRAM", name, str(tmp_path)) for name in kinds}
     seen["doctor"] = watched(tmp_path, "ddp.doctor")
     seen["bench"] = watched(tmp_path, "ddp.bench", "--max-bytes", "2K")
     (tmp_path / "train.py").write_text(TRAINING)
