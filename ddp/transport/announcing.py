@@ -44,23 +44,20 @@ class Announcements:
         self._rows = group.Dup()
         self._totals = group.Dup()
         self._chain = None if column is None else Chain(column.Dup())
+        self._queue: deque[MpiBuffer] = deque()
         self._gathering: deque[_Announcement] = deque()  # on the first rank of a group: what it is to add
         self._ending: deque[_Announcement] = deque()
 
     def start(self, buffer: MpiBuffer) -> None:
-        """Send a buffer's header."""
+        """A buffer's header is to be sent: `move` does."""
         buffer.known = False
         buffer.remaining += 1
-        requests = [self._rows.Iallgather(buffer.ahead, buffer.everyones)]
-        if self._chain is None:
-            self._ending.append(_Announcement(buffer, [*requests, self._totals.Ibcast(buffer.total)]))
-            return
-        if self._chain.at:
-            requests.append(self._chain.expect(buffer.before))
-        self._gathering.append(_Announcement(buffer, requests))
+        self._queue.append(buffer)
 
     def move(self) -> None:
-        """Go on with all that has come or gone."""
+        """Go on with all that has come or gone, and with what was started."""
+        while self._queue:
+            self._post(self._queue.popleft())
         if self._chain is not None:
             self._chain.move()
             while self._gathering and self._gathering[0].has_come():
@@ -93,6 +90,15 @@ class Announcements:
         self._totals.Free()
         if self._chain is not None:
             self._chain.column.Free()
+
+    def _post(self, buffer: MpiBuffer) -> None:
+        requests = [self._rows.Iallgather(buffer.ahead, buffer.everyones)]
+        if self._chain is None:
+            self._ending.append(_Announcement(buffer, [*requests, self._totals.Ibcast(buffer.total)]))
+            return
+        if self._chain.at:
+            requests.append(self._chain.expect(buffer.before))
+        self._gathering.append(_Announcement(buffer, requests))
 
     def _add(self, buffer: MpiBuffer, chain: Chain) -> None:
         before, total, own = buffer.before, buffer.total, weights(buffer.headers)
