@@ -68,16 +68,14 @@ def chain_thread_seconds(nbytes: int, owners: int, software: Software) -> float:
     return part * software.byte + part / min(hierarchical.CHUNK_BYTES, part) * software.message
 
 
-def exchange_seconds(
-    nbytes: int, ranks: int, link: Link, software: Software, header: int = 0, groups: int | None = None
-) -> float:
-    """Of the mpi transport with a rank on each node: all of a group send slices to all of it, add them up, and send the
-    sums to all. A small array goes whole to all, in one step.
+def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software, header: int = 0) -> float:
+    """Of the mpi transport with a rank on each node: all send slices to all, add them up, and send the sums to all. A
+    small array goes whole to all, in one step. Many ranks are groups, which do so within, and pass sums on.
 
-    header: bytes that go ahead of it, whole, from every rank to every rank. groups: as for `MpiTransport`.
-    `ddp.forecast.virtual_time` runs what is written down here, and its tests compare the two.
+    header: bytes that go ahead of it, whole, from every rank to every rank. `ddp.forecast.virtual_time` runs what is
+    written down here, and its tests compare the two.
     """
-    groups = groups or count_groups(ranks)
+    groups = count_groups(ranks)
     if groups > 1:
         return _grouped_seconds(nbytes, ranks, link, software, header, groups)
     others, peers, delay = ranks - 1, (ranks - 2) * software.peer, software.message + link.latency
