@@ -72,8 +72,8 @@ def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software, he
     """Of the mpi transport with a rank on each node: all send slices to all, add them up, and send the sums to all. A
     small array goes whole to all, in one step. Many ranks are groups, which do so within, and pass sums on.
 
-    header: bytes that go ahead of it, whole, from every rank to every rank. `ddp.forecast.virtual_time` runs what is
-    written down here, and its tests compare the two.
+    header: bytes that go ahead of it, whole, from every rank to every rank of its group. `ddp.forecast.virtual_time`
+    runs what is written down here, and its tests compare the two.
     """
     groups = count_groups(ranks)
     if groups > 1:
@@ -100,7 +100,7 @@ def exchange_seconds(nbytes: int, ranks: int, link: Link, software: Software, he
 
 
 def _grouped_seconds(nbytes: int, ranks: int, link: Link, software: Software, header: int, groups: int) -> float:
-    """The header goes along the groups and back, and the chunks, whose weights are known then, after it."""
+    """Of a bucket: its header goes along the groups and back, and after it the chunks, whose weights are known then."""
     size, owners = math.ceil(ranks / groups), ranks // groups
     peers, delay, hops = (size - 2) * software.peer, software.message + link.latency, 2 * (groups - 1)
     chunk = min(cutting.chunk_bytes(owners), nbytes)

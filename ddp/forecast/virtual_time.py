@@ -15,8 +15,8 @@ knows of everything that was sent before. The code that communicates is that of 
 What a rank posts of a collective of P ranks takes its thread (P - 2) `peer` seconds and then `byte` for each byte that
 it sends. These go through its link meanwhile, one collective after the other; `message` and the latency later they
 arrive. A rank has what it needs when all have sent, and what it receives has passed its own link. A message between two
-ranks goes between the packets of what is on its way, as connections share a link. So this says how the
-messages of `ddp.forecast.network` follow one another, and what waits for what, but takes its word for what one costs.
+ranks goes between the packets of what is on its way, as connections share a link. So this says how the messages of
+`ddp.forecast.network` follow one another, and what waits for what, but takes its word for what one costs.
 
 Each rank is on a node of its own. Looking takes no time: a loop of looks without a wait would never end.
 """

@@ -11,6 +11,7 @@ its buffer may have to wait for it: behind the chunks of the buffer before it wo
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -18,20 +19,14 @@ from ddp.transport.chain import Chain
 from ddp.transport.chunks import MpiBuffer
 from ddp.transport.headers import weights
 from ddp.transport.summing import sum_headers
+from ddp.transport.under_way import have_come
 
 
-class _Announcement:
+class _Announcement(NamedTuple):
     """A buffer's header under way, and what has to come before it goes further."""
 
-    __slots__ = ("buffer", "requests")
-
-    def __init__(self, buffer: MpiBuffer, requests: list[MPI.Request]) -> None:
-        self.buffer = buffer
-        self.requests = requests
-
-    def has_come(self) -> bool:
-        self.requests = [request for request in self.requests if not request.Test()]
-        return not self.requests
+    buffer: MpiBuffer
+    requests: list[MPI.Request]
 
 
 class Announcements:
@@ -60,9 +55,9 @@ class Announcements:
             self._post(self._queue.popleft())
         if self._chain is not None:
             self._chain.move()
-            while self._gathering and self._gathering[0].has_come():
+            while self._gathering and have_come(self._gathering[0].requests):
                 self._add(self._gathering.popleft().buffer, self._chain)
-        while self._ending and self._ending[0].has_come():
+        while self._ending and have_come(self._ending[0].requests):
             buffer = self._ending.popleft().buffer
             buffer.header[:] = buffer.total[:-2]
             buffer.known = True

@@ -79,7 +79,6 @@ class MpiBuffer:
         "chunks",
         "divisor",
         "everyones",
-        "group",
         "header",
         "headers",
         "known",
@@ -97,7 +96,6 @@ class MpiBuffer:
     def __init__(self, count: int, dtype: np.dtype[Any], header: int, order: Order, group: Group) -> None:
         last = group.first + group.size
         alone = group.size == len(order.parts)
-        self.group = group
         whole = alone and order.shards is None and count * dtype.itemsize <= WHOLE_BYTES
         begin = round_up(8 * header, CACHE_LINE)
         self.ahead = aligned_zeros(begin + whole * count * dtype.itemsize, np.uint8)  # header, and a small array

@@ -108,7 +108,9 @@ class HierarchicalTransport(SharedTransport):
         self._announcing: deque[tuple[MPI.Request, HierarchicalBuffer]] = deque()  # headers under way
         self._queue: deque[tuple[HierarchicalBuffer, slice]] = deque()  # chunks that may be summed
         self._arriving: deque[_Arriving] = deque()
-        self._scratch = [aligned_zeros(CHUNK_BYTES, np.uint8) for _ in range(0 if self._alone else DEPTH)]
+        self._scratch = [
+            aligned_zeros(CHUNK_BYTES, np.uint8) for _ in range(DEPTH if is_owner and not self._alone else 0)
+        ]
 
     def allocate(
         self,

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -42,23 +42,17 @@ from ddp.transport.chunks import AHEAD, DEPTH, Chunk, Group, MpiBuffer, chunk_by
 from ddp.transport.headers import weights
 from ddp.transport.order import rank_order, tree_order
 from ddp.transport.summing import Summation, check_divisor, sum_headers, weighing
-from ddp.transport.under_way import advance_all, under_way, wait_a_little
+from ddp.transport.under_way import advance_all, have_come, under_way, wait_a_little
 
 
-@dataclass(slots=True)
-class _Scatter:
-    """A chunk's first step under way: what MPI reads and writes must live as long."""
+class _Scatter(NamedTuple):
+    """A chunk's first step under way: what MPI reads and writes must live as long. requests: what this rank is to sum."""
 
     requests: list[MPI.Request]
     buffer: MpiBuffer
     chunk: Chunk
     sent: NDArray[np.uint8]
     scratch: NDArray[np.uint8]
-
-    def is_over(self) -> bool:
-        """Whether all has come that this rank is to sum."""
-        self.requests = [request for request in self.requests if not request.Test()]
-        return not self.requests
 
 
 @dataclass(slots=True)
@@ -147,7 +141,7 @@ class MpiTransport:
             self._chain.move()
         while self._gathering and self._gathering[0][0].Test():
             self._gathering.popleft()[1].remaining -= 1
-        while self._scattering and self._scattering[0].is_over() and self._may_sum(self._scattering[0]):
+        while self._scattering and have_come(self._scattering[0].requests) and self._may_sum(self._scattering[0]):
             self._finish_scatter()
         while self._queue and len(self._scattering) < DEPTH:
             self._post_scatter(*self._queue.popleft())
@@ -273,6 +267,7 @@ class MpiTransport:
                 chain.give_back(buffer, result)
             self._begin_gather(gather)
         else:
+            # Over those that came: each is written when what is at its place, or before, has been read.
             sums = _sums(scratch, buffer, own, buffer.sums[1])
             Summation(addends, list(sums.reshape(buffer.sums[1], -1)), buffer.merges).run(1.0, weights_)
             chain.pass_on(buffer, sums, result, free, partial(self._begin_gather, gather))

@@ -37,6 +37,12 @@ under_way: dict[int, UnderWay] = {}
 """By id."""
 
 
+def have_come(requests: "list[MPI.Request]") -> bool:
+    """Whether all of these have happened; those that have are taken out."""
+    requests[:] = [request for request in requests if not request.Test()]
+    return not requests
+
+
 def advance_all() -> None:
     """Do what has become possible, for everything; never blocks."""
     for one in tuple(under_way.values()):
