@@ -46,7 +46,10 @@ from ddp.transport.under_way import advance_all, have_come, under_way, wait_a_li
 
 
 class _Scatter(NamedTuple):
-    """A chunk's first step under way: what MPI reads and writes must live as long. requests: what this rank is to sum."""
+    """A chunk's first step under way: what MPI reads and writes must live as long.
+
+    requests: of all that this rank is to sum.
+    """
 
     requests: list[MPI.Request]
     buffer: MpiBuffer
