@@ -22,6 +22,7 @@ import numpy as np
 
 from engine.ops.activation.kernels import piecewise
 from engine.ops.activation.kernels import smooth as activation
+from engine.ops.buckets import kernels as buckets
 from engine.ops.conv import direct as conv_direct
 from engine.ops.conv.kernels import columns as conv
 from engine.ops.embedding import kernels as embedding
@@ -227,7 +228,7 @@ def optimizer_cases() -> Cases:
         yield "adamw", sizes, {"kernel": kernels, "numpy": blocks}
     p, g, m = normal(1 << 24), normal(1 << 24), normal(1 << 24)
     yield "sgd", [p.size], {"kernel": lambda: optimizer.sgd(p, g, m, lr=1e-3, momentum=0.9)}
-    yield "sum_of_squares", [g.size], {"kernel": lambda: optimizer.sum_of_squares(g)}
+    yield "sum_of_squares", [g.size], {"kernel": lambda: buckets.sum_of_squares(g)}
 
 
 def row_cases() -> Cases:

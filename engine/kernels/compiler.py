@@ -10,6 +10,7 @@ import numba
 from numba.core import codegen, compiler, compiler_machinery, lowering, typed_passes, types, untyped_passes
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime.nrt import rtsys
+from numba.cpython import slicing
 
 from engine.kernels import wrapper
 
@@ -32,6 +33,7 @@ def compile_kernel(
         stack.enter_context(global_compiler_lock)  # no other thread's Numba code meets what follows
         stack.enter_context(_options_of_the_process(interleave))
         stack.enter_context(_few_definitions(context))
+        stack.enter_context(_indices_from_the_start())
         dispatcher.compile(tuple(map(_numba_type, argument_types)))
         (result,) = dispatcher.overloads.values()
         return result.fndesc.llvm_cpython_wrapper_name, result.library.machine_code()
@@ -171,6 +173,19 @@ def _few_definitions(context: Any) -> Iterator[None]:
         yield
     finally:
         del context.refresh
+
+
+@contextlib.contextmanager
+def _indices_from_the_start() -> Iterator[None]:
+    """No index of a kernel counts from an array's end. Numba tests each one and adds the size to negative ones; where
+    LLVM cannot see that an index is not negative it does not vectorise the loop.
+    """
+    meant = slicing.fix_index
+    slicing.fix_index = lambda builder, index, size: index
+    try:
+        yield
+    finally:
+        slicing.fix_index = meant
 
 
 @contextlib.contextmanager

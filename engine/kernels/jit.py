@@ -257,8 +257,6 @@ def _specialise(copy: types.FunctionType, char: str) -> None:
             namespace[name] = value.compiled(char)
         elif value is language.real:
             namespace[name] = getattr(np, DTYPES[char])
-        elif value is language.unsigned:
-            namespace[name] = np.uint64
         elif value in language.INTRINSICS:
             namespace[name] = getattr(intrinsics, value.__name__)
         elif value in language.ON_TILES:

@@ -1,5 +1,6 @@
 """What kernels are written in besides Python: the kinds of their parameters, and operations that exist only inside of
-them, for which `engine.kernels.jit` puts in those of `intrinsics`, `run` and `tile`.
+them, for which `engine.kernels.jit` puts in those of `intrinsics`, `run` and `tile`. An index is never negative, and nothing
+checks it, unless they are compiled with NUMBA_BOUNDSCHECK=1 (tests/engine/kernels/test_bounds.py).
 """
 
 from typing import Annotated, Any
@@ -111,14 +112,6 @@ def bits(number: Any) -> Any:
 def from_bits(pattern: Any) -> Any:
     """The float of the same size with the bits of an integer. Only inside kernels and helpers."""
     raise RuntimeError(f"from_bits({pattern}) exists only inside compiled kernels")
-
-
-def unsigned(index: Any) -> Any:
-    """An index known not to be negative: Numba tests signed ones, and LLVM does not vectorise past that test.
-
-    Only inside kernels and helpers.
-    """
-    raise RuntimeError(f"unsigned({index}) exists only inside compiled kernels")
 
 
 def multiply_tile(rows: int, wide: bool, like: np.ndarray, *places_steps_and_counts: Any) -> None:

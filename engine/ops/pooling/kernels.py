@@ -25,7 +25,6 @@ from engine.kernels.language import (
     WriteInt32,
     flat,
     real,
-    unsigned,
 )
 from engine.kernels.windows import valid_columns
 from engine.sharing import threads
@@ -139,8 +138,7 @@ def _keep_larger(
     count: int,
 ) -> None:
     """Elements ``start, start + step, ...`` of source replace those of out that are smaller, and note their places."""
-    start, step, to = unsigned(start), unsigned(step), unsigned(to)
-    for k in range(unsigned(count)):
+    for k in range(count):
         value, best, held = source[start + k * step], out[to + k], places[to + k]
         better = value > best or value != value
         out[to + k] = value if better else best
@@ -169,9 +167,9 @@ def _max_pool_channels_last(
                         start = ((n * height + h) * width + w) * channels
                         if first:
                             first = False
-                            for c in range(unsigned(channels)):
-                                target[unsigned(to) + c] = source[unsigned(start) + c]
-                                places[unsigned(to) + c] = np.int32(h * width + w)
+                            for c in range(channels):
+                                target[to + c] = source[start + c]
+                                places[to + c] = np.int32(h * width + w)
                         else:
                             _keep_larger(source, start, 1, target, places, to, h * width + w, 0, channels)
                 to += channels
@@ -245,19 +243,18 @@ def _maxima_of_line(
     columns of padding. With window and stride as constants LLVM unrolls the inner loops and vectorises the outer.
     Places are int32 in each step: Numba's sum of two is an int64, of which a vector holds half as many.
     """
-    start, pitch, to = unsigned(start), unsigned(pitch), unsigned(to)
-    for k in range(unsigned(count)):
+    for k in range(count):
         column = np.int32(np.int32(stride) * np.int32(k))
-        best, chosen = source[start + unsigned(stride) * k], np.int32(0)
+        best, chosen = source[start + stride * k], np.int32(0)
         if above > 0 or before > 0:
             best = real(-np.inf)
             chosen = np.int32(np.int32(above * width) + max(np.int32(np.int32(before) - column), np.int32(0)))
-        for i in range(unsigned(window)):
-            for j in range(unsigned(window)):
-                value = source[start + i * pitch + unsigned(stride) * k + j]
+        for i in range(window):
+            for j in range(window):
+                value = source[start + i * pitch + stride * k + j]
                 better = value > best or value != value
                 best = value if better else best
-                chosen = np.int32(i * unsigned(width) + j) if better else chosen
+                chosen = np.int32(i * width + j) if better else chosen
         out[to + k] = best
         places[to + k] = np.int32(place) + column + chosen
 
@@ -274,8 +271,8 @@ def _max_pool_planes_common(
         source, pitch, base = whole, width, plane * height * width
         if inner.size > 0:
             for row in range(height):
-                at, to = unsigned(base + row * width), unsigned((row + up) * padded.shape[1] + left)
-                for column in range(unsigned(width)):
+                at, to = base + row * width, (row + up) * padded.shape[1] + left
+                for column in range(width):
                     inner[to + column] = whole[at + column]
             source, pitch, base = inner, padded.shape[1], 0
         for row in range(rows):
@@ -298,9 +295,9 @@ def _max_pool_channels_last_backward(gradient: Read4, places: ReadInt32, out: Wr
     image_size = out.shape[1] * out.shape[2] * channels
     for n in range(batch):
         for pixel in range(n * rows * columns, (n + 1) * rows * columns):
-            at, to = unsigned(pixel * channels), unsigned(n * image_size)
-            for c in range(unsigned(channels)):
-                target[to + unsigned(places[at + c]) * unsigned(channels) + c] += source[at + c]
+            at, to = pixel * channels, n * image_size
+            for c in range(channels):
+                target[to + places[at + c] * channels + c] += source[at + c]
 
 
 @kernel
@@ -330,8 +327,7 @@ def _divisor(high: int, wide: int, padded: int, include_padding: bool, override:
 @helper
 def _add_line(source: Read1, start: int, step: int, out: Write1, to: int, to_step: int, count: int) -> None:
     """``out[to :: to_step] += source[start :: step]`` for ``count`` elements."""
-    start, step, to, to_step = unsigned(start), unsigned(step), unsigned(to), unsigned(to_step)
-    for k in range(unsigned(count)):
+    for k in range(count):
         out[to + k * to_step] += source[start + k * step]
 
 

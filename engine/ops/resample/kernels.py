@@ -6,7 +6,7 @@ Arrays are (M, size, inner), C-contiguous, float32 or float64; the map has `taps
 import numpy as np
 
 from engine.kernels.jit import helper, kernel
-from engine.kernels.language import Read1, Read3, ReadInt64, Write1, Write3, flat, unsigned
+from engine.kernels.language import Read1, Read3, ReadInt64, Write1, Write3, flat
 from engine.sharing import threads
 
 Array = np.ndarray
@@ -33,15 +33,13 @@ def weighted_sums(source: Array, indices: Array, weights: Array) -> Array:
 
 @helper
 def _set_run(target: Write1, to: int, source: Read1, start: int, weight: float, count: int) -> None:
-    to, start = unsigned(to), unsigned(start)
-    for k in range(unsigned(count)):
+    for k in range(count):
         target[to + k] = weight * source[start + k]
 
 
 @helper
 def _add_run(target: Write1, to: int, source: Read1, start: int, weight: float, count: int) -> None:
-    to, start = unsigned(to), unsigned(start)
-    for k in range(unsigned(count)):
+    for k in range(count):
         target[to + k] += weight * source[start + k]
 
 

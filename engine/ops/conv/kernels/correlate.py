@@ -12,7 +12,7 @@ One thread, GFLOP/s forward, 3x3: 16 images of 28x28, 64 to 64 channels, 240; co
 import numpy as np
 
 from engine.kernels.jit import helper, kernel
-from engine.kernels.language import Read1, ReadInt64, Write1, address, array_at, multiply_tile, real, unsigned
+from engine.kernels.language import Read1, ReadInt64, Write1, address, array_at, multiply_tile, real
 from engine.kernels.tiling import tiles, turn
 from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.ops.conv.kernels.packing import block_of, copy_eight, lanes
@@ -157,7 +157,7 @@ def add_bias(out: Write1, bias: Read1, size: tuple[int, ...], steps: tuple[int, 
         goal = first + n * steps[0] + rest // size[2] * steps[1] + rest % size[2] * steps[2]
         for w in range(size[3]):
             pixel = array_at(address(out), goal + w * steps[3], bias.size, out)
-            for k in range(unsigned(bias.size)):
+            for k in range(bias.size):
                 pixel[k] += bias[k]
 
 
@@ -321,7 +321,7 @@ def _pad(source: int, out: Write1, numbers: ReadInt64) -> None:
                     turn(out, item, source + start * item, step_c, inner_at, channels, channels, count)
                 else:
                     for c in range(channels):
-                        plane = array_at(source, start + c * step_c, count * step_w, out)
+                        plane = array_at(source, start + c * step_c, (count - 1) * step_w + 1, out)
                         for w in range(count):
                             inner[w * channels + c] = plane[w * step_w]
 
@@ -342,6 +342,6 @@ def _place(rows: Read1, target: int, numbers: ReadInt64) -> None:
                     turn(rows, item, source_at, channels, target + start * item, step_c, width, channels)
                     continue
                 for c in range(channels):
-                    plane = array_at(target, start + c * step_c, width * step_w, rows)
+                    plane = array_at(target, start + c * step_c, (width - 1) * step_w + 1, rows)
                     for w in range(width):
                         plane[w * step_w] = source[w * channels + c]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.kernels.jit import helper, kernel
-from engine.kernels.language import Read1, ReadInt64, Write1, add_products, address, array_at, correlate_run, unsigned
+from engine.kernels.language import Read1, ReadInt64, Write1, add_products, address, array_at, correlate_run
 from engine.kernels.tiling import move_line, tiles
 from engine.kernels.vectors import LINE, product_prices, tile_prices
 from engine.ops.conv.kernels.packing import lanes
@@ -223,8 +223,8 @@ def _correlate(
                             continue
                         pixels = array_at(result_at, h * pitch, width, out)
                         target = array_at(address(out), place, (width - 1) * step_w + 1, out)
-                        for w in range(unsigned(width)):
-                            target[unsigned(step_w) * w] = pixels[w]
+                        for w in range(width):
+                            target[step_w * w] = pixels[w]
 
 
 @kernel
@@ -293,7 +293,7 @@ def _fill(like: Write1, source: int, target: int, numbers: ReadInt64) -> None:
                             else:
                                 pixels = array_at(source, start, (last - first) * step_w, like)
                                 placed = array_at(place, 0, last - first, like)
-                                for w in range(unsigned(last - first)):
-                                    placed[w] = pixels[unsigned(step_w) * w]
+                                for w in range(last - first):
+                                    placed[w] = pixels[step_w * w]
                         line += step_h
                         goal += pitch
