@@ -1,6 +1,8 @@
 """What kernels are written in besides Python: the kinds of their parameters, and operations that exist only inside of
-them, for which `engine.kernels.jit` puts in those of `intrinsics`, `run` and `tile`. An index is never negative, and nothing
-checks it, unless they are compiled with NUMBA_BOUNDSCHECK=1 (tests/engine/kernels/test_bounds.py).
+them, for which `engine.kernels.jit` puts in those of `intrinsics`, `run` and `tile`.
+
+An index is never negative, and nothing checks it unless kernels are compiled with NUMBA_BOUNDSCHECK=1, as
+tests/engine/kernels/test_bounds.py does.
 """
 
 from typing import Annotated, Any
