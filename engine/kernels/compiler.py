@@ -46,7 +46,8 @@ def _numba_type(kind: Any) -> Any:
     if isinstance(kind, str):
         return getattr(types, kind)
     dtype, dimensions, access = kind
-    return types.Array(getattr(types, dtype), dimensions, "C", readonly=access == "read")
+    layout: Any = "A" if access.endswith("strided") else "C"
+    return types.Array(getattr(types, dtype), dimensions, layout, readonly=access.startswith("read"))
 
 
 def compile_helper(function: Callable[..., Any], reassociate: bool) -> Any:

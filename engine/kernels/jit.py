@@ -68,7 +68,8 @@ class Kernel(dict[str, Any]):
     """``kernel[array.dtype.char]`` is the compiled function for that dtype; it takes positional arguments only.
 
     Raises TypeError for a dtype that has no kernel. The compiled function raises TypeError when an argument has another
-    dtype, number of dimensions, or is not C-contiguous; nothing is ever compiled for argument types nobody foresaw.
+    dtype, number of dimensions, or is not C-contiguous where it should be; nothing is ever compiled for argument types
+    nobody foresaw.
     """
 
     def __init__(self, function: Callable[..., Any], interleave: int, brief: bool):
@@ -173,7 +174,7 @@ class Kernel(dict[str, Any]):
         return self[char]
 
     def argument_types(self, char: str) -> tuple[Any, ...]:
-        """Of each parameter: the name of a scalar's type, "pair", or (dtype, dimensions, "read" or "write")."""
+        """Of each parameter: the name of a scalar's type, "pair", or (dtype, dimensions, access)."""
         return tuple(_kind_of(hint, DTYPES[char]) for hint in self._hints.values())
 
 
@@ -278,7 +279,8 @@ def _in_words(kind: Any) -> str:
     if isinstance(kind, str):
         return kind
     dtype, dimensions, access = kind
-    return f"C-contiguous {dtype}[{dimensions}d]{' to be written' if access == 'write' else ''}"
+    layout = "" if access.endswith("strided") else "C-contiguous "
+    return f"{layout}{dtype}[{dimensions}d]{' to be written' if access.startswith('write') else ''}"
 
 
 def _as_given(value: Any) -> str:

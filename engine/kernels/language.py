@@ -9,16 +9,23 @@ from typing import Annotated, Any
 
 import numpy as np
 
-# Parameters of kernels: C-contiguous arrays of the dtype being compiled (T) or of a fixed one, never written (may be
-# read-only) or written. Plain float, int, bool and Pair stand for float64, int64, boolean and two int64.
+# Parameters of kernels: arrays of the dtype being compiled (T) or of a fixed one, never written (may be read-only) or
+# written, C-contiguous or of any strides. Plain float, int, bool and Pair stand for float64, int64, boolean and two
+# int64.
 Read1 = Annotated[np.ndarray, "T", 1, "read"]
 Read2 = Annotated[np.ndarray, "T", 2, "read"]
 Read3 = Annotated[np.ndarray, "T", 3, "read"]
 Read4 = Annotated[np.ndarray, "T", 4, "read"]
+Read5 = Annotated[np.ndarray, "T", 5, "read"]
 Write1 = Annotated[np.ndarray, "T", 1, "write"]
 Write2 = Annotated[np.ndarray, "T", 2, "write"]
 Write3 = Annotated[np.ndarray, "T", 3, "write"]
 Write4 = Annotated[np.ndarray, "T", 4, "write"]
+Write5 = Annotated[np.ndarray, "T", 5, "write"]
+ReadStrided2 = Annotated[np.ndarray, "T", 2, "read strided"]
+ReadStrided5 = Annotated[np.ndarray, "T", 5, "read strided"]
+WriteStrided2 = Annotated[np.ndarray, "T", 2, "write strided"]
+WriteStrided5 = Annotated[np.ndarray, "T", 5, "write strided"]
 ReadFloat64 = Annotated[np.ndarray, "float64", 1, "read"]
 ReadInt64 = Annotated[np.ndarray, "int64", 1, "read"]
 ReadInt32 = Annotated[np.ndarray, "int32", 1, "read"]

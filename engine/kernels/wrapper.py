@@ -158,7 +158,7 @@ class _Wrapper:
         builder = self._builder
         self._require_instance(given, self._ndarray)
         self._require(builder.icmp_signed("==", self._field(given, _DIMENSIONS, _INT), _INT(kind.ndim)))
-        wanted = _INT(_CONTIGUOUS | _ALIGNED | (_WRITEABLE if kind.mutable else 0))
+        wanted = _INT((_CONTIGUOUS if kind.layout == "C" else 0) | _ALIGNED | (_WRITEABLE if kind.mutable else 0))
         self._require(builder.icmp_signed("==", builder.and_(self._field(given, _FLAGS, _INT), wanted), wanted))
         dtype = self._field(given, _DESCRIPTOR, _POINTER)
         self._require(builder.icmp_signed("!=", self._field(dtype, _BYTE_ORDER, _BYTE), _BYTE(ord(_SWAPPED))))

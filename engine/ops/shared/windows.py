@@ -46,6 +46,8 @@ def sizes(name: str, argument: str, value: Sizes, dims: int) -> tuple[int, ...]:
     """
     if type(value) is int:
         return (value,) * dims
+    if type(value) is tuple and len(value) == dims and all(type(entry) is int for entry in value):
+        return value
     if isinstance(value, Sequence) and not isinstance(value, str):
         given = tuple(value)
         if len(given) == 1:

@@ -12,8 +12,21 @@ One thread, GFLOP/s forward, 3x3: 16 images of 28x28, 64 to 64 channels, 240; co
 import numpy as np
 
 from engine.kernels.jit import helper, kernel
-from engine.kernels.language import Read1, ReadInt64, Write1, address, array_at, multiply_tile, real
-from engine.kernels.tiling import tiles, turn
+from engine.kernels.language import (
+    Read1,
+    Read5,
+    ReadInt64,
+    ReadStrided5,
+    Write1,
+    Write5,
+    WriteStrided5,
+    address,
+    array_at,
+    flat,
+    multiply_tile,
+    real,
+)
+from engine.kernels.tiling import elements, tiles, turn
 from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.ops.conv.kernels.packing import block_of, copy_eight, lanes
 
@@ -31,34 +44,17 @@ def pad(image: Array, before: Three, size: Three, out: Array | None = None) -> A
     """(N, D', H', W', C) C-contiguous of spatial ``size`` with (N, D, H, W, C), of any strides, at ``before`` in
     zeros; an image that needs nothing of that comes back as it is, unless there is an ``out`` to write to.
     """
-    batch, *spatial, channels = image.shape
     if out is None:
-        if tuple(spatial) == size and image.flags.c_contiguous:
+        if image.shape[1:4] == size and image.flags.c_contiguous:
             return image
-        out = np.empty((batch, *size, channels), image.dtype)
-    steps = [stride // image.itemsize for stride in image.strides]
-    shape = image.shape
-    if tuple(spatial) == size:
-        shape = _as_lines(shape, steps)
-        size = (shape[1], shape[2], shape[3])
-    numbers = np.array([*shape, *steps, *before, *size, image.itemsize], np.int64)
-    _pad[image.dtype.char](image.ctypes.data, out.reshape(-1), numbers)
+        out = np.empty((len(image), *size, image.shape[4]), image.dtype)
+    _pad[image.dtype.char](image, out, *before)
     return out
 
 
 def place(rows: Array, target: Array) -> None:
     """Copies (N, D, H, W, C) C-contiguous into an array of that shape and any strides."""
-    steps = [stride // target.itemsize for stride in target.strides]
-    numbers = np.array([*_as_lines(rows.shape, steps), *steps, rows.itemsize], np.int64)
-    _place[rows.dtype.char](rows.reshape(-1), target.ctypes.data, numbers)
-
-
-def _as_lines(shape: tuple[int, ...], steps: list[int]) -> tuple[int, ...]:
-    """The shape (N, D, H, W, C) with planes of one line each, where that is the same with these steps."""
-    batch, depth, height, width, channels = shape
-    if (depth == 1 or steps[1] == height * steps[2]) and steps[2] == width * steps[3]:
-        return batch, 1, 1, depth * height * width, channels
-    return shape
+    _place[rows.dtype.char](rows, target)
 
 
 def correlate(
@@ -283,12 +279,23 @@ def _weight_sums(
                     multiply_tile(rows, wide, total, to, two, True, a, 1, a_steps, b, b_steps, counts)
 
 
+@helper
+def _lines(depth: int, height: int, width: int, step_d: int, step_h: int, step_w: int) -> tuple[int, int, int]:
+    """The same images with planes of one line each, where that is the same with these steps."""
+    if (depth == 1 or step_d == height * step_h) and step_h == width * step_w:
+        return 1, 1, depth * height * width
+    return depth, height, width
+
+
 @kernel
-def _pad(source: int, out: Write1, numbers: ReadInt64) -> None:
-    batch, depth, height, width, channels = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    step_n, step_d, step_h, step_w, step_c = numbers[5], numbers[6], numbers[7], numbers[8], numbers[9]
-    before_d, before_h, before_w = numbers[10], numbers[11], numbers[12]
-    size_d, size_h, size_w, item = numbers[13], numbers[14], numbers[15], numbers[16]
+def _pad(image: ReadStrided5, out: Write5, before_d: int, before_h: int, before_w: int) -> None:
+    batch, depth, height, width, channels = image.shape
+    _, size_d, size_h, size_w, _ = out.shape
+    item, source, target = out.itemsize, address(image), flat(out)
+    step_n, step_d, step_h, step_w, step_c = elements(image.strides, item)
+    if depth == size_d and height == size_h and width == size_w:
+        depth, height, width = _lines(depth, height, width, step_d, step_h, step_w)
+        size_d, size_h, size_w = depth, height, width
     line = size_w * channels
     first = max(0, before_w)
     last = min(size_w, before_w + width)
@@ -303,45 +310,46 @@ def _pad(source: int, out: Write1, numbers: ReadInt64) -> None:
                 i, j = d - before_d, h - before_h
                 outside = i < 0 or i >= depth or j < 0 or j >= height
                 for k in range(to, to + (line if outside else begin)):
-                    out[k] = zero
+                    target[k] = zero
                 if outside:
                     continue
                 for k in range(to + end, to + line):
-                    out[k] = zero
+                    target[k] = zero
                 start = n * step_n + i * step_d + j * step_h + (first - before_w) * step_w
-                inner_at = address(out) + (to + begin) * item
-                inner = array_at(inner_at, 0, end - begin, out)
+                inner_at = address(target) + (to + begin) * item
+                inner = array_at(inner_at, 0, end - begin, target)
                 if step_c == 1:
                     for run in range(runs):
-                        whole = array_at(source, start + run * step_w, length, out)
-                        part = array_at(inner_at, run * length, length, out)
+                        whole = array_at(source, start + run * step_w, length, target)
+                        part = array_at(inner_at, run * length, length, target)
                         for k in range(length):
                             part[k] = whole[k]
                 elif step_w == 1:
-                    turn(out, item, source + start * item, step_c, inner_at, channels, channels, count)
+                    turn(target, item, source + start * item, step_c, inner_at, channels, channels, count)
                 else:
                     for c in range(channels):
-                        plane = array_at(source, start + c * step_c, (count - 1) * step_w + 1, out)
+                        plane = array_at(source, start + c * step_c, (count - 1) * step_w + 1, target)
                         for w in range(count):
                             inner[w * channels + c] = plane[w * step_w]
 
 
 @kernel
-def _place(rows: Read1, target: int, numbers: ReadInt64) -> None:
-    batch, depth, height, width, channels = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    step_n, step_d, step_h, step_w, step_c = numbers[5], numbers[6], numbers[7], numbers[8], numbers[9]
-    item = numbers[10]
+def _place(rows: Read5, target: WriteStrided5) -> None:
+    batch, depth, height, width, channels = rows.shape
+    item, pixels = rows.itemsize, flat(rows)
+    step_n, step_d, step_h, step_w, step_c = elements(target.strides, item)
+    depth, height, width = _lines(depth, height, width, step_d, step_h, step_w)
     line = width * channels
     for n in range(batch):
         for d in range(depth):
             for h in range(height):
-                source = rows[((n * depth + d) * height + h) * line :][:line]
+                source = pixels[((n * depth + d) * height + h) * line :][:line]
                 start = n * step_n + d * step_d + h * step_h
                 if step_w == 1:
-                    source_at = address(source)
-                    turn(rows, item, source_at, channels, target + start * item, step_c, width, channels)
+                    goal = address(target) + start * item
+                    turn(pixels, item, address(source), channels, goal, step_c, width, channels)
                     continue
                 for c in range(channels):
-                    plane = array_at(target, start + c * step_c, (width - 1) * step_w + 1, rows)
+                    plane = array_at(address(target), start + c * step_c, (width - 1) * step_w + 1, pixels)
                     for w in range(width):
                         plane[w * step_w] = source[w * channels + c]

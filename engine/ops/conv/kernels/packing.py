@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from engine.kernels.jit import helper, kernel
-from engine.kernels.language import ReadInt64, Write1, address, array_at
-from engine.kernels.tiling import turn
+from engine.kernels.language import ReadStrided5, Write1, address, array_at
+from engine.kernels.tiling import elements, turn
 from engine.kernels.vectors import vector_bytes
 
 Array = np.ndarray
@@ -50,18 +50,13 @@ def unpack(packed: Array, weight: Array) -> None:
 def _repack(weight: Array, packed: Array, back: bool) -> None:
     if weight.shape[1] == 1 and weight[:1].flags.c_contiguous:  # a window of one channel, or so many channels
         weight = weight.reshape(len(weight), -1, 1, 1, 1)
-    outputs, channels, *window = weight.shape
-    steps = [stride // weight.itemsize for stride in weight.strides]
+    vector, flat, char = lanes(weight.dtype), packed.reshape(-1), weight.dtype.char
     groups, number = packed.shape[:2]
-    sizes = [groups, number, outputs // groups, channels, *window]
-    # The last one as a number: a literal would be a type of its own, for which `turn` is compiled again.
-    numbers = np.array([*sizes, *steps, lanes(weight.dtype), weight.itemsize, _AT_ONCE, 8], np.int64)
-    at, flat, char = weight.ctypes.data, packed.reshape(-1), weight.dtype.char
-    if steps[1] != 1 and weight[:1].flags.c_contiguous:
-        scratch = np.empty(_AT_ONCE * math.prod(window) * 8, weight.dtype)
-        _repack_row_major[char](at, flat, scratch, numbers, back)
+    if weight.strides[1] != weight.itemsize and weight[:1].flags.c_contiguous:
+        scratch = np.empty(_AT_ONCE * math.prod(weight.shape[2:]) * 8, weight.dtype)
+        _repack_row_major[char](weight, flat, scratch, groups, number, vector, _AT_ONCE, 8, back)
     else:
-        _repack_strided[char](at, flat, numbers, back)
+        _repack_strided[char](weight, flat, groups, number, vector, back)
 
 
 @helper
@@ -84,16 +79,27 @@ def copy_eight(target: Array, source: Array) -> None:
     target[4], target[5], target[6], target[7] = e, f, g, h
 
 
+# The weight is written if ``back``; else it may be one that must not be. ``eight`` is a parameter since a literal would
+# be a type of its own, for which `turn` is compiled again.
 @kernel
-def _repack_row_major(weight: int, packed: Write1, scratch: Write1, numbers: ReadInt64, back: bool) -> None:
-    groups, blocks, outputs, channels = numbers[0], numbers[1], numbers[2], numbers[3]
-    taps = numbers[4] * numbers[5] * numbers[6]
-    step_o, step_c = numbers[7], numbers[8]
-    vector, item, at_once, eight = numbers[12], numbers[13], numbers[14], numbers[15]
+def _repack_row_major(
+    weight: ReadStrided5,
+    packed: Write1,
+    scratch: Write1,
+    groups: int,
+    blocks: int,
+    vector: int,
+    at_once: int,
+    eight: int,
+    back: bool,
+) -> None:
+    every, channels, window_d, window_h, window_w = weight.shape
+    taps, outputs, item = window_d * window_h * window_w, every // groups, packed.itemsize
+    step_o, step_c, _, _, _ = elements(weight.strides, item)
     two = 2 * vector
     for block in range(groups * blocks):
         first, here, _ = block_of(block % blocks, outputs, vector)
-        source = weight + (block // blocks * outputs + first) * step_o * item
+        source = address(weight) + (block // blocks * outputs + first) * step_o * item
         goal = address(packed) + block * taps * channels * two * item
         for o in range(0, here, 8):
             many = min(8, here - o)
@@ -121,16 +127,14 @@ def _repack_row_major(weight: int, packed: Write1, scratch: Write1, numbers: Rea
 
 
 @kernel
-def _repack_strided(weight: int, packed: Write1, numbers: ReadInt64, back: bool) -> None:
-    groups, blocks, outputs, channels = numbers[0], numbers[1], numbers[2], numbers[3]
-    window_d, window_h, window_w = numbers[4], numbers[5], numbers[6]
-    step_o, step_c, step_d, step_h, step_w = numbers[7], numbers[8], numbers[9], numbers[10], numbers[11]
-    vector, item = numbers[12], numbers[13]
-    taps = window_d * window_h * window_w
+def _repack_strided(weight: ReadStrided5, packed: Write1, groups: int, blocks: int, vector: int, back: bool) -> None:
+    every, channels, window_d, window_h, window_w = weight.shape
+    taps, outputs, item = window_d * window_h * window_w, every // groups, packed.itemsize
+    step_o, step_c, step_d, step_h, step_w = elements(weight.strides, item)
     two = 2 * vector
     for block in range(groups * blocks):
         first, here, _ = block_of(block % blocks, outputs, vector)
-        source = weight + (block // blocks * outputs + first) * step_o * item
+        source = address(weight) + (block // blocks * outputs + first) * step_o * item
         goal = address(packed) + block * taps * channels * two * item
         if step_c == 1:
             for tap in range(taps):
