@@ -104,7 +104,9 @@ def input_gradient(
     return laid_out(result, memory_format)
 
 
-def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: tuple[int, ...]) -> Array:
+def weight_gradient(
+    gradient: Array, input: Array, window: ConvWindow, size: tuple[int, ...], weight_stride: Axes
+) -> Array:
     """See `engine.ops.conv.arrays.weight_gradient`; channels-last or row-major in memory, whichever came cheaper."""
     kernel: Pair = size[2:]
     outputs, groups = size[0], window.groups
@@ -182,9 +184,9 @@ def _tiles(image: Array, kernel: Pair, window: ConvWindow, out: Pair) -> Iterato
 # --- row-major --------------------------------------------------------------------------------------------------------
 
 
-def stays_row_major(input: Array, kernel: Pair, window: ConvWindow) -> bool:
-    """Whether `forward` would keep a two-dimensional input row-major."""
-    return len(kernel) == 2 and _stays_row_major(input, kernel, window, window.positions(input.shape[2:], kernel))
+def has_few(channels: int, kernel: Axes, window: ConvWindow, out: Axes) -> bool:
+    """Whether `forward` would keep a two-dimensional row-major input so."""
+    return len(kernel) == 2 and _has_few_columns(channels, kernel, window, out)
 
 
 def _stays_row_major(input: Array, kernel: Pair, window: ConvWindow, out: Pair) -> bool:

@@ -5,10 +5,10 @@ one changes its layout where it gets its padding, a few images at a time, and th
 both happen in the cache.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,10 +40,33 @@ def serves_input_gradient(window: ConvWindow, kernel: Axes, channels: int) -> bo
     return all(stride == 1 or dilation == 1 for stride, dilation in zip(window.stride, window.dilation, strict=True))
 
 
-def _steps(image: Array) -> Three:
+class _Moves(NamedTuple):
+    """How windows move over images, along three axes."""
+
+    before: Three
+    """Zeros in front of an image,"""
+    size: Three
+    """and its size with them and those behind it."""
+    steps: Three
+    """Elements of such images from a pixel to the next one,"""
+    moves: Three
+    """from the window of an output pixel to that of the next one,"""
+    gaps: Three
+    """and from an element of a window to the next one."""
+
+
+@lru_cache(4096)
+def _moves(size: Axes, channels: int, window: ConvWindow) -> _Moves:
+    """For images (N, D, H, W, C) of this size."""
+    before, stride, dilation = three(window.padding, 0), three(window.stride, 1), three(window.dilation, 1)
+    whole = tuple(extent + 2 * pad for extent, pad in zip(size, before, strict=True))
+    steps = _steps(whole, channels)
+    return _Moves(before, whole, steps, _times(steps, stride), _times(steps, dilation))
+
+
+def _steps(size: Three, channels: int) -> Three:
     """Elements from a pixel to the next one along each axis of (N, D, H, W, C)."""
-    _, _, height, width, channels = image.shape
-    return height * width * channels, width * channels, channels
+    return size[1] * size[2] * channels, size[2] * channels, channels
 
 
 def _times(steps: Three, by: Three) -> Three:
@@ -80,18 +103,16 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
     image = as_volumes(input)
     family, weights = _packed(weight.reshape(*weight.shape[:2], *three(kernel, 1)), groups)
     bias = None if bias is None else np.ascontiguousarray(bias)
-    before = three(window.padding, 0)
-    size = tuple(extent + 2 * pad for extent, pad in zip(image.shape[1:4], before, strict=True))
-    stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     room = 0
     if family is depthwise:
         image, room = _one_an_output(image, groups, outputs), _room(outputs, input.dtype)
+    before, size, _, moves, gaps = _moves(image.shape[1:4], image.shape[4], window)
+    steps, pixels = _steps(three(out, 1), outputs), three(out, 1)
 
     def compute(images: slice) -> None:
         some = padded(image[images], before, size, room)
         rows = result.open(images)
-        moves, gaps = _times(_steps(some), stride), _times(_steps(some), dilation)
-        family.correlate(some, 0, moves, gaps, weights, bias, rows, 0, _steps(rows), rows.shape[1:4])
+        family.correlate(some, 0, moves, gaps, weights, bias, rows, 0, steps, pixels)
         result.close(images, rows)
 
     work = len(input) * prod(out) * weight.size // threads.PRODUCTS
@@ -113,15 +134,12 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
         image, total = _one_an_output(image, groups, outputs), depthwise.total(outputs, taps, input.dtype)
     else:
         total = np.zeros((groups, packing.blocks(width, input.dtype), *taps, channels, two), input.dtype)
-    before = three(window.padding, 0)
-    extent = tuple(have + 2 * pad for have, pad in zip(image.shape[1:4], before, strict=True))
-    stride, dilation = three(window.stride, 1), three(window.dilation, 1)
+    before, extent, _, moves, gaps = _moves(image.shape[1:4], image.shape[4], window)
     # every thread has outputs of its own and sums them over the images in their order
     parts = threads.pieces(prod(total.shape[: -5 if family is kernels else 1]), 1)
     for images in in_groups(len(input), extent, image.shape[4], total, threads.usable_threads()):
         some = padded(image[images], before, extent, room)
         rows = padded(slopes[images], (0, 0, 0), slopes.shape[1:4], room)
-        moves, gaps = _times(_steps(some), stride), _times(_steps(some), dilation)
         work = len(some) * prod(slopes.shape[1:4]) * prod(size) // threads.PRODUCTS
         threads.share(partial(family.weight_sums, some, moves, gaps, rows, total), parts, work)
     result = dense(size, weight_stride, input.dtype)
@@ -147,37 +165,66 @@ def input_gradient(
     if _is_depthwise(outputs // groups, groups):
         image, room = _one_an_output(image, groups, channels), _room(channels, gradient.dtype)
     result = Result(len(gradient), channels, size, gradient.dtype, memory_format)
-    extent = three(size, 1)
-    kernel = three(weight.shape[2:], 1)
-    stride, dilation = three(window.stride, 1), three(window.dilation, 1)
+    kernel, stride = three(weight.shape[2:], 1), three(window.stride, 1)
     # weights from outputs to channels: what `pack` calls outputs and channels change places within each group
     turned = weight.reshape(groups, outputs // groups, weight.shape[1], *kernel)
     turned = turned.swapaxes(1, 2).reshape(channels, outputs // groups, *kernel)
-    axes, before, whole = input_phases(extent, kernel, window)
+    steps, gaps, before, whole, out_moves, parts = _parts(three(size, 1), kernel, window, image.shape[4], channels)
     packed = []
-    for phases in product(*axes):
-        chosen = [slice(phase[4], None, step) for phase, step in zip(phases, stride, strict=True)]
-        part = turned[(slice(None), slice(None), *chosen)][:, :, ::-1, ::-1, ::-1]
-        packed.append((phases, *(_packed(part, groups) if part.size else (None, None))))
+    for part in parts:
+        chosen = turned[:, :, *part.taps][:, :, ::-1, ::-1, ::-1]
+        packed.append((part, *(_packed(chosen, groups) if chosen.size else (None, None))))
 
     def compute(images: slice) -> None:
         some = padded(image[images], before, whole, room)
         rows = result.open(images)
-        steps, out_steps = _steps(some), _steps(rows)
-        gaps, out_moves = _times(steps, dilation), _times(out_steps, stride)
-        for phases, family, weights in packed:
-            first = sum(step * (pad + phase[2]) for step, pad, phase in zip(steps, before, phases, strict=True))
-            out_first = sum(step * phase[0] for step, phase in zip(out_steps, phases, strict=True))
-            count: Three = tuple(phase[1] for phase in phases)
+        for part, family, weights in packed:
             if weights is None:
-                rows[:, *(slice(phase[0], None, step) for phase, step in zip(phases, stride, strict=True))] = 0
+                rows[:, *(slice(at, None, step) for at, step in zip(part.start, stride, strict=True))] = 0
                 continue
-            family.correlate(some, first, steps, gaps, weights, None, rows, out_first, out_moves, count)
+            family.correlate(some, part.first, steps, gaps, weights, None, rows, part.out_first, out_moves, part.size)
         result.close(images, rows)
 
     work = gradient.size // outputs * weight.size // threads.PRODUCTS
     threads.share(compute, in_groups(len(gradient), whole, outputs, weight), work)
     return result.array
+
+
+class _Part(NamedTuple):
+    """Those pixels of an input whose place modulo the stride is the same."""
+
+    start: Three
+    """The first of them."""
+    size: Three
+    """How many they are,"""
+    taps: tuple[slice, ...]
+    """the elements of the window that reach them,"""
+    first: int
+    """where in the padded gradient the turned window of the first begins, and where that pixel is, in elements of an
+    image.
+    """
+    out_first: int
+
+
+@lru_cache(4096)
+def _parts(
+    extent: Three, kernel: Three, window: ConvWindow, outputs: int, channels: int
+) -> tuple[Three, Three, Three, Three, Three, list[_Part]]:
+    """Of the gradient of an input of this size: steps of the padded gradient from a pixel to the next one and from an
+    element of a window to the next one, the zeros in front of it and its size with them, the steps of a part's pixels,
+    and the parts.
+    """
+    stride, dilation = three(window.stride, 1), three(window.dilation, 1)
+    axes, before, whole = input_phases(extent, kernel, window)
+    steps, out_steps = _steps(whole, outputs), _steps(extent, channels)
+    parts = []
+    for phases in product(*axes):
+        remainders, counts, starts, _, taps = zip(*phases, strict=True)
+        first = sum(step * (pad + start) for step, pad, start in zip(steps, before, starts, strict=True))
+        out_first = sum(step * at for step, at in zip(out_steps, remainders, strict=True))
+        chosen = tuple(slice(tap, None, step) for tap, step in zip(taps, stride, strict=True))
+        parts.append(_Part(remainders, counts, chosen, first, out_first))
+    return steps, _times(steps, dilation), before, whole, _times(out_steps, stride), parts
 
 
 def input_phases(extent: Three, kernel: Three, window: ConvWindow) -> tuple[list[list[Phase]], Three, Three]:

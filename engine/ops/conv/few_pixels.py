@@ -13,6 +13,7 @@ import numpy as np
 from engine.ops.conv.kernels import unfold as kernels
 from engine.ops.matmul.kernels.product import dot
 from engine.ops.shared.windows import Axes, ConvWindow
+from engine.rules.layout import MemoryFormat
 from engine.sharing import threads
 
 Array = Any
@@ -48,7 +49,7 @@ def _pixels(image: Array) -> Array:
     return np.ascontiguousarray(image.transpose(0, 2, 3, 1)).reshape(-1, image.shape[1])
 
 
-def forward(input: Array, weight: Array, bias: Array, window: ConvWindow) -> Array:
+def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat) -> Array:
     """See `engine.ops.conv.arrays.convolve`; row-major."""
     out = window.positions(input.shape[2:], weight.shape[2:])
     rows = dot(_rows(input, weight.shape[2:], window, out), weight.reshape(len(weight), -1).T)
@@ -57,7 +58,9 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow) -> Arr
     return np.ascontiguousarray(rows.reshape(len(input), *out, -1).transpose(0, 3, 1, 2))
 
 
-def input_gradient(gradient: Array, weight: Array, size: Axes, window: ConvWindow) -> Array:
+def input_gradient(
+    gradient: Array, weight: Array, size: Axes, window: ConvWindow, memory_format: MemoryFormat
+) -> Array:
     """See `engine.ops.conv.arrays.convolve_transposed`; row-major, without the bias."""
     rows = dot(_pixels(gradient), weight.reshape(len(weight), -1)).reshape(len(gradient), *gradient.shape[2:], -1)
     result = np.empty((len(gradient), weight.shape[1], *size), gradient.dtype)
@@ -67,7 +70,7 @@ def input_gradient(gradient: Array, weight: Array, size: Axes, window: ConvWindo
     return result
 
 
-def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axes) -> Array:
+def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axes, weight_stride: Axes) -> Array:
     """See `engine.ops.conv.arrays.weight_gradient`; row-major."""
     rows = _rows(input, size[2:], window, gradient.shape[2:])
     return dot(_pixels(gradient).T, rows).reshape(size)

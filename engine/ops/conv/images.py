@@ -1,5 +1,6 @@
 """Images of a convolution on the CPU as its kernels take them: (N, D, H, W, C), zeros around them, some at a time."""
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -53,9 +54,14 @@ def in_groups(batch: int, size: Three, channels: int, weight: Array, together: i
     many threads work on a group together.
     """
     bytes_each = size[0] * size[1] * size[2] * channels * weight.itemsize
-    at_once = max(max(_IMAGES_BYTES, weight.nbytes // 4) * together // max(bytes_each, 1), 1)
+    return _groups(batch, bytes_each, weight.nbytes, together, threads.usable_threads())
+
+
+@lru_cache(4096)
+def _groups(batch: int, bytes_each: int, bytes_of_weight: int, together: int, number: int) -> list[slice]:
+    at_once = max(max(_IMAGES_BYTES, bytes_of_weight // 4) * together // max(bytes_each, 1), 1)
     if together == 1:
-        at_once = min(at_once, max(-(-batch // threads.usable_threads()), 1))
+        at_once = min(at_once, max(-(-batch // number), 1))
     return [slice(first, min(first + at_once, batch)) for first in range(0, batch, at_once)]
 
 

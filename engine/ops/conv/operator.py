@@ -18,21 +18,16 @@ from typing import Any
 import numpy as np
 
 from engine.calls.derivative import implements
-from engine.calls.dispatch import apply
+from engine.calls.dispatch import apply, apply_ternary
 from engine.calls.namespaces import composite
 from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
-from engine.ops.conv import columns as conv_cpu
-from engine.ops.conv import direct as conv_direct
-from engine.ops.conv import few_pixels as conv_few
-from engine.ops.conv import planes as conv_planes
-from engine.ops.conv import pointwise as conv_pointwise
-from engine.ops.conv import winograd as conv_winograd
+from engine.ops.conv import cpu as conv_cpu
 from engine.ops.shared.operands import optional
 from engine.ops.shared.windows import Axes, ConvWindow, channels_last, formatted, suggested_format
 from engine.rules import layout
-from engine.rules.layout import MemoryFormat, contiguous_format
+from engine.rules.layout import MemoryFormat
 from engine.rules.spec import Spec
 from engine.tensor import Tensor
 
@@ -152,11 +147,8 @@ def _conv_backward_on_arrays(
     window: ConvWindow,
     memory_format: MemoryFormat,
 ) -> tuple[Any, ...]:
-    if needs[0] and needs[1] and g.ndim == 4 and g.dtype.char in "fd":
-        kernel = weight_spec.shape[2:]
-        pointwise = conv_pointwise.serves(window, kernel, input.shape[2:], g.shape[2:])
-        if pointwise or not conv_direct.serves(window, kernel, weight_spec.shape[1]):
-            g = conv_cpu.in_one_layout(g, input, kernel, window)
+    if needs[0] and needs[1]:
+        g = conv_cpu.in_one_layout(g, input, weight_spec.shape, window)
     return _conv_backward(g, nd, needs, input, weight, input_spec, weight_spec, window, memory_format)
 
 
@@ -270,112 +262,9 @@ CONV_WEIGHT_GRADIENT = define(
 
 # --- CPU --------------------------------------------------------------------------------------------------------------
 
-
-def _is_fast(first: Any, second: Any) -> bool:
-    """Whether `conv_cpu` or `conv_direct` may serve: float32 or float64, with elements."""
-    return first.dtype.char in "fd" and first.size > 0 and second.size > 0
-
-
-def _has_columns(window: ConvWindow) -> bool:
-    """Whether `conv_cpu` serves: one or two axes."""
-    return len(window.stride) <= 2
-
-
-def _flat(array: Any) -> Any:
-    """(N, C, L) as (N, C, 1, L); four axes as they are."""
-    return array if array.ndim == 4 else array[:, :, None]
-
-
-@CONV.kernel("cpu")
-def _conv_cpu(
-    xp: ModuleType, input: Any, weight: Any, bias: Any, window: ConvWindow, memory_format: MemoryFormat
-) -> Any:
-    kernel = weight.shape[2:]
-    fast = _is_fast(input, weight)
-    if fast:
-        out = window.positions(input.shape[2:], kernel)
-        if conv_planes.serves(window, weight.shape, out, input.dtype, memory_format is contiguous_format):
-            return conv_planes.forward(input, weight, bias, window)
-        few = memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
-        if conv_pointwise.serves(window, kernel, input.shape[2:], out) and not few:
-            result = conv_pointwise.forward(_flat(input), _flat(weight), bias, memory_format)
-            return result if input.ndim == 4 else result[:, :, 0]
-        row_major = memory_format is contiguous_format and weight.flags.c_contiguous
-        if conv_few.serves(window, weight.shape, len(input), out, row_major):
-            return conv_few.forward(input, weight, bias, window)
-        if conv_winograd.serves(window, weight.shape, len(input), out):
-            return conv_winograd.forward(input, weight, bias, window, memory_format)
-        if conv_direct.serves(window, kernel, weight.shape[1]) and not few:
-            return conv_direct.forward(input, weight, bias, window, memory_format)
-    if not (fast and _has_columns(window)):
-        return conv_arrays.convolve(xp, input, weight, bias, window, memory_format)
-    result = conv_cpu.forward(_flat(input), _flat(weight), bias, window.in_two_dimensions(), memory_format)
-    return result if input.ndim == 4 else result[:, :, 0]
-
-
-@CONV_TRANSPOSED.kernel("cpu")
-def _conv_transposed_cpu(
-    xp: ModuleType,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    size: Axes,
-    window: ConvWindow,
-    memory_format: MemoryFormat,
-) -> Any:
-    fast = _is_fast(input, weight)
-    kernel = weight.shape[2:]
-    few = max(kernel) == 1 and memory_format is contiguous_format and conv_cpu.stays_row_major(input, kernel, window)
-    pointwise = conv_pointwise.serves(window, kernel, size, input.shape[2:])
-    row_major = memory_format is contiguous_format and weight.flags.c_contiguous
-    if fast and not few and (pointwise or conv_direct.serves_input_gradient(window, kernel, weight.shape[1])):
-        if pointwise:
-            result = conv_pointwise.input_gradient(_flat(input), _flat(weight), memory_format)
-            result = result if input.ndim == 4 else result[:, :, 0]
-        elif conv_few.serves(window, weight.shape, len(input), input.shape[2:], row_major):
-            result = conv_few.input_gradient(input, weight, size, window)
-        elif conv_planes.serves_input_gradient(
-            window, weight.shape, size, input.dtype, memory_format is contiguous_format
-        ):
-            result = conv_planes.input_gradient(input, weight, size, window)
-        elif conv_winograd.serves_input_gradient(window, weight.shape, len(input), size):
-            result = conv_winograd.input_gradient(input, weight, size, window, memory_format)
-        else:
-            result = conv_direct.input_gradient(input, weight, size, window, memory_format)
-        if bias is not None:
-            result += bias.reshape(-1, *(1,) * len(size))
-        return result
-    if not (fast and _has_columns(window)):
-        return conv_arrays.convolve_transposed(xp, input, weight, bias, size, window, memory_format)
-    extent = size if len(size) == 2 else (1, *size)
-    flat = window.in_two_dimensions()
-    result = conv_cpu.input_gradient(_flat(input), _flat(weight), extent, flat, memory_format)
-    if bias is not None:
-        result += bias[:, None, None]
-    return result if input.ndim == 4 else result[:, :, 0]
-
-
-@CONV_WEIGHT_GRADIENT.kernel("cpu")
-def _weight_gradient_cpu(
-    xp: ModuleType, gradient: Any, input: Any, window: ConvWindow, size: Axes, weight_stride: Axes
-) -> Any:
-    fast = _is_fast(gradient, input)
-    if fast and conv_planes.serves(window, size, gradient.shape[2:], input.dtype, input.flags.c_contiguous):
-        return conv_planes.weight_gradient(gradient, input, window, size, weight_stride)
-    if fast and conv_direct.serves(window, size[2:], size[1]):
-        few = gradient.flags.c_contiguous and conv_cpu.stays_row_major(input, size[2:], window)
-        if conv_pointwise.serves(window, size[2:], input.shape[2:], gradient.shape[2:]) and not few:
-            result = conv_pointwise.weight_gradient(_flat(gradient), _flat(input))
-            return result if len(size) == 4 else result[:, :, 0]
-        if conv_few.serves(window, size, len(input), gradient.shape[2:], input.flags.c_contiguous):
-            return conv_few.weight_gradient(gradient, input, window, size)
-        if not few:
-            return conv_direct.weight_gradient(gradient, input, window, size, weight_stride)
-    if not (fast and _has_columns(window)):
-        return conv_arrays.weight_gradient(xp, gradient, input, window, size, weight_stride)
-    shape = size if len(size) == 4 else (*size[:2], 1, size[2])
-    result = conv_cpu.weight_gradient(_flat(gradient), _flat(input), window.in_two_dimensions(), shape)
-    return result if len(size) == 4 else result[:, :, 0]
+CONV.kernel("cpu")(conv_cpu.convolve)
+CONV_TRANSPOSED.kernel("cpu")(conv_cpu.convolve_transposed)
+CONV_WEIGHT_GRADIENT.kernel("cpu")(conv_cpu.weight_gradient)
 
 
 # --- GPU --------------------------------------------------------------------------------------------------------------
@@ -416,7 +305,7 @@ CONV.derivative("cuda", _conv_backward_on_gpu)
 
 def conv(input: Tensor, weight: Tensor, bias: Tensor | None, window: ConvWindow, memory_format: MemoryFormat) -> Tensor:
     """Convolution with every argument in canonical form."""
-    return apply(CONV, (input, weight, optional(bias)), (window, memory_format))
+    return apply_ternary(CONV, input, weight, optional(bias), (window, memory_format))
 
 
 def conv_transposed(

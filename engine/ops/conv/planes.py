@@ -16,6 +16,7 @@ from engine.ops.conv.images import dense, three
 from engine.ops.conv.kernels import planes as kernels
 from engine.ops.conv.kernels.packing import lanes
 from engine.ops.shared.windows import Axes, ConvWindow
+from engine.rules.layout import MemoryFormat
 
 Array = Any
 
@@ -77,7 +78,7 @@ def _filters(weight: Array, groups: int) -> Array:
     return rows.reshape(groups, weight.shape[0] // groups, -1)
 
 
-def forward(input: Array, weight: Array, bias: Array, window: ConvWindow) -> Array:
+def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat) -> Array:
     """See `engine.ops.conv.arrays.convolve`; row-major."""
     image = _planes(input)
     shape = window.positions(input.shape[2:], weight.shape[2:])
@@ -102,7 +103,9 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
     return result
 
 
-def input_gradient(gradient: Array, weight: Array, size: Axes, window: ConvWindow) -> Array:
+def input_gradient(
+    gradient: Array, weight: Array, size: Axes, window: ConvWindow, memory_format: MemoryFormat
+) -> Array:
     """See `engine.ops.conv.arrays.convolve_transposed`; row-major, without the bias, by the phases of `direct`."""
     groups, kernel, extent = window.groups, three(weight.shape[2:], 1), three(size, 1)
     outputs, channels = weight.shape[0] // groups, weight.shape[1]

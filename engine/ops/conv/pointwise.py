@@ -26,17 +26,19 @@ def serves(window: ConvWindow, kernel: Axes, size: Axes, out: Axes) -> bool:
     return len(kernel) < 3 and size == out and is_pointwise(kernel, window)
 
 
-def forward(input: Array, weight: Array, bias: Array, memory_format: MemoryFormat) -> Array:
+def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat) -> Array:
     """See `engine.ops.conv.arrays.convolve`."""
     return _multiplied(input, _matrix(weight).T, bias, memory_format)
 
 
-def input_gradient(gradient: Array, weight: Array, memory_format: MemoryFormat) -> Array:
+def input_gradient(
+    gradient: Array, weight: Array, size: Axes, window: ConvWindow, memory_format: MemoryFormat
+) -> Array:
     """See `engine.ops.conv.arrays.convolve_transposed`; without the bias."""
     return _multiplied(gradient, _matrix(weight), None, memory_format)
 
 
-def weight_gradient(gradient: Array, input: Array) -> Array:
+def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axes, weight_stride: Axes) -> Array:
     """See `engine.ops.conv.arrays.weight_gradient`; channels-last in memory."""
     slopes, rows = _rows(gradient), _rows(input)
     return channels_first(dot(slopes.T, rows)[:, None, None])

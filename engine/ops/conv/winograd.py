@@ -13,7 +13,6 @@ takes for a gradient like any other. A small network's losses were 5e-5 off afte
 An infinity makes the other pixels of its tile NaN, as they are in cuDNN's.
 """
 
-from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -34,7 +33,6 @@ _FEWEST_PIXELS = 256  # of all images: below, it costs more to bring the weights
 _MOST_WASTE = 1.5  # pixels of whole tiles for one of the output
 
 
-@lru_cache(4096)
 def serves(window: ConvWindow, weight: Axes, batch: int, out: Axes) -> bool:
     """Whether `forward` is better, for a weight of this shape and `out` pixels of each image."""
     if len(weight) != 4 or window.groups != 1 or weight[2] != weight[3] or window.stride[0] != window.stride[1]:

@@ -41,16 +41,16 @@ def test_few_pixels(dtype: str) -> None:
         window = ConvWindow(stride, padding, dilation, 1)
         x, weight = whole((3, 5, *size), dtype, 1), whole((7, 5, *kernel), dtype, 2)
         bias = whole((7,), dtype, 3)
-        out = conv_few.forward(x, weight, bias, window)
+        out = conv_few.forward(x, weight, bias, window, contiguous_format)
         np.testing.assert_array_equal(out, conv_arrays.convolve(np, x, weight, bias, window, contiguous_format))
         assert out.flags.c_contiguous
         g = whole(out.shape, dtype, 4)
-        to_weight = conv_few.weight_gradient(g, x, window, weight.shape)
+        to_weight = conv_few.weight_gradient(g, x, window, weight.shape, weight.strides)
         np.testing.assert_array_equal(to_weight, conv_arrays.weight_gradient(np, g, x, window, weight.shape, None))
         assert to_weight.strides == weight.strides
         for more in (0, 1):  # output_padding
             extent = tuple(each + more for each in size)
-            to_input = conv_few.input_gradient(g, weight, extent, window)
+            to_input = conv_few.input_gradient(g, weight, extent, window, contiguous_format)
             expected = conv_arrays.convolve_transposed(np, g, weight, None, extent, window, contiguous_format)
             np.testing.assert_array_equal(to_input, expected)
 
@@ -74,16 +74,19 @@ def test_windows_of_one_pixel(size: tuple[int, int], last: bool, dtype: str) -> 
     g, layout = whole((3, 10, *size), dtype, 4), channels_last if last else contiguous_format
     assert conv_pointwise.serves(window, (1, 1), size, size)
     results = [
-        (conv_pointwise.forward(x, weight, bias, layout), conv_arrays.convolve(np, x, weight, bias, window, layout)),
         (
-            conv_pointwise.input_gradient(g, weight, layout),
+            conv_pointwise.forward(x, weight, bias, window, layout),
+            conv_arrays.convolve(np, x, weight, bias, window, layout),
+        ),
+        (
+            conv_pointwise.input_gradient(g, weight, x.shape[2:], window, layout),
             conv_arrays.convolve_transposed(np, g, weight, None, size, window, layout),
         ),
     ]
     for result, expected in results:
         np.testing.assert_array_equal(result, expected)
         assert engine.from_numpy(result).is_contiguous(memory_format=layout)
-    to_weight = conv_pointwise.weight_gradient(g, x)
+    to_weight = conv_pointwise.weight_gradient(g, x, window, weight.shape, weight.strides)
     np.testing.assert_array_equal(to_weight, conv_arrays.weight_gradient(np, g, x, window, weight.shape, None))
 
 

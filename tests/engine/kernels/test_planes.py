@@ -49,7 +49,7 @@ def test_forward_and_gradients(channels: int, outputs: int, groups: int, dtype: 
         window = ConvWindow(stride, padding, dilation, groups)
         x, bias = whole((2, channels, *size), dtype, 1), whole((outputs,), dtype, 3)
         weight = whole((outputs, channels // groups, *kernel), dtype, 2)
-        out = conv_planes.forward(x, weight, bias, window)
+        out = conv_planes.forward(x, weight, bias, window, contiguous_format)
         np.testing.assert_array_equal(out, conv_arrays.convolve(np, x, weight, bias, window, contiguous_format))
         assert out.flags.c_contiguous
         g = whole(out.shape, dtype, 4)
@@ -57,7 +57,7 @@ def test_forward_and_gradients(channels: int, outputs: int, groups: int, dtype: 
         np.testing.assert_array_equal(to_weight, conv_arrays.weight_gradient(np, g, x, window, weight.shape, None))
         assert to_weight.strides == weight.strides
         if conv_direct.serves_input_gradient(window, kernel, channels // groups):
-            to_input = conv_planes.input_gradient(g, weight, size, window)
+            to_input = conv_planes.input_gradient(g, weight, size, window, contiguous_format)
             expected = conv_arrays.convolve_transposed(np, g, weight, None, size, window, contiguous_format)
             np.testing.assert_array_equal(to_input, expected)
 
@@ -69,10 +69,10 @@ def test_bits_are_those_of_channels_last(channels: int, outputs: int, groups: in
     window = ConvWindow((stride, stride), (1, 1), (1, 1), groups)
     x, weight = normal((2, channels, 13, 18), dtype, 1), normal((outputs, channels // groups, 3, 3), dtype, 2)
     bias = normal((outputs,), dtype, 3)
-    out = conv_planes.forward(x, weight, bias, window)
+    out = conv_planes.forward(x, weight, bias, window, contiguous_format)
     np.testing.assert_array_equal(out, conv_direct.forward(x, weight, bias, window, channels_last))
     g = normal(out.shape, dtype, 4)
-    to_input = conv_planes.input_gradient(g, weight, (13, 18), window)
+    to_input = conv_planes.input_gradient(g, weight, (13, 18), window, contiguous_format)
     np.testing.assert_array_equal(to_input, conv_direct.input_gradient(g, weight, (13, 18), window, channels_last))
 
 

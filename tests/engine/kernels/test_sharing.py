@@ -123,7 +123,7 @@ def depthwise_convolution() -> list[Array]:
 def grouped_convolution_of_planes() -> list[Array]:
     """Two groups of three outputs: threads take outputs of both."""
     image, weight, window = normal(11, 10, 80, 88), normal(6, 5, 3, 3), ConvWindow((1, 1), (1, 1), (1, 1), 2)
-    out = conv_planes.forward(image, weight, None, window)
+    out = conv_planes.forward(image, weight, None, window, contiguous_format)
     return [out, conv_planes.weight_gradient(out, image, window, weight.shape, weight.strides)]
 
 

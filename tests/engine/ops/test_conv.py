@@ -42,7 +42,7 @@ def test_tiles_of_any_size_give_the_same(
     assert (result == conv_arrays.convolve(np, x, w, b, window, layout)).all()
     result = conv_cpu.input_gradient(g, w, x.shape[2:], window, layout)
     assert (result == conv_arrays.convolve_transposed(np, g, w, None, x.shape[2:], window, layout)).all()
-    result = conv_cpu.weight_gradient(g, x, window, w.shape)
+    result = conv_cpu.weight_gradient(g, x, window, w.shape, w.strides)
     assert (result == conv_arrays.weight_gradient(np, g, x, window, w.shape, ())).all()
 
 

@@ -9,6 +9,9 @@ One thread, GFLOP/s forward, 3x3: 16 images of 28x28, 64 to 64 channels, 240; co
 150 (AVX-512); PyTorch 2.13 186.
 """
 
+from functools import lru_cache
+from math import prod
+
 import numpy as np
 
 from engine.kernels.jit import helper, kernel
@@ -32,6 +35,7 @@ from engine.ops.conv.kernels.packing import block_of, copy_eight, lanes
 
 Array = np.ndarray
 Three = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 # Of a gradient at a time: the first-level cache holds a block's channels of them and those of the image.
 _BAND_PIXELS = 256
@@ -74,8 +78,46 @@ def correlate(
     ``image`` and ``out`` are (N, D, H, W, C); ``first`` and ``out_first`` are the offsets of their first elements
     within an image, all steps count elements, ``window_steps`` lead to the next element of the window.
     """
-    groups, blocks, kd, kh, kw, channels, two = weights.shape
-    if groups == 1 and window_steps[2] == image.shape[4]:  # a row of the window is one run of memory
+    numbers, line, wide_line, room = _correlation(
+        image.shape,
+        first,
+        image_steps,
+        window_steps,
+        weights.shape,
+        out.shape,
+        out_first,
+        out_steps,
+        size,
+        image.dtype,
+    )
+    _correlate[image.dtype.char](
+        image.reshape(-1),
+        weights.reshape(-1),
+        np.empty(0, image.dtype) if bias is None else bias,
+        out.reshape(-1),
+        np.empty(room, out.dtype),
+        numbers,
+        line,
+        wide_line,
+    )
+
+
+@lru_cache(4096)
+def _correlation(
+    image: Shape,
+    first: int,
+    image_steps: Three,
+    window_steps: Three,
+    weights: Shape,
+    out: Shape,
+    out_first: int,
+    out_steps: Three,
+    size: Three,
+    dtype: np.dtype,
+) -> tuple[Array, Array, Array, int]:
+    """What the kernel gets besides arrays: numbers, and tiles of one vector and of two; and the size of a tile."""
+    groups, blocks, kd, kh, kw, channels, two = weights
+    if groups == 1 and window_steps[2] == image[4]:  # a row of the window is one run of memory
         counts = [kd, kh, kw * channels]
         a_steps = [window_steps[0], window_steps[1], 1]
         b_steps = [kh * kw * channels * two, kw * channels * two, two]
@@ -84,22 +126,13 @@ def correlate(
         counts = [kh, kw, channels]
         a_steps = [window_steps[1], window_steps[2], 1]
         b_steps = [kw * channels * two, channels * two, two]
-    numbers = [len(image), *size, groups, blocks, out.shape[4] // groups, channels]
-    numbers += [image[0].size, first, *image_steps, out[0].size, out_first, *out_steps]
-    numbers += [weights[0, 0].size, *counts, *a_steps, *b_steps, lanes(image.dtype), image.itemsize]
-    in_pieces = weights[0, 0].nbytes > _PANEL_BYTES
+    numbers = [image[0], *size, groups, blocks, out[4] // groups, channels]
+    numbers += [prod(image[1:]), first, *image_steps, prod(out[1:]), out_first, *out_steps]
+    numbers += [prod(weights[2:]), *counts, *a_steps, *b_steps, lanes(dtype), dtype.itemsize]
+    in_pieces = prod(weights[2:]) * dtype.itemsize > _PANEL_BYTES
     numbers.append(max(_PIECE_BYTES // (2 * vector_bytes()), 1) if in_pieces else 0)
-    absent = np.empty(0, image.dtype)
-    _correlate[image.dtype.char](
-        image.reshape(-1),
-        weights.reshape(-1),
-        absent if bias is None else bias,
-        out.reshape(-1),
-        np.empty(14 * two, out.dtype),
-        np.array(numbers, np.int64),
-        tiles(size[2], not in_pieces, tile_prices(1)).reshape(-1),
-        tiles(size[2], not in_pieces, tile_prices(2)).reshape(-1),
-    )
+    lines = [tiles(size[2], not in_pieces, tile_prices(vectors)).reshape(-1) for vectors in (1, 2)]
+    return np.array(numbers, np.int64), lines[0], lines[1], 14 * two
 
 
 def weight_sums(
@@ -111,38 +144,48 @@ def weight_sums(
     ``gradient`` is (N, D, H, W, groups * outputs), and what lies behind it up to a vector's end may be read. ``some``
     are the blocks that are summed, counted through all groups.
     """
-    groups, blocks, kd, kh, kw, channels, _ = total.shape
-    batch, depth, height, width, all_outputs = gradient.shape
-    image_size, gradient_size = image[0].size, gradient[0].size
-    if depth == kd == 1:  # images one behind the other are the planes of one
-        image_steps = (image_size, *image_steps[1:])
-        batch, depth = 1, batch
-    joined = groups == 1 and window_steps[2] == image.shape[4]
-    window = (kd, kh, 1) if joined else (kd, kh, kw)
-    run = kw * channels if joined else channels
-    numbers = [batch, image_size, gradient_size, depth, height, width, all_outputs, *image_steps]
-    numbers += [
-        blocks,
-        all_outputs // groups,
-        *window,
-        *window_steps,
-        run,
-        channels,
-        lanes(image.dtype),
-        image.itemsize,
-    ]
-    band_d = min(max(_BAND_PIXELS // (height * width), 1), depth)
-    band_h = min(max(_BAND_PIXELS // width, 1), height)
-    numbers += [band_d, band_h, some.start, some.stop]
+    numbers, line, wide_line, room = _summation(
+        image.shape, image_steps, window_steps, gradient.shape, total.shape, some.start, some.stop, image.dtype
+    )
     _weight_sums[image.dtype.char](
         image.reshape(-1),
         gradient.reshape(-1),
         total.reshape(-1),
-        np.empty(band_d * band_h * width * 2 * lanes(total.dtype), total.dtype),
-        np.array(numbers, np.int64),
-        tiles(run, False, tile_prices(1)).reshape(-1),
-        tiles(run, False, tile_prices(2)).reshape(-1),
+        np.empty(room, total.dtype),
+        numbers,
+        line,
+        wide_line,
     )
+
+
+@lru_cache(4096)
+def _summation(
+    image: Shape,
+    image_steps: Three,
+    window_steps: Three,
+    gradient: Shape,
+    total: Shape,
+    start: int,
+    stop: int,
+    dtype: np.dtype,
+) -> tuple[Array, Array, Array, int]:
+    """What the kernel gets besides arrays: numbers, and tiles of one vector and of two; and the size of a panel."""
+    groups, blocks, kd, kh, kw, channels, two = total
+    batch, depth, height, width, outputs = gradient
+    image_size, gradient_size = prod(image[1:]), prod(gradient[1:])
+    if depth == kd == 1:  # images one behind the other are the planes of one
+        image_steps = (image_size, *image_steps[1:])
+        batch, depth = 1, batch
+    joined = groups == 1 and window_steps[2] == image[4]
+    window = (kd, kh, 1) if joined else (kd, kh, kw)
+    run = kw * channels if joined else channels
+    band_d = min(max(_BAND_PIXELS // (height * width), 1), depth)
+    band_h = min(max(_BAND_PIXELS // width, 1), height)
+    numbers = [batch, image_size, gradient_size, depth, height, width, outputs, *image_steps]
+    numbers += [blocks, outputs // groups, *window, *window_steps, run, channels, lanes(dtype), dtype.itemsize]
+    numbers += [band_d, band_h, start, stop]
+    lines = [tiles(run, False, tile_prices(vectors)).reshape(-1) for vectors in (1, 2)]
+    return np.array(numbers, np.int64), lines[0], lines[1], band_d * band_h * width * two
 
 
 @helper

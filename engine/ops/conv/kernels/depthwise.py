@@ -6,6 +6,7 @@ vectors are computed as if they did, so up to two vectors behind images, gradien
 """
 
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from engine.ops.conv.kernels.packing import block_of, blocks, lanes
 
 Array = np.ndarray
 Three = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 _BAND_PIXELS = 256  # of a gradient at a time, so that a block's channels of them stay in the first-level cache
 
@@ -55,20 +57,46 @@ def correlate(
     size: Three,
 ) -> None:
     """See `engine.ops.conv.kernels.correlate.correlate`."""
-    *window, channels = filters.shape
-    numbers = [len(image), *size, channels, image[0].size, first, *image_steps]
-    numbers += [out[0].size, out_first, *out_steps, lanes(image.dtype), image.itemsize]
-    steps = window[1] * window[2] * channels, window[2] * channels, channels
-    absent = np.empty(0, image.dtype)
     _correlate[image.dtype.char](
         image.reshape(-1),
         filters.reshape(-1),
-        absent if bias is None else bias,
+        np.empty(0, image.dtype) if bias is None else bias,
         out.reshape(-1),
-        np.array(numbers, np.int64),
-        tiles(size[2], True, each_prices()).reshape(-1),
-        _pairs(tuple(window), window_steps, steps),
+        *_correlation(
+            image.shape,
+            first,
+            image_steps,
+            window_steps,
+            filters.shape,
+            out.shape,
+            out_first,
+            out_steps,
+            size,
+            image.dtype,
+        ),
     )
+
+
+@lru_cache(4096)
+def _correlation(
+    image: Shape,
+    first: int,
+    image_steps: Three,
+    window_steps: Three,
+    filters: Shape,
+    out: Shape,
+    out_first: int,
+    out_steps: Three,
+    size: Three,
+    dtype: np.dtype,
+) -> tuple[Array, Array, Array]:
+    """What the kernel gets besides arrays: numbers, tiles, and the places of a window."""
+    depth, height, width, channels = filters
+    numbers = [image[0], *size, channels, prod(image[1:]), first, *image_steps]
+    numbers += [prod(out[1:]), out_first, *out_steps, lanes(dtype), dtype.itemsize]
+    steps = height * width * channels, width * channels, channels
+    line = tiles(size[2], True, each_prices()).reshape(-1)
+    return np.array(numbers, np.int64), line, _pairs((depth, height, width), window_steps, steps)
 
 
 def weight_sums(
@@ -77,28 +105,43 @@ def weight_sums(
     """Adds to ``total`` (blocks of channels, window, two vectors) the sums of image times gradient (N, D, H, W, C) over
     all output pixels, for ``some`` of the blocks.
     """
-    _, *window, _ = total.shape
-    batch, depth, height, width, channels = gradient.shape
-    image_size, gradient_size = image[0].size, gradient[0].size
+    _weight_sums[image.dtype.char](
+        image.reshape(-1),
+        gradient.reshape(-1),
+        total.reshape(-1),
+        *_summation(
+            image.shape, image_steps, window_steps, gradient.shape, total.shape, some.start, some.stop, image.dtype
+        ),
+    )
+
+
+@lru_cache(4096)
+def _summation(
+    image: Shape,
+    image_steps: Three,
+    window_steps: Three,
+    gradient: Shape,
+    total: Shape,
+    start: int,
+    stop: int,
+    dtype: np.dtype,
+) -> tuple[Array, Array, Array]:
+    """What the kernel gets besides arrays: numbers, tiles, and the places of a band."""
+    _, *window, _ = total
+    batch, depth, height, width, channels = gradient
+    image_size, gradient_size = prod(image[1:]), prod(gradient[1:])
     if depth == window[0] == 1:  # images one behind the other are the planes of one
         image_steps = (image_size, *image_steps[1:])
         batch, depth = 1, batch
     numbers = [batch, image_size, gradient_size, depth, height, width, channels, *image_steps, *window, *window_steps]
     band_d, band_h = max(_BAND_PIXELS // (height * width), 1), max(_BAND_PIXELS // width, 1)
     band = min(band_d, depth), min(band_h, height)
-    numbers += [lanes(image.dtype), image.itemsize, *band, some.start, some.stop]
+    numbers += [lanes(dtype), dtype.itemsize, *band, start, stop]
     steps = height * width * channels, width * channels, channels
-    _weight_sums[image.dtype.char](
-        image.reshape(-1),
-        gradient.reshape(-1),
-        total.reshape(-1),
-        np.array(numbers, np.int64),
-        tiles(window[2], False, each_prices()).reshape(-1),
-        _pairs((*band, width), image_steps, steps),
-    )
+    line = tiles(window[2], False, each_prices()).reshape(-1)
+    return np.array(numbers, np.int64), line, _pairs((*band, width), image_steps, steps)
 
 
-@lru_cache(1024)
 def _pairs(size: Three, one: Three, other: Three) -> Array:
     """For every place below ``size``, in order, its offsets by either steps: what `multiply_each` reads."""
     places = np.indices(size).reshape(3, -1)
