@@ -5,6 +5,7 @@ The channels-last kernels of `engine.ops.conv.direct` change such an image's lay
 and compute whole vectors of a group's outputs. Here pixels fill the vectors, and images stay as they are.
 """
 
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -54,28 +55,20 @@ def _planes(image: Array) -> Array:
     return np.ascontiguousarray(image).reshape(*image.shape[:2], *three(image.shape[2:], 1))
 
 
-def _filled(window: ConvWindow, size: Any, kernel: Any, out: Any) -> kernels.Filling:
-    """How the input of a convolution is laid out for its windows."""
+@lru_cache(4096)
+def _filled(window: ConvWindow, size: Any, kernel: Any, out: Any) -> tuple[kernels.Filling, kernels.Taps]:
+    """How the input of a convolution is laid out for its windows, and their elements."""
     stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     reach = tuple(gap * (taps - 1) + 1 for gap, taps in zip(dilation, kernel, strict=True))
     extent = tuple(many + (along - 1) // step for many, along, step in zip(out, reach, stride, strict=True))
-    return kernels.filling(size, stride, three(window.padding, 0), reach, extent, out[2])
-
-
-def _places(filling: kernels.Filling, kernel: Any, gaps: Any, channels: int, start: Any = (0, 0, 0)) -> Array:
-    """The places of (window, channels) that a window meets."""
-    taps = [
-        filling.place(tuple(at + gap * tap for at, gap, tap in zip(start, gaps, each, strict=True)))
-        for each in product(*map(range, kernel))
-    ]
-    rows = np.array(taps, np.int64).reshape(-1, 1) + filling.volume * np.arange(channels)
-    return rows.reshape(-1)
+    filling = kernels.filling(size, stride, three(window.padding, 0), reach, extent, out[2])
+    return filling, kernels.Taps(kernel, dilation)
 
 
 def _filters(weight: Array, groups: int) -> Array:
     """(groups, outputs of a group, window * channels of a group) of (outputs, channels of a group, kd, kh, kw)."""
     rows = np.ascontiguousarray(weight.transpose(0, 2, 3, 4, 1))
-    return rows.reshape(groups, weight.shape[0] // groups, -1)
+    return rows.reshape(groups, weight.shape[0] // groups, prod(weight.shape[1:]))
 
 
 def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat) -> Array:
@@ -83,21 +76,19 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
     image = _planes(input)
     shape = window.positions(input.shape[2:], weight.shape[2:])
     out, kernel = three(shape, 1), three(weight.shape[2:], 1)
-    filling = _filled(window, image.shape[2:], kernel, out)
-    places = _places(filling, kernel, three(window.dilation, 1), weight.shape[1])
+    filling, taps = _filled(window, image.shape[2:], kernel, out)
     filters = _filters(weight.reshape(*weight.shape[:2], *kernel), window.groups)
     result = np.empty((len(input), len(weight), *out), input.dtype)
-    job = kernels.Job(out, 0, (out[1] * out[2], out[2], 1), places, filters)
-    kernels.correlate(image, filling, [job], bias, result)
+    job = kernels.Job(out, 0, (out[1] * out[2], out[2], 1), taps)
+    kernels.correlate(image, filling, (job,), [filters], bias, result)
     return result.reshape(*result.shape[:2], *shape)
 
 
 def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axes, weight_stride: Axes) -> Array:
     """See `engine.ops.conv.arrays.weight_gradient`; in the strides asked for."""
     image, slopes, kernel = _planes(input), _planes(gradient), three(size[2:], 1)
-    filling = _filled(window, image.shape[2:], kernel, slopes.shape[2:])
-    places = _places(filling, kernel, three(window.dilation, 1), size[1])
-    sums = kernels.weight_sums(image, filling, places, slopes, window.groups)
+    filling, taps = _filled(window, image.shape[2:], kernel, slopes.shape[2:])
+    sums = kernels.weight_sums(image, filling, taps, slopes, window.groups)
     result = dense(size, weight_stride, input.dtype)
     result.reshape(*size[:2], *kernel)[...] = sums.reshape(size[0], *kernel, size[1]).transpose(0, 4, 1, 2, 3)
     return result
@@ -110,23 +101,32 @@ def input_gradient(
     groups, kernel, extent = window.groups, three(weight.shape[2:], 1), three(size, 1)
     outputs, channels = weight.shape[0] // groups, weight.shape[1]
     slopes = _planes(gradient)
+    filling, jobs, chosen = _turned(window, slopes.shape[2:], kernel, extent)
+    turned = weight.reshape(groups, outputs, channels, *kernel).swapaxes(1, 2).reshape(-1, outputs, *kernel)
+    filters = [_filters(turned[:, :, *taps][:, :, ::-1, ::-1, ::-1], groups) for taps in chosen]
+    result = np.empty((len(gradient), groups * channels, *extent), gradient.dtype)
+    kernels.correlate(slopes, filling, jobs, filters, None, result)
+    return result.reshape(*result.shape[:2], *size)
+
+
+@lru_cache(4096)
+def _turned(
+    window: ConvWindow, size: Any, kernel: Any, extent: Any
+) -> tuple[kernels.Filling, tuple[kernels.Job, ...], list[tuple[slice, ...]]]:
+    """How a gradient of this size is laid out for that of an input of such an extent, what is computed of it, and of
+    which elements of the window.
+    """
     stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     axes, before, whole = input_phases(extent, kernel, window)
     widest = max(phase[1] for phase in axes[2])
-    filling = kernels.filling(slopes.shape[2:], (1, 1, 1), before, (1, 1, 1), whole, widest)
-    turned = weight.reshape(groups, outputs, channels, *kernel).swapaxes(1, 2).reshape(-1, outputs, *kernel)
+    filling = kernels.filling(size, (1, 1, 1), before, (1, 1, 1), whole, widest)
     rows = extent[1] * extent[2], extent[2], 1
-    jobs = []
+    steps: Any = tuple(step * by for step, by in zip(rows, stride, strict=True))
+    jobs, chosen = [], []
     for phases in product(*axes):
-        chosen = [slice(phase[4], None, step) for phase, step in zip(phases, stride, strict=True)]
-        part = turned[(slice(None), slice(None), *chosen)][:, :, ::-1, ::-1, ::-1]
-        start = [pad + phase[2] for pad, phase in zip(before, phases, strict=True)]
-        places = _places(filling, part.shape[2:], dilation, outputs, start)
-        first = sum(step * phase[0] for step, phase in zip(rows, phases, strict=True))
-        steps: Any = tuple(step * by for step, by in zip(rows, stride, strict=True))
-        count: Any = tuple(phase[1] for phase in phases)
-        filters = _filters(part, groups) if part.size else np.empty((groups, channels, 0), weight.dtype)
-        jobs.append(kernels.Job(count, first, steps, places, filters))
-    result = np.empty((len(gradient), groups * channels, *extent), gradient.dtype)
-    kernels.correlate(slopes, filling, jobs, None, result)
-    return result.reshape(*result.shape[:2], *size)
+        remainders, count, starts, taps, firsts = zip(*phases, strict=True)
+        start: Any = tuple(pad + at for pad, at in zip(before, starts, strict=True))
+        first = sum(step * at for step, at in zip(rows, remainders, strict=True))
+        jobs.append(kernels.Job(count, first, steps, kernels.Taps(taps, dilation, start)))
+        chosen.append(tuple(slice(at, None, step) for at, step in zip(firsts, stride, strict=True)))
+    return filling, tuple(jobs), chosen

@@ -13,12 +13,14 @@ takes for a gradient like any other. A small network's losses were 5e-5 off afte
 An infinity makes the other pixels of its tile NaN, as they are in cuDNN's.
 """
 
+from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
-from engine.ops.conv.images import Array, Result, as_volumes, in_groups, padded, three
+from engine.ops.conv.images import Array, Result, Three, as_volumes, in_groups, padded, three
 from engine.ops.conv.kernels import packing
 from engine.ops.conv.kernels import winograd as kernels
 from engine.ops.conv.kernels.winograd import Grid
@@ -64,21 +66,45 @@ def _whole(out: Axes, gap: Axes) -> Axes:
 
 def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory_format: MemoryFormat) -> Array:
     """See `engine.ops.conv.arrays.convolve`."""
-    out, stride = window.positions(input.shape[2:], weight.shape[2:]), window.stride[0]
-    grid = Grid(window.dilation, stride, (0, 0), 1, (0, 0))
-    return _correlate(input, [(grid, weight)], bias, out, window.padding, memory_format)
+    out = window.positions(input.shape[2:], weight.shape[2:])
+    return _correlate(input, weight, _whole_window(out, weight.shape[2], window), bias, out, memory_format)
 
 
 def input_gradient(
     gradient: Array, weight: Array, size: Axes, window: ConvWindow, memory_format: MemoryFormat
 ) -> Array:
-    """See `engine.ops.conv.arrays.convolve_transposed`; without the bias.
-
-    With a stride of 2 it has four parts, of odd and even rows and columns: each meets the taps of one phase.
-    """
+    """See `engine.ops.conv.arrays.convolve_transposed`; without the bias."""
     turned = weight.swapaxes(0, 1)[:, :, ::-1, ::-1]
+    return _correlate(gradient, turned, _phases(size, weight.shape[2], window), None, size, memory_format)
+
+
+class _Tiling(NamedTuple):
+    """What is computed of images by which of the taps."""
+
+    parts: list[tuple[Grid, slice, slice]]
+    """Of the output, and the rows and columns of the window."""
+    before: Three
+    """Zeros in front of an image,"""
+    size: Three
+    """and its size with them and with all that whole tiles meet."""
+    inside: tuple[slice, ...]
+    """What windows meet of it; more may lie behind."""
+
+
+@lru_cache(4096)
+def _whole_window(out: Axes, extent: int, window: ConvWindow) -> _Tiling:
+    """Of the output of a convolution."""
+    grid = Grid(window.dilation, window.stride[0], (0, 0), 1, (0, 0))
+    return _tiling(out, [(grid, slice(None), slice(None))], extent // window.stride[0], window.padding)
+
+
+@lru_cache(4096)
+def _phases(size: Axes, extent: int, window: ConvWindow) -> _Tiling:
+    """Of the gradient of an input. With a stride of 2 it has four parts, of odd and even rows and columns: each meets
+    the taps of one phase.
+    """
     stride = window.stride[0]
-    reach = weight.shape[2] // stride - 1
+    reach = extent // stride - 1
     before = tuple(reach * gap - pad // stride for pad, gap in zip(window.padding, window.dilation, strict=True))
     parts = []
     for start in product(range(stride), repeat=2):
@@ -86,37 +112,38 @@ def input_gradient(
         first = tuple((at + pad) // stride - pad // stride for at, pad in zip(start, window.padding, strict=True))
         rows, columns = (stride - 1 - (at + pad) % stride for at, pad in zip(start, window.padding, strict=True))
         grid = Grid(window.dilation, 1, first, stride, start)
-        parts.append((grid, turned[:, :, rows::stride, columns::stride]))
-    return _correlate(gradient, parts, None, size, before, memory_format)
+        parts.append((grid, slice(rows, None, stride), slice(columns, None, stride)))
+    return _tiling(size, parts, extent // stride, before)
+
+
+def _tiling(out: Axes, parts: list[tuple[Grid, slice, slice]], taps: int, before: Axes) -> _Tiling:
+    met = [_met(out, grid, taps - 1) for grid, _, _ in parts]
+    size = tuple(map(max, zip(*met, strict=True)))
+    inside = tuple(slice(max(extent - pad, 0)) for extent, pad in zip(size, before, strict=True))
+    return _Tiling(parts, three(before, 0), three(size, 1), (slice(None), slice(None), *inside))
 
 
 def _correlate(
-    input: Array,
-    parts: list[tuple[Grid, Array]],
-    bias: Array,
-    out: Axes,
-    before: Axes,
-    memory_format: MemoryFormat,
+    input: Array, weight: Array, tiling: _Tiling, bias: Array, out: Axes, memory_format: MemoryFormat
 ) -> Array:
-    """Parts of the output, each with its filters. before: zeros in front of the image."""
-    outputs, channels = parts[0][1].shape[:2]
+    outputs, channels = weight.shape[:2]
     result = Result(len(input), outputs, out, input.dtype, memory_format)
-    wide = [kernels.widen(packing.pack(weight[:, :, np.newaxis], 1), grid.stride) for grid, weight in parts]
+    parts = []
+    for grid, rows_of, columns_of in tiling.parts:
+        packed = packing.pack(weight[:, :, np.newaxis, rows_of, columns_of], 1)
+        parts.append((grid, kernels.widen(packed, grid.stride)))
     bias = None if bias is None else np.ascontiguousarray(bias)
-    extents = [_met(out, grid, len(wide[0]) - 2) for grid, _ in parts]
-    size = tuple(map(max, zip(*extents, strict=True)))
-    inside = tuple(slice(max(extent - pad, 0)) for extent, pad in zip(size, before, strict=True))
-    image = as_volumes(input[(slice(None), slice(None), *inside)])  # what no window meets may lie behind
+    image = as_volumes(input[tiling.inside])
 
     def compute(images: slice) -> None:
         rows = result.open(images)
-        some = padded(image[images], three(before, 0), three(size, 1))
-        for (grid, _), weights in zip(parts, wide, strict=True):
-            kernels.correlate(some, weights, bias, rows, grid)
+        some = padded(image[images], tiling.before, tiling.size)
+        for grid, wide in parts:
+            kernels.correlate(some, wide, bias, rows, grid)
         result.close(images, rows)
 
-    work = len(input) * out[0] * out[1] * parts[0][1].size // threads.PRODUCTS
-    threads.share(compute, in_groups(len(input), three(size, 1), channels, wide[0]), work)
+    work = len(input) * out[0] * out[1] * weight.size // len(parts) // threads.PRODUCTS
+    threads.share(compute, in_groups(len(input), tiling.size, channels, parts[0][1]), work)
     return result.array
 
 

@@ -11,6 +11,9 @@ Elements of a result are chains of fused multiply-adds in the order of the windo
 image by image, and then across those.
 """
 
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -52,13 +55,6 @@ class Filling(NamedTuple):
         """Zeros for so many channels; runs may be read to the end of a vector behind them."""
         return np.zeros(channels * self.volume + self.width + 2 * LINE // dtype.itemsize, dtype)
 
-    def place(self, tap: Three) -> int:
-        """The offset of what the first output pixel meets at this element of the window, counted with its gaps."""
-        phase = [at % step for at, step in zip(tap, self.stride, strict=True)]
-        d, h, w = (at // step for at, step in zip(tap, self.stride, strict=True))
-        number = (phase[0] * self.phases[1] + phase[1]) * self.phases[2] + phase[2]
-        return ((number * self.depth + d) * self.height + h) * self.pitch + w
-
     def numbers(self, dtype: np.dtype) -> Array:
         extent = self.depth, self.height, self.width, self.pitch
         most = max(tile_prices(1))
@@ -75,58 +71,85 @@ def filling(size: Three, stride: Three, before: Three, reach: Three, extent: Thr
     return Filling(size, stride, before, phases, *extent, width - max(shared, 0))
 
 
+class Taps(NamedTuple):
+    """The elements of a window, of the first one on, and the gaps between them."""
+
+    number: Three
+    gaps: Three
+    first: Three = (0, 0, 0)
+
+    def places(self, filling: Filling, channels: int) -> Array:
+        """What they meet at the first output pixel, in the order of (window, channels): offsets in a group's room."""
+        taps = np.array(self.first) + np.array(self.gaps) * np.moveaxis(np.indices(self.number), 0, -1)
+        whole, phase = np.divmod(taps, filling.stride)
+        number = (phase[..., 0] * filling.phases[1] + phase[..., 1]) * filling.phases[2] + phase[..., 2]
+        rows = ((number * filling.depth + whole[..., 0]) * filling.height + whole[..., 1]) * filling.pitch
+        places = rows + whole[..., 2]
+        return (places.reshape(-1, 1) + filling.volume * np.arange(channels)).astype(np.int64).reshape(-1)
+
+
 class Job(NamedTuple):
-    """Output pixels (d, h, w) below ``size`` of every channel, ``steps`` apart from ``out_first`` on, and the places in
-    a group's room of what the first of them meets, in the order of its filters (groups, outputs of a group, places).
+    """Output pixels (d, h, w) below ``size`` of every channel, ``steps`` apart from ``out_first`` on, and the window
+    that meets the first of them.
     """
 
     size: Three
     out_first: int
     steps: Three
-    places: Array
-    filters: Array
+    taps: Taps
 
 
-def correlate(image: Array, filling: Filling, jobs: list[Job], bias: Array | None, out: Array) -> None:
-    """Fills ``out`` (N, groups * outputs, d, h, w) from ``image`` (N, groups * channels, D, H, W)."""
-    dtype, vector = image.dtype, lanes(image.dtype)
-    groups, outputs = jobs[0].filters.shape[:2]
+def correlate(
+    image: Array, filling: Filling, jobs: tuple[Job, ...], filters: Sequence[Array], bias: Array | None, out: Array
+) -> None:
+    """Fills ``out`` (N, groups * outputs, d, h, w) from ``image`` (N, groups * channels, D, H, W) with each job's
+    filters (groups, outputs of a group, window * channels).
+    """
+    dtype = image.dtype
+    groups, outputs = filters[0].shape[:2]
     channels = image.shape[1] // groups
-    table, lines, read, taken, longest = [], [], 0, 0, 0
-    for job in jobs:
-        vectors = -(-((job.size[1] - 1) * filling.pitch + job.size[2]) // vector)
-        full, line = _tiles(vectors)
-        lines.append(line)
-        count = len(job.places)
-        table += [
-            *job.size,
-            job.out_first,
-            *job.steps,
-            read,
-            taken,
-            count,
-            full,
-            sum(map(len, lines[:-1])),
-            len(line) // 2,
-        ]
-        read, taken, longest = read + job.filters.size, taken + count, max(longest, vectors)
-    numbers = np.array([groups, outputs, channels, filling.volume, longest * vector, out[0, 0].size, vector], np.int64)
+    numbers = _correlation(filling, jobs, groups, outputs, channels, prod(out.shape[2:]), dtype)
     run = _correlate[dtype.char]
-    flat = (
-        np.concatenate([job.filters.reshape(-1) for job in jobs]),
+    arrays = (
+        filters[0].reshape(-1) if len(filters) == 1 else np.concatenate([each.reshape(-1) for each in filters]),
         np.empty(0, dtype) if bias is None else np.ascontiguousarray(bias),
         out.reshape(-1),
-        filling.numbers(dtype),
-        numbers,
-        np.array(table, np.int64),
-        np.concatenate([job.places for job in jobs]),
-        np.concatenate(lines),
     )
 
     def compute(part: slice) -> None:
-        run(image.reshape(-1), filling.room(channels, dtype), *flat, part.start, part.stop)
+        run(image.reshape(-1), filling.room(channels, dtype), *arrays, *numbers, part.start, part.stop)
 
-    threads.in_pieces(compute, len(image) * groups, image.size + out.size * (1 + len(flat[-2]) // 4))
+    threads.in_pieces(compute, len(image) * groups, image.size + out.size * (1 + len(numbers[3]) // 4))
+
+
+@lru_cache(4096)
+def _correlation(
+    filling: Filling,
+    jobs: tuple[Job, ...],
+    groups: int,
+    outputs: int,
+    channels: int,
+    out_size: int,
+    dtype: np.dtype,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """What the kernel gets besides arrays: of the filling, of all and of each job, the places, and the tiles."""
+    vector = lanes(dtype)
+    table: list[int] = []
+    lines: list[Array] = []
+    places: list[Array] = []
+    read, taken, longest = 0, 0, 0
+    for job in jobs:
+        vectors = -(-((job.size[1] - 1) * filling.pitch + job.size[2]) // vector)
+        full, line = _tiles(vectors)
+        met = job.taps.places(filling, channels)
+        before = sum(map(len, lines))
+        table += [*job.size, job.out_first, *job.steps, read, taken, len(met), full, before, len(line) // 2]
+        read, taken, longest = read + groups * outputs * len(met), taken + len(met), max(longest, vectors)
+        lines.append(line)
+        places.append(met)
+    numbers = np.array([groups, outputs, channels, filling.volume, longest * vector, out_size, vector], np.int64)
+    of_jobs = np.array(table, np.int64)
+    return filling.numbers(dtype), numbers, of_jobs, np.concatenate(places), np.concatenate(lines)
 
 
 def _tiles(vectors: int) -> tuple[int, Array]:
@@ -136,38 +159,52 @@ def _tiles(vectors: int) -> tuple[int, Array]:
     return full, tiles(vectors - full * max(prices), True, prices).reshape(-1)
 
 
-def weight_sums(image: Array, filling: Filling, places: Array, gradient: Array, groups: int) -> Array:
-    """(groups, outputs, places) of ``image`` (N, groups * channels, D, H, W) and ``gradient`` (N, groups * outputs, d,
-    h, w): the sums over all pixels of the gradient times what the place is for each.
+def weight_sums(image: Array, filling: Filling, taps: Taps, gradient: Array, groups: int) -> Array:
+    """(groups, outputs, window * channels) of ``image`` (N, groups * channels, D, H, W) and ``gradient`` (N, groups *
+    outputs, d, h, w): the sums over all pixels of the gradient times what the element of the window meets for each.
     """
     dtype, line = image.dtype, LINE // image.itemsize
     channels, outputs = image.shape[1] // groups, gradient.shape[1] // groups
-    size: Three = (gradient.shape[2], gradient.shape[3], gradient.shape[4])
-    # a run may be read to the end of a line of memory behind a plane, in zeros
-    height = size[1] + -(-line // filling.pitch)
-    slopes = Filling(size, (1, 1, 1), (0, 0, 0), (1, 1, 1), size[0], height, size[2], filling.pitch)
-    total = np.zeros((groups, outputs, len(places), line), dtype)
-    count = -(-((size[1] - 1) * filling.pitch + size[2]) // line)
-    numbers = np.array([len(image), groups, outputs, channels, filling.volume, len(places), line, count], np.int64)
+    slopes, numbers = _summation(filling, taps, gradient.shape[2:], len(image), groups, outputs, channels, dtype)
+    count = len(numbers[3])
+    total = np.zeros((groups, outputs, count, line), dtype)
     run = _weight_sums[dtype.char]
-    flat = (
-        total.reshape(-1),
-        filling.numbers(dtype),
-        slopes.numbers(dtype),
-        numbers,
-        places,
-        tiles(len(places), False, product_prices()).reshape(-1),
-    )
 
     def compute(part: slice) -> None:
         rooms = filling.room(channels, dtype), slopes.room(1, dtype)
-        run(image.reshape(-1), gradient.reshape(-1), *rooms, *flat, part.start, part.stop)
+        arrays = image.reshape(-1), gradient.reshape(-1), *rooms, total.reshape(-1)
+        run(*arrays, *numbers, part.start, part.stop)
 
-    threads.in_pieces(compute, groups * outputs, image.size + gradient.size * (1 + len(places) // 4))
+    threads.in_pieces(compute, groups * outputs, image.size + gradient.size * (1 + count // 4))
     while line > 1:
         line //= 2
         total = total[..., :line] + total[..., line:]
     return total[..., 0]
+
+
+@lru_cache(4096)
+def _summation(
+    filling: Filling,
+    taps: Taps,
+    size: Three,
+    batch: int,
+    groups: int,
+    outputs: int,
+    channels: int,
+    dtype: np.dtype,
+) -> tuple[Filling, tuple[Array, Array, Array, Array, Array]]:
+    """How a gradient of this size lies, and what the kernel gets besides arrays: of both fillings and of all, the
+    places, and the tiles.
+    """
+    line = LINE // dtype.itemsize
+    # a run may be read to the end of a line of memory behind a plane, in zeros
+    height = size[1] + -(-line // filling.pitch)
+    slopes = Filling(size, (1, 1, 1), (0, 0, 0), (1, 1, 1), size[0], height, size[2], filling.pitch)
+    places = taps.places(filling, channels)
+    count = -(-((size[1] - 1) * filling.pitch + size[2]) // line)
+    numbers = np.array([batch, groups, outputs, channels, filling.volume, len(places), line, count], np.int64)
+    cut = tiles(len(places), False, product_prices()).reshape(-1)
+    return slopes, (filling.numbers(dtype), slopes.numbers(dtype), numbers, places, cut)
 
 
 @kernel

@@ -12,6 +12,8 @@ is four of 2x2 taps, one for each phase of rows and columns, whose products are 
 Additions and products are in one order, so bits depend neither on the tiles taken together nor on the CPU.
 """
 
+from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +35,7 @@ from engine.ops.conv.kernels.packing import block_of, lanes
 
 Array = np.ndarray
 Pair = tuple[int, ...]
+Shape = tuple[int, ...]
 
 _APART = 32  # elements between the arrays of two points, so that they are not in the same sets of a cache
 
@@ -82,30 +85,43 @@ def correlate(image: Array, weights: Array, bias: Array | None, out: Array, grid
 
     The image has all that whole tiles meet.
     """
-    side, _, blocks, depth, two = weights.shape
-    batch, _, height, width, outputs = out.shape
-    extents = grid.extents((height, width))
-    rows, columns = (-(-extent // (2 * gap)) * gap for extent, gap in zip(extents, grid.gap, strict=True))
-    every, vector, points = batch * rows * columns, lanes(out.dtype), side * side
-    if not every:  # an output of one row has no odd ones
+    found = _correlation(image.shape, weights.shape, out.shape, grid, out.dtype)
+    if found is None:
         return
-    many = min(_together(points, depth, blocks * two, out.itemsize), every)
-    channels = image.shape[4]
-    numbers = [batch, rows, columns, image[0].size, image.shape[3] * channels, channels, outputs, blocks]
-    numbers += [*extents, many, vector, out.itemsize, *grid.gap, side, grid.stride, *grid.first]
-    numbers += [grid.step, *grid.start, height, width]
-    lines = [tiles(count, False, tile_prices(v)).reshape(-1) for count in (many, every % many) for v in (1, 2)]
+    rooms, numbers, lines = found
     _correlate[out.dtype.char](
         image.reshape(-1),
         weights.reshape(-1),
         np.empty(0, out.dtype) if bias is None else bias,
         out.reshape(-1),
-        np.empty(points * (many * depth + _APART), out.dtype),
-        np.empty(points * (many * blocks * two + _APART), out.dtype),
-        np.empty(4 * vector, out.dtype),
-        np.array(numbers, np.int64),
+        *[np.empty(room, out.dtype) for room in rooms],
+        numbers,
         *lines,
     )
+
+
+@lru_cache(4096)
+def _correlation(
+    image: Shape, weights: Shape, out: Shape, grid: Grid, dtype: np.dtype
+) -> tuple[tuple[int, int, int], Array, list[Array]] | None:
+    """What the kernel gets besides arrays: the elements of tiles of images, of products and of an output; numbers; and
+    tiles of those tiles. None where there is no such part: an output of one row has no odd ones.
+    """
+    side, _, blocks, depth, two = weights
+    batch, _, height, width, outputs = out
+    extents = grid.extents((height, width))
+    rows, columns = (-(-extent // (2 * gap)) * gap for extent, gap in zip(extents, grid.gap, strict=True))
+    every, vector, points = batch * rows * columns, lanes(dtype), side * side
+    if not every:
+        return None
+    many = min(_together(points, depth, blocks * two, dtype.itemsize), every)
+    channels = image[4]
+    numbers = [batch, rows, columns, prod(image[1:]), image[3] * channels, channels, outputs, blocks]
+    numbers += [*extents, many, vector, dtype.itemsize, *grid.gap, side, grid.stride, *grid.first]
+    numbers += [grid.step, *grid.start, height, width]
+    lines = [tiles(count, False, tile_prices(v)).reshape(-1) for count in (many, every % many) for v in (1, 2)]
+    rooms = points * (many * depth + _APART), points * (many * blocks * two + _APART), 4 * vector
+    return rooms, np.array(numbers, np.int64), lines
 
 
 @kernel
