@@ -98,6 +98,7 @@ class Operator:
         self._steps: dict[tuple[int, int, bool, bool], Step] = {}
 
     def _bind_rules(self, backward: Any) -> None:
+        self._kept: dict[int, tuple[tuple[bool, ...], tuple[int, ...] | None]] = {}
         bound = partial(bind, self.name, places=self._places)
         self.joint = None if isinstance(backward, tuple) or backward is None else bound(backward)
         given = backward if isinstance(backward, tuple) else ()
@@ -107,9 +108,13 @@ class Operator:
         """Which inputs, and the numbers of the outputs (None: all), that must be saved when the inputs in the bit mask
         need gradients.
         """
-        asked = set(chain.from_iterable(rule.places for rule in self.rules_for(mask).values()))
-        inputs = tuple(self._places[name] in asked for name in self.inputs)
-        return inputs, None if "out" in asked else tuple(i for i in range(self.outputs) if f"o{i}" in asked)
+        found = self._kept.get(mask)
+        if found is None:
+            asked = set(chain.from_iterable(rule.places for rule in self.rules_for(mask).values()))
+            inputs = tuple(self._places[name] in asked for name in self.inputs)
+            outputs = None if "out" in asked else tuple(i for i in range(self.outputs) if f"o{i}" in asked)
+            found = self._kept[mask] = inputs, outputs
+        return found
 
     def rules_for(self, mask: int) -> dict[int, Bound]:
         """The rules that give gradients of the inputs in the bit mask, by the input; one for all of them has -1."""

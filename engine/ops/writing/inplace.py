@@ -16,7 +16,7 @@ import numpy as np
 from engine.autograd.modes import state
 from engine.autograd.versions import CopyCounter
 from engine.autograd.writes import check_history, mark_written
-from engine.calls.dispatch import _record
+from engine.calls.dispatch import _mask, _record
 from engine.calls.listening import KERNEL, call, heard
 from engine.calls.namespaces import OPERATORS
 from engine.calls.operands import Scalar
@@ -39,7 +39,7 @@ def check_writable(target: Tensor, name: str, *sources: Any, repeated: bool = Fa
     requires grad; an inference tensor outside inference mode; the conjugate of a complex tensor; expanded memory,
     unless one value goes everywhere (`repeated`).
     """
-    if state.grad_enabled and (target.requires_grad or any(source.requires_grad for source in sources)):
+    if state.grad_enabled and _any_requires_grad((target, *sources)):
         check_history(target, name)
     if target._meta is not None and target._meta.inference and not state.inference:
         raise RuntimeError(
@@ -52,12 +52,25 @@ def check_writable(target: Tensor, name: str, *sources: Any, repeated: bool = Fa
             "it shares that tensor's memory, here it is a copy, and what is written would not reach the tensor. Write "
             "to the tensor itself, or to a copy: conj_physical(), resolve_conj() or clone()"
         )
-    if not repeated and layout.internal_overlap(target._spec.shape, target._spec.stride) == "yes":
+    spec = target._spec
+    if not (repeated or spec.dense) and layout.internal_overlap(spec.shape, spec.stride) == "yes":
         raise RuntimeError(
             f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation "
-            f"(shape {list(target.shape)}, strides {target._spec.stride})"
+            f"(shape {list(target.shape)}, strides {spec.stride})"
         )
+
+
+def _any_requires_grad(values: tuple[Any, ...]) -> bool:
+    """`any(value.requires_grad for value in values)`, without a generator: 0.1 µs where that takes 0.6."""
+    for value in values:  # noqa: SIM110
+        if value._requires_grad or (value._base is not None and value.requires_grad):
+            return True
+    return False
+
+
+def _shares_memory(value: Any, target: Tensor) -> bool:
+    return isinstance(value, Tensor) and value._version_counter() is target._counter
 
 
 def check_overlap(name: str, out: Tensor, inputs: tuple[Any, ...], full: bool = False) -> None:
@@ -102,22 +115,24 @@ def inplace(operator: Operator, target: Tensor, others: tuple[Any, ...], attribu
     key = (attributes, *(value._spec for value in inputs))
     plan = operator.plans.get(key) or operator.plan(key)
     out = plan.outs[0]
-    if out.shape != target.shape:
+    if out is not target._spec and out.shape != target.shape:
         raise RuntimeError(
             f"{name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(out.shape)}"
         )
-    if not promotion.can_cast(out.dtype, target.dtype):
+    if out is not target._spec and not promotion.can_cast(out.dtype, target.dtype):
         raise RuntimeError(f"{name}: result type {out.dtype} can't be cast to the desired output type {target.dtype}")
-    if not (state.grad_enabled and operator.differentiable and any(value.requires_grad for value in inputs)):
+    if not (state.grad_enabled and operator.differentiable and _any_requires_grad(inputs)):
         write(plan, target, [value._array for value in inputs])
         target._bump_version(name)
         return target
     # What the derivative needs of the memory that is about to be overwritten is kept as a copy.
-    kept, _ = plan.operator.keeps(sum(1 << i for i, value in enumerate(inputs) if value.requires_grad))
-    sources = tuple(
-        value.clone() if keep and isinstance(value, Tensor) and value._version_counter() is target._counter else value
-        for keep, value in zip(kept, inputs, strict=False)
-    )
+    kept, _ = plan.operator.keeps(_mask(plan.operator, inputs))
+    sources = inputs
+    if True in kept:
+        sources = tuple(
+            value.clone() if keep and _shares_memory(value, target) else value
+            for keep, value in zip(kept, inputs, strict=False)
+        )
     write(plan, target, [value._array for value in inputs])
     mark_written(target, name, True)
     _rebase(operator, plan, target, sources)

@@ -2,10 +2,14 @@
 
 import importlib
 from collections.abc import Iterator
+from functools import partial
 
+import numpy as np
 import pytest
 
 from engine.calls.namespaces import OPERATORS
+from engine.ops.conv import arrays as conv_arrays
+from engine.ops.conv import cpu as conv_cpu
 from tests.engine.ops.checking import check_against_pytorch
 
 MODULES = (
@@ -26,7 +30,9 @@ def without_kernels() -> Iterator[None]:
     for module in MODULES:
         # by import_module: in the package these names are functions
         patch.setattr(importlib.import_module(f"engine.ops.{module}"), "compiled", lambda xp, array: False)
-    patch.setattr(importlib.import_module("engine.ops.conv.operator"), "_is_fast", lambda window, *arrays: False)
+    patch.setattr(conv_cpu, "_forward", lambda *_: partial(conv_arrays.convolve, np))
+    patch.setattr(conv_cpu, "_input_gradient", lambda *_: conv_cpu._input_gradient_of_arrays)
+    patch.setattr(conv_cpu, "_weight_gradient", lambda *_: partial(conv_arrays.weight_gradient, np))
     for operator in OPERATORS.values():
         operator.plans.clear()
     yield
