@@ -6,13 +6,14 @@ They travel as raw arrays; under create_graph as Tensors, and what is done to th
 
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from engine.autograd.modes import open_blocks
-from engine.autograd.node import Node
+from engine.autograd.node import Edge, Node
 from engine.calls.listening import heard
 from engine.memory import backend
 from engine.rules.spec import Spec
@@ -67,18 +68,21 @@ def drop_gradients(leaves: Iterable[Tensor], set_to_none: bool) -> None:
 
 
 @heard
-def fit(node: Node, position: int, gradient: Any, spec: Spec, recorded: bool) -> Any:
-    """A gradient that looks like the input it belongs to: broadcasting undone, dtype cast. The only place that does so.
+def fit(node: Node, results: Sequence[Any], edge: Edge, gradient: Any, spec: Spec, recorded: bool) -> Any:
+    """One of a node's results, which goes along an edge, as a gradient that looks like the input it belongs to:
+    broadcasting undone, dtype cast. The only place that does so.
 
     Raises: RuntimeError naming the node when the input's shape does not broadcast to the gradient's; TypeError for what
     is no gradient.
     """
     if recorded:
-        return _fit_tensor(node, position, gradient, spec)
+        return _fit_tensor(node, results, edge, gradient, spec)
     if gradient.__class__ is SparseTensor:
         return gradient
     if gradient.shape != spec.shape:
-        axes = _axes_to_sum(node, position, gradient.shape, spec.shape)
+        axes = _axes_to_sum(gradient.shape, spec.shape)
+        if axes is None:
+            raise _misfit(node, results, edge, gradient, spec)
         # keepdims leaves the strides of a row-major sum, so that the layout contract is met without another copy
         gradient = gradient.sum(axis=axes, keepdims=True).reshape(spec.shape)
     if gradient.dtype != spec.dtype.numpy:
@@ -88,14 +92,17 @@ def fit(node: Node, position: int, gradient: Any, spec: Spec, recorded: bool) ->
     return gradient
 
 
-def _fit_tensor(node: Node, position: int, gradient: Any, spec: Spec) -> Tensor:
+def _fit_tensor(node: Node, results: Sequence[Any], edge: Edge, gradient: Any, spec: Spec) -> Tensor:
     if not isinstance(gradient, Tensor):
         raise TypeError(
-            f"Function {node.name()} returned a gradient of type {type(gradient).__name__} at index {position}; "
-            f"expected a Tensor or None"
+            f"Function {node.name()} returned a gradient of type {type(gradient).__name__} at index "
+            f"{_position(node, results, edge, gradient)}; expected a Tensor or None"
         )
     if gradient.shape != spec.shape:
-        gradient = gradient.sum(_axes_to_sum(node, position, gradient.shape, spec.shape), True).reshape(spec.shape)
+        axes = _axes_to_sum(gradient.shape, spec.shape)
+        if axes is None:
+            raise _misfit(node, results, edge, gradient, spec)
+        gradient = gradient.sum(axes, True).reshape(spec.shape)
     if gradient.dtype is not spec.dtype:
         if gradient.is_complex() and not spec.dtype.is_complex:
             gradient = gradient.real
@@ -103,20 +110,34 @@ def _fit_tensor(node: Node, position: int, gradient: Any, spec: Spec) -> Tensor:
     return gradient
 
 
-def _axes_to_sum(node: Node, position: int, given: tuple[int, ...], expected: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes of `given` to sum so that it becomes `expected`: leading ones, and those of size 1 in `expected`."""
+@lru_cache(4096)
+def _axes_to_sum(given: tuple[int, ...], expected: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The axes of `given` to sum so that it becomes `expected`: leading ones, and those of size 1 in `expected`. None
+    where that is not all.
+    """
     extra = len(given) - len(expected)
-    kept = tuple(
-        extra + axis
-        for axis, size in enumerate(expected)
-        if size == 1 and extra + axis >= 0 and given[extra + axis] != 1
-    )
-    if extra < 0 or any(size != given[extra + axis] and extra + axis not in kept for axis, size in enumerate(expected)):
-        raise RuntimeError(
-            f"Function {node.name()} returned an invalid gradient at index {position} - got {list(given)} "
-            f"but expected shape compatible with {list(expected)}"
-        )
+    if extra < 0:
+        return None
+    kept = tuple(extra + axis for axis, size in enumerate(expected) if size == 1 and given[extra + axis] != 1)
+    if any(size != given[extra + axis] and extra + axis not in kept for axis, size in enumerate(expected)):
+        return None
     return (*range(extra), *kept)
+
+
+def _misfit(node: Node, results: Sequence[Any], edge: Edge, gradient: Any, spec: Spec) -> RuntimeError:
+    return RuntimeError(
+        f"Function {node.name()} returned an invalid gradient at index {_position(node, results, edge, gradient)} - "
+        f"got {list(gradient.shape)} but expected shape compatible with {list(spec.shape)}"
+    )
+
+
+def _position(node: Node, results: Sequence[Any], edge: Edge, gradient: Any) -> int:
+    """Which of its results a node sends along an edge."""
+    return next(
+        place
+        for place, (other, result) in enumerate(zip(node.next_edges, results, strict=False))
+        if other is edge and result is gradient
+    )
 
 
 # --- summed -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.autograd.gradients import add_into, fit
 from engine.autograd.hooks import check_nan, run_post_hooks, run_pre_hooks
 from engine.autograd.modes import state
-from engine.autograd.node import Edge, Node
+from engine.autograd.node import Node
 from engine.autograd.task import GraphTask
 from engine.calls.listening import BACKWARD, call
 
@@ -54,7 +54,7 @@ def send(
         if gradient is not None and (
             recorded or gradient.shape != spec.shape or gradient.dtype is not spec.dtype.numpy
         ):
-            made = fit(node, _position(node, results, edge, gradient), gradient, spec, recorded)
+            made = fit(node, results, edge, gradient, spec, recorded)
             fitted, gradient = made is not gradient, made
         if crossing is not None:
             crossing.meet(following, gradient, spec, fitted)
@@ -81,15 +81,6 @@ def send(
             if remaining > 1:
                 continue
         ready.append((following, waiting))
-
-
-def _position(node: Node, results: Sequence[Any], edge: Edge, gradient: Any) -> int:
-    """Which of its results a node sends along an edge; looked up where it matters only, for an error message."""
-    return next(
-        place
-        for place, (other, result) in enumerate(zip(node.next_edges, results, strict=False))
-        if other is edge and result is gradient
-    )
 
 
 def _evaluate(task: GraphTask, node: Node, buffer: list[Any]) -> Sequence[Any] | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.autograd import accumulate
 from engine.autograd.modes import state
-from engine.autograd.node import Node
+from engine.autograd.node import Edge, Node
 from engine.calls.derivative import CONSTANT
 from engine.calls.recording import OperatorNode
 from engine.capture.recorder import Constant, Known, Offer, Recorder
@@ -113,15 +113,16 @@ def on_fit(
     recorder: Recorder,
     original: Callable[..., Any],
     node: Node,
-    position: int,
+    results: Sequence[Any],
+    edge: Edge,
     gradient: Any,
     spec: Any,
     recorded: bool,
 ) -> Any:
     if recorded:
-        return original(node, position, gradient, spec, recorded)
+        return original(node, results, edge, gradient, spec, recorded)
     atom = recorder.atom(gradient)
-    fitted = recorder.inside(original, node, position, gradient, spec, recorded)
+    fitted = recorder.inside(original, node, results, edge, gradient, spec, recorded)
     if fitted is not gradient:
         recorder.add("fit", spec, [atom], recorder.results([fitted]))
     return fitted

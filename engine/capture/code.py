@@ -253,7 +253,7 @@ class Writer:
 
     def on_fit(self, event: Event) -> None:
         gradient = self.expression(event.arguments[0])
-        self._assign(event.results, f"fit(None, 0, {gradient}, {self.name(event.target)}, False)", False)
+        self._assign(event.results, f"fit(None, (), None, {gradient}, {self.name(event.target)}, False)", False)
 
     def _handed_over(self, atom: Any) -> str:
         """A list that holds a gradient, which nobody else does from here on unless it is needed later."""
