@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.ops.conv.kernels import columns as kernels
 from engine.ops.conv.kernels import correlate
+from engine.ops.matmul.kernels import product as matrix_product
 from engine.ops.shared.windows import Axes, ConvWindow, channels_first, channels_last
 from engine.rules.layout import MemoryFormat, contiguous_format
 from engine.sharing import threads
@@ -252,7 +253,7 @@ def _weight_gradient_row_major(gradient: Array, input: Array, window: ConvWindow
         def compute(part: slice) -> None:
             for images, columns in _row_major_tiles(input[part], size[2:], window, gradient.shape[2:]):
                 for one, other, place in zip(rows[part][images], columns, products[part][images], strict=True):
-                    np.matmul(one, other.T, out=place)
+                    _multiply(one, other.T, place)
 
         threads.in_pieces(compute, len(input), rows.size * total.shape[1] // threads.PRODUCTS)
         for product in products:  # in the order of the images, as one thread does it
@@ -261,6 +262,18 @@ def _weight_gradient_row_major(gradient: Array, input: Array, window: ConvWindow
     product = np.empty_like(total)
     for images, columns in _row_major_tiles(input, size[2:], window, gradient.shape[2:]):
         for one, other in zip(rows[images], columns, strict=True):
-            np.matmul(one, other.T, out=product)
+            _multiply(one, other.T, product)
             total += product
     return total.reshape(size)
+
+
+def _multiply(a: Array, b: Array, out: Array) -> None:
+    """``out = a @ b`` on the thread that calls; the same way, so the same bits, on any number of threads.
+
+    4 images of 128 x 196 by 196 x 512: OpenBLAS 85 GFLOP/s on Zen 4 with AVX-512, the kernel 102.
+    """
+    if a.shape[0] * a.shape[1] * b.shape[1] >= matrix_product.FROM and matrix_product.serves(a, b):
+        matrix_product.multiply(a, b, out)
+    else:
+        np.matmul(a, b, out=out)
+
