@@ -276,4 +276,3 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
         matrix_product.multiply(a, b, out)
     else:
         np.matmul(a, b, out=out)
-

@@ -8,14 +8,15 @@ PyTorch's aten/src/ATen/native/TensorShape.cpp.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import index
+from operator import index, methodcaller
 from types import ModuleType
 from typing import Any
 
-from engine.calls.dispatch import apply
+from engine.calls.dispatch import apply, apply_view
 from engine.calls.listening import heard
 from engine.calls.namespaces import OPERATORS, composite
 from engine.calls.operator import define
+from engine.calls.plan import Plan
 from engine.memory import backend
 from engine.ops.index.scattering import combine_at
 from engine.rules import layout
@@ -31,15 +32,18 @@ def view_operator(
     attributes: str,
     backward: Any = None,
     overlapping: bool = False,
+    prepare: Callable[[ModuleType, Plan], Callable[..., Any]] | None = None,
 ) -> Any:
-    """Defines a view of one input and one output."""
+    """Defines a view of one input and one output. prepare: what makes `forward` for one plan."""
     if backward is None:
 
         def scatter(g: Any, nd: Any, input_spec: Spec, attributes: tuple[Any, ...]) -> Any:
             return nd.view_backward(g, name, attributes, tuple(input_spec.shape), overlapping)
 
         backward = (scatter,)
-    return define(name, rule=rule, forward=forward, backward=backward, attributes=attributes, view=True)
+    return define(
+        name, rule=rule, forward=forward, backward=backward, attributes=attributes, view=True, prepare=prepare
+    )
 
 
 def _view_backward(
@@ -122,15 +126,15 @@ def view(input: Tensor, *size: Any) -> Tensor:
     if len(size) == 1 and not isinstance(size[0], int | Sequence):
         return _view_as_dtype(input, size[0])
     wanted = layout.infer_size(_sizes(size, "view"), input._spec.numel)
-    return apply(VIEW, (input,), (wanted,))
+    return apply_view(VIEW, input, (wanted,))
 
 
 def _sizes(size: tuple[Any, ...], name: str) -> tuple[int, ...]:
     """Like `shape_from`, but -1 may stand for one size."""
-    if len(size) == 1 and isinstance(size[0], Sequence):
+    if len(size) == 1 and isinstance(size[0], tuple | list | Sequence):  # the first two are found out fastest
         size = tuple(size[0])
     try:
-        return tuple(n.__index__() for n in size)
+        return tuple([n.__index__() for n in size])
     except AttributeError:
         raise TypeError(f"{name}(): sizes must be integers, got {size!r}") from None
 
@@ -149,10 +153,17 @@ def _view_as_dtype(input: Tensor, kind: Any) -> Tensor:
 @heard
 def reshape(input: Tensor, *shape: Any) -> Tensor:
     """The same elements in row-major order under another shape: a view where possible, else a copy."""
-    wanted = layout.infer_size(_sizes(shape, "reshape"), input._spec.numel)
-    if layout.view_strides(input._spec.shape, input._spec.stride, wanted) is None:
+    wanted, is_view = _reshaped(input._spec, _sizes(shape, "reshape"))
+    if not is_view:
         input = input.clone(memory_format=layout.contiguous_format)
-    return apply(VIEW, (input,), (wanted,))
+    return apply_view(VIEW, input, (wanted,))
+
+
+@lru_cache(4096)
+def _reshaped(spec: Spec, size: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    """The shape that is meant, and whether a view can show it."""
+    wanted = layout.infer_size(size, spec.numel)
+    return wanted, layout.view_strides(spec.shape, spec.stride, wanted) is not None
 
 
 @heard
@@ -197,12 +208,13 @@ PERMUTE = view_operator(
     lambda xp, input, dims: input.transpose(dims),
     "dims",
     backward=(lambda g, nd, dims: nd.permute(g, _inverse(dims)),),
+    prepare=lambda xp, plan: methodcaller("transpose", *plan.attributes),
 )
 
 
 def permute(input: Tensor, *dims: Any) -> Tensor:
     """Axes in another order."""
-    return apply(PERMUTE, (input,), (_order(_sizes(dims, "permute"), input._spec.ndim),))
+    return apply_view(PERMUTE, input, (_order(_sizes(dims, "permute"), input._spec.ndim),))
 
 
 @lru_cache(4096)
@@ -221,7 +233,7 @@ def _order(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
 @heard
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two axes exchanged."""
-    return apply(PERMUTE, (input,), (_exchanged(input._spec.ndim, index(dim0), index(dim1)),))
+    return apply_view(PERMUTE, input, (_exchanged(input._spec.ndim, index(dim0), index(dim1)),))
 
 
 @lru_cache(4096)
@@ -241,7 +253,7 @@ def t(input: Tensor) -> Tensor:
     """The transpose of a matrix (a vector stays as it is)."""
     if input.ndim > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
-    return transpose(input, 0, 1) if input.ndim == 2 else apply(PERMUTE, (input,), (tuple(range(input.ndim)),))
+    return transpose(input, 0, 1) if input.ndim == 2 else apply_view(PERMUTE, input, (tuple(range(input.ndim)),))
 
 
 @heard
@@ -333,7 +345,7 @@ EXPAND = define(
 
 def expand(input: Tensor, *size: Any) -> Tensor:
     """Axes of size 1 repeated without a copy; -1 keeps a size."""
-    return apply(EXPAND, (input,), (_sizes(size, "expand"),))
+    return apply_view(EXPAND, input, (_sizes(size, "expand"),))
 
 
 @heard
@@ -366,7 +378,7 @@ UNSQUEEZE = view_operator(
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """A new axis of size 1 at `dim`."""
-    return apply(UNSQUEEZE, (input,), (wrap_dim(dim, input.ndim + 1, "unsqueeze"),))
+    return apply_view(UNSQUEEZE, input, (wrap_dim(dim, input.ndim + 1, "unsqueeze"),))
 
 
 SQUEEZE = view_operator(
@@ -392,4 +404,4 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
         if dim is None
         else [wrap_dim(d, input.ndim, "squeeze") for d in ([dim] if isinstance(dim, int) else dim)]
     )
-    return apply(SQUEEZE, (input,), (tuple(axis for axis in named if input.ndim and input.shape[axis] == 1),))
+    return apply_view(SQUEEZE, input, (tuple(axis for axis in named if input.ndim and input.shape[axis] == 1),))

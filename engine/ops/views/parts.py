@@ -1,16 +1,18 @@
 """Parts of a tensor as views: an element or a slice along an axis, pieces, the diagonal, windows."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from engine.autograd.versions import MULTIPLE, restricted
-from engine.calls.dispatch import apply
+from engine.calls.dispatch import apply, apply_view
 from engine.calls.listening import heard
 from engine.calls.operator import define
+from engine.calls.plan import Plan
 from engine.memory import backend
 from engine.ops.views.operator import view_operator
 from engine.rules.dims import wrap_dim
@@ -37,7 +39,22 @@ def _select_forward(xp: ModuleType, input: Any, dim: int, index: int) -> Any:
     return view
 
 
-SELECT = view_operator("select", _select_rule, _select_forward, "dim index")
+def _indexed(
+    xp: ModuleType, plan: Plan, forward: Callable[..., Any], dim: int, key: int | slice
+) -> Callable[[Any], Any]:
+    """A view by an index along one axis, of arrays of one Spec."""
+    if not plan.outs[0].numel:
+        return lambda input: forward(xp, input, *plan.attributes)
+    return itemgetter((*_at(plan.input_specs[0].ndim, dim, key), ...))
+
+
+SELECT = view_operator(
+    "select",
+    _select_rule,
+    _select_forward,
+    "dim index",
+    prepare=lambda xp, plan: _indexed(xp, plan, _select_forward, *plan.attributes),
+)
 
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
@@ -51,7 +68,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
         raise IndexError(
             f"select(): index {index} out of range for tensor of size {list(input.shape)} at dimension {dim}"
         )
-    return apply(SELECT, (input,), (dim, index + size if index < 0 else index))
+    return apply_view(SELECT, input, (dim, index + size if index < 0 else index))
 
 
 def _slice_rule(input: Spec, dim: int, start: int, stop: int, step: int) -> Spec:
@@ -69,7 +86,13 @@ def _slice_forward(xp: ModuleType, input: Any, dim: int, start: int, stop: int, 
     return view
 
 
-SLICE = view_operator("slice", _slice_rule, _slice_forward, "dim start stop step")
+SLICE = view_operator(
+    "slice",
+    _slice_rule,
+    _slice_forward,
+    "dim start stop step",
+    prepare=lambda xp, plan: _indexed(xp, plan, _slice_forward, plan.attributes[0], slice(*plan.attributes[1:])),
+)
 
 
 def slice_along(input: Tensor, dim: int, start: int | None = None, stop: int | None = None, step: int = 1) -> Tensor:
@@ -83,7 +106,7 @@ def slice_along(input: Tensor, dim: int, start: int | None = None, stop: int | N
         raise ValueError(f"step must be greater than zero, got {step}; use .flip({dim}) to reverse")
     size = input.shape[dim]
     low, high, step = slice(start, stop, step).indices(size)
-    return apply(SLICE, (input,), (dim, low, max(low, high), step))
+    return apply_view(SLICE, input, (dim, low, max(low, high), step))
 
 
 @heard
@@ -103,7 +126,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     start = start + size if start < 0 else start
     if start + length > size:
         raise RuntimeError(f"narrow: start ({start}) + length ({length}) exceeds dimension size ({size}).")
-    return apply(SLICE, (input,), (dim, start, start + length, 1))
+    return apply_view(SLICE, input, (dim, start, start + length, 1))
 
 
 def _pieces_rule(input: Spec, sections: tuple[int, ...], dim: int) -> tuple[Spec, ...]:
