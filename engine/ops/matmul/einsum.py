@@ -260,6 +260,8 @@ def _contraction(a: _Labelled, b: _Labelled, later: set[str], position: dict[str
         shared + left + right,
         [*map(first.size_of, shared), *map(first.size_of, left), *map(second.size_of, right)],
     )
+    if len(left) == len(right) == len(summed) == 1 and left[0] not in second.labels and right[0] not in first.labels:
+        return made, _Pair(tuple(a.steps), tuple(b.steps), True, turned, ())  # matrices, in a batch of several axes
     batch, inner = first.product(shared), first.product(summed)
     first.reshape((batch, first.product(left), inner))
     second.reshape((batch, inner, second.product(right)))
