@@ -10,9 +10,9 @@ from pathlib import Path
 # guess costs some work on a processor that would have been idle.
 _COURSES = (
     ("reduce.sum_slices", "reduce.sum_when_there", "reduce.lay_down"),  # of several ranks: see ddp.transport.shared
-    ("conv.packing.repack_row_major", "conv.correlate.pad"),
+    ("conv.packing.repack_row_major", "conv.layout.pad"),
     (
-        *("conv.packing.repack_strided", "conv.correlate.pad", "conv.correlate.correlate", "activation.piecewise.relu"),
+        *("conv.packing.repack_strided", "conv.layout.pad", "conv.correlate.correlate", "activation.piecewise.relu"),
         *("conv.correlate.weight_sums", "activation.piecewise.relu_backward"),
     ),
     ("conv.winograd.widen", "conv.winograd.correlate"),

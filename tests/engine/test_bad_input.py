@@ -88,6 +88,11 @@ SLICES: dict[str, Row] = {
     "step 0": (lambda: zeros(5)[::0], ValueError, ("step", "0")),
     "negative step, writing": (lambda: assign(zeros(5), slice(None, None, -1), 1.0), ValueError, ("step", "flip")),
     "NumPy memory": (lambda: engine.from_numpy(np.zeros(5)[::-1]), ValueError, ("negative strides", "copy")),
+    "NumPy memory behind a header": (
+        lambda: engine.frombuffer(bytearray(43), dtype=engine.float32, offset=3),
+        ValueError,
+        ("float32", "no multiples of 4", "copy"),
+    ),
     "too many": (lambda: zeros(5)[0, 0], IndexError, ("dimension 1", "2")),
     "of a scalar": (lambda: zeros(())[0], IndexError, ("0",)),
     "out of range": (lambda: zeros(3, 2)[5], IndexError, ("5", "[3, 2]", "dimension 0")),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.ops.conv.kernels import correlate as kernels
+from engine.ops.conv.kernels import layout
 from engine.ops.shared.windows import Axes, channels_first
 from engine.rules.layout import MemoryFormat, contiguous_format
 from engine.sharing import threads
@@ -46,7 +46,7 @@ class Result:
 
     def close(self, images: slice, rows: Array) -> None:
         if self.row_major:
-            kernels.place(rows, self.last[images])
+            layout.place(rows, self.last[images])
 
 
 def in_groups(batch: int, size: Three, channels: int, weight: Array, together: int = 1) -> list[slice]:
@@ -66,13 +66,13 @@ def _groups(batch: int, bytes_each: int, bytes_of_weight: int, together: int, nu
 
 
 def padded(image: Array, before: Three, size: Three, room: int = 0) -> Array:
-    """`correlate.pad`, images on different threads; behind the result so many elements may be read."""
+    """`layout.pad`, images on different threads; behind the result so many elements may be read."""
     whole = image.shape[1:4] == size and image.flags.c_contiguous
     if not room and (whole or image.size < threads.WORTH):
-        return kernels.pad(image, before, size)
+        return layout.pad(image, before, size)
     shape = (len(image), *size, image.shape[4])
     out = np.empty(prod(shape) + room, image.dtype)[: prod(shape)].reshape(shape)
-    threads.in_pieces(lambda part: kernels.pad(image[part], before, size, out[part]), len(image), image.size)
+    threads.in_pieces(lambda part: layout.pad(image[part], before, size, out[part]), len(image), image.size)
     return out
 
 

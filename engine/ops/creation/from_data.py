@@ -44,8 +44,8 @@ def wrap_array(array: np.ndarray, where: Any = None, requires_grad: bool = False
 def from_numpy(array: np.ndarray) -> Tensor:
     """A Tensor on the memory of a NumPy array.
 
-    Raises: TypeError for something else or an unsupported dtype; ValueError for negative strides and foreign byte
-    order.
+    Raises: TypeError for something else or an unsupported dtype; ValueError for negative strides, foreign byte order,
+    and elements that do not lie at multiples of their size in memory.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
@@ -59,6 +59,11 @@ def from_numpy(array: np.ndarray) -> Tensor:
     of_numpy(array.dtype)
     if any(step % array.itemsize for step in array.strides):
         raise ValueError("from_numpy: strides are not a multiple of the element size; pass array.copy()")
+    if not array.flags.aligned:
+        raise ValueError(
+            f"from_numpy: elements of {array.dtype} lie at addresses that are no multiples of {array.dtype.alignment}, "
+            "as in a buffer behind a header of an odd length; pass array.copy()"
+        )
     if type(array) is not np.ndarray:
         array = array.view(np.ndarray)
     return Tensor(array, backend.spec_of_array(array))

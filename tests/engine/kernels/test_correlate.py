@@ -9,7 +9,6 @@ import pytest
 from engine.kernels import tiling, vectors
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import direct as conv_direct
-from engine.ops.conv.kernels import correlate
 from engine.ops.shared.windows import ConvWindow
 from engine.rules.layout import channels_last, channels_last_3d, contiguous_format
 from tests.engine.kernels.samples import DTYPES
@@ -130,19 +129,3 @@ def test_tiles_of_two_vectors_fit_the_windows_of_public_models():
     for length in (3, 5, 7, 14, 28, 56):
         _, sizes = tiling.tiles(length, False, vectors.each_prices())
         assert len(sizes) == -(-length // 7)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 1, 5, 9, 3), (1, 2, 3, 8, 24), (2, 1, 1, 4, 4), (1, 1, 6, 17, 9)])
-def test_padding_and_layout_change(shape, dtype):
-    image = whole(shape, dtype, 11)
-    size = (shape[1] + 1, shape[2] + 3, shape[3] + 2)
-    expected = np.zeros((shape[0], *size, shape[4]), dtype)
-    expected[:, 0 : shape[1], 2 : 2 + shape[2], 1 : 1 + shape[3]] = image
-    planes = np.moveaxis(np.ascontiguousarray(np.moveaxis(image, -1, 1)), 1, -1)
-    gaps = np.repeat(image, 2, 3)[:, :, :, ::2]
-    for given in (image, planes, gaps, np.asfortranarray(image)):
-        np.testing.assert_array_equal(correlate.pad(given, (0, 2, 1), size), expected)
-        target = np.empty_like(given)
-        correlate.place(image, target)
-        np.testing.assert_array_equal(target, image)

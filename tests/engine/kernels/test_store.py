@@ -370,7 +370,7 @@ def test_what_comes_next_is_in_the_order_of_programs() -> None:
     """Each name is a kernel's, and what two courses share leads from one to the other."""
     assert [name for course in waiting._COURSES for name in course if jit._named(name) is None] == []
     after = waiting.next_after("conv.packing.repack_strided")
-    assert after[:2] == ["conv.correlate.pad", "conv.correlate.correlate"]
+    assert after[:2] == ["conv.layout.pad", "conv.correlate.correlate"]
     assert after.index("loss.cross_entropy_forward") < after.index("optim.adam")
     assert waiting.next_after("a.f_forward") == ["a.f_backward"]
     assert "conv.packing.repack_strided" not in waiting.next_after("optim.adam")

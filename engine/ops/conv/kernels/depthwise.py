@@ -77,7 +77,7 @@ def correlate(
     )
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def _correlation(
     image: Shape,
     first: int,
@@ -115,7 +115,7 @@ def weight_sums(
     )
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def _summation(
     image: Shape,
     image_steps: Three,

@@ -122,7 +122,7 @@ def correlate(
     threads.in_pieces(compute, len(image) * groups, image.size + out.size * (1 + len(numbers[3]) // 4))
 
 
-@lru_cache(4096)
+@lru_cache(512)  # of up to 40 KiB
 def _correlation(
     filling: Filling,
     jobs: tuple[Job, ...],
@@ -182,7 +182,7 @@ def weight_sums(image: Array, filling: Filling, taps: Taps, gradient: Array, gro
     return total[..., 0]
 
 
-@lru_cache(4096)
+@lru_cache(512)  # of up to 40 KiB
 def _summation(
     filling: Filling,
     taps: Taps,
