@@ -2,10 +2,12 @@
 
     python -m tests.campaigns.forecast                                    # as root; three workloads, ten minutes
     python -m tests.campaigns.forecast --workloads mlp --hosts 2 --links 1gbit,1ms
+    python -m tests.campaigns.forecast --waiting                          # layers that wait where others compute
 
 The hosts are network namespaces behind a switch (`tests.ddp.switched_hosts`), a rank on each. The forecast is made of
 the same number of ranks on one host: all of them share this machine's cores either way, and with more ranks than cores
-those that compute wait for one another, too. *Weak*: each rank has the workload's batch. *Strong*: they share that of
+those that compute wait for one another, too. With ``--waiting`` no rank computes (`waiting_training.py`), as if each
+had cores of its own. *Weak*: each rank has the workload's batch. *Strong*: they share that of
 two. Printed is a JSON line for each case, then a table; exit code 1 where a step is further from its forecast than a
 tenth.
 """
@@ -26,9 +28,11 @@ from tests.ddp.two_hosts import Hosts
 from tests.launch.on_two_hosts import ROOT, ddprun, prepare
 
 BATCHES = {"mlp": 128, "cnn": 64, "traffic": 32}  # of a rank, weak; samples that may be divided
+_WAITING = {"even": 64, "late": 64}
 _LINKS = ["100mbit,0us", "300mbit,0us", "1gbit,0us", "1gbit,1ms", "3gbit,0us"]
 _WITHIN = 0.10
-_TRAINING = str(ROOT / "benchmarks" / "training.py")
+_TRAININGS = dict.fromkeys(BATCHES, ROOT / "benchmarks" / "training.py")
+_TRAININGS |= dict.fromkeys(_WAITING, ROOT / "tests" / "campaigns" / "waiting_training.py")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 _STEPS = {"warmup": 8, "steps": 30}
 
@@ -36,7 +40,7 @@ _STEPS = {"warmup": 8, "steps": 30}
 def training(workload: str, samples: int) -> list[str]:
     """The program that both sides run."""
     counts = [word for name, count in _STEPS.items() for word in (f"--{name}", str(count))]
-    return [_TRAINING, workload, "--samples", str(samples), *counts]
+    return [str(_TRAININGS[workload]), workload, "--samples", str(samples), *counts]
 
 
 def forecast(workload: str, samples: int, ranks: int, link: str) -> dict[str, Any]:
@@ -81,20 +85,22 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--waiting", action="store_true", help="layers wait where others compute")
     parser.add_argument("--workloads", nargs="+", choices=BATCHES, default=[*BATCHES], metavar="NAME")
     parser.add_argument("--hosts", nargs="+", type=int, default=[2, 3, 4], metavar="N")
     parser.add_argument("--links", nargs="+", default=_LINKS, metavar="LINK")
     parser.add_argument("--scaling", nargs="+", choices=("weak", "strong"), default=["weak", "strong"])
     given = parser.parse_args()
+    batches = _WAITING if given.waiting else {name: BATCHES[name] for name in given.workloads}
     rows = []
     for count in given.hosts:
         for link in given.links:
             with switched_hosts(count, parse_link(link)) as hosts, tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 environment = prepare(hosts, folder) | ONE_THREAD
-                for workload in given.workloads:
+                for workload, batch in batches.items():
                     for scaling in given.scaling:
-                        samples = BATCHES[workload] if scaling == "weak" else 2 * BATCHES[workload] // count
+                        samples = batch if scaling == "weak" else 2 * batch // count
                         if scaling == "strong" and count == 2:
                             continue  # the same as weak
                         said = forecast(workload, samples, count, link)
