@@ -47,10 +47,8 @@ class _Moves(NamedTuple):
     """Zeros in front of an image,"""
     size: Three
     """and its size with them and those behind it."""
-    steps: Three
-    """Elements of such images from a pixel to the next one,"""
     moves: Three
-    """from the window of an output pixel to that of the next one,"""
+    """Elements of such images from the window of an output pixel to that of the next one,"""
     gaps: Three
     """and from an element of a window to the next one."""
 
@@ -61,7 +59,7 @@ def _moves(size: Axes, channels: int, window: ConvWindow) -> _Moves:
     before, stride, dilation = three(window.padding, 0), three(window.stride, 1), three(window.dilation, 1)
     whole = tuple(extent + 2 * pad for extent, pad in zip(size, before, strict=True))
     steps = _steps(whole, channels)
-    return _Moves(before, whole, steps, _times(steps, stride), _times(steps, dilation))
+    return _Moves(before, whole, _times(steps, stride), _times(steps, dilation))
 
 
 def _steps(size: Three, channels: int) -> Three:
@@ -106,8 +104,9 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
     room = 0
     if family is depthwise:
         image, room = _one_an_output(image, groups, outputs), _room(outputs, input.dtype)
-    before, size, _, moves, gaps = _moves(image.shape[1:4], image.shape[4], window)
-    steps, pixels = _steps(three(out, 1), outputs), three(out, 1)
+    before, size, moves, gaps = _moves(image.shape[1:4], image.shape[4], window)
+    pixels = three(out, 1)
+    steps = _steps(pixels, outputs)
 
     def compute(images: slice) -> None:
         some = padded(image[images], before, size, room)
@@ -134,7 +133,7 @@ def weight_gradient(gradient: Array, input: Array, window: ConvWindow, size: Axe
         image, total = _one_an_output(image, groups, outputs), depthwise.total(outputs, taps, input.dtype)
     else:
         total = np.zeros((groups, packing.blocks(width, input.dtype), *taps, channels, two), input.dtype)
-    before, extent, _, moves, gaps = _moves(image.shape[1:4], image.shape[4], window)
+    before, extent, moves, gaps = _moves(image.shape[1:4], image.shape[4], window)
     # every thread has outputs of its own and sums them over the images in their order
     parts = threads.pieces(prod(total.shape[: -5 if family is kernels else 1]), 1)
     for images in in_groups(len(input), extent, image.shape[4], total, threads.usable_threads()):
@@ -200,10 +199,9 @@ class _Part(NamedTuple):
     taps: tuple[slice, ...]
     """the elements of the window that reach them,"""
     first: int
-    """where in the padded gradient the turned window of the first begins, and where that pixel is, in elements of an
-    image.
-    """
+    """where in the padded gradient the turned window of the first one begins, in elements of an image,"""
     out_first: int
+    """and where that pixel is."""
 
 
 @lru_cache(4096)
