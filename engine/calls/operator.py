@@ -236,7 +236,7 @@ class Operator:
 
     def _twin(self, change: Any) -> "Operator":
         twin = self._variants[change] = copy.copy(self)
-        twin.recorders, twin._steps, twin._variants = {}, {}, {}
+        twin.recorders, twin._steps, twin._variants, twin._kept = {}, {}, {}, {}
         return twin
 
     def forget_calls(self) -> None:
@@ -244,6 +244,7 @@ class Operator:
         self.plans.clear()
         self.recorders.clear()
         self._steps.clear()
+        self._kept.clear()
         for twin in (*self._variants.values(), *self.on_devices.values()):
             twin.forget_calls()
 

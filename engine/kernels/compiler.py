@@ -178,8 +178,8 @@ def _few_definitions(context: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _indices_from_the_start() -> Iterator[None]:
-    """No index of a kernel counts from an array's end. Numba tests each one and adds the size to negative ones; where
-    LLVM cannot see that an index is not negative it does not vectorise the loop.
+    """No index of a kernel, and no bound of a slice, counts from an array's end. Numba tests each one and adds the size
+    to negative ones; where LLVM cannot see that an index is not negative it does not vectorise the loop.
     """
     meant = slicing.fix_index
     slicing.fix_index = lambda builder, index, size: index

@@ -1,8 +1,8 @@
 """What kernels are written in besides Python: the kinds of their parameters, and operations that exist only inside of
 them, for which `engine.kernels.jit` puts in those of `intrinsics`, `run` and `tile`.
 
-An index is never negative, and nothing checks it unless kernels are compiled with NUMBA_BOUNDSCHECK=1, as
-tests/engine/kernels/test_bounds.py does.
+An index or a bound of a slice is never negative, and nothing checks that at run time.
+tests/engine/kernels/test_bounds.py does, of indices in kernels that are compiled with NUMBA_BOUNDSCHECK=1.
 """
 
 from typing import Annotated, Any

@@ -18,6 +18,7 @@ from engine.rules.layout import MemoryFormat, contiguous_format
 
 Array = Any
 Way = Callable[..., Array]
+Flags = tuple[bool, bool]
 
 
 def convolve(
@@ -70,7 +71,7 @@ def in_one_layout(gradient: Array, input: Array, weight: Axes, window: ConvWindo
     return gradient
 
 
-Flags = tuple[bool, bool]
+# --- the choice -------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(4096)
@@ -149,7 +150,7 @@ def _weight_gradient(char: str, gradient: Axes, input: Axes, size: Axes, window:
     return _in_two(_weight_gradient_of_lines, columns.weight_gradient, kernel)
 
 
-# --- others -----------------------------------------------------------------------------------------------------------
+# --- one spatial axis, and what no family serves ----------------------------------------------------------------------
 
 
 def _in_two(on_lines: Way, way: Way, kernel: Axes) -> Way:

@@ -1,5 +1,6 @@
 """No kernel's index lies outside its array: the tests beside this one hold with kernels that look at every index."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -7,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.kernels import files
+
 FOLDER = Path(__file__).parent
+# test_jit.py is about the cache, and starts processes with caches of their own
 OTHERS = [path.name for path in sorted(FOLDER.glob("test_*.py")) if path.stem not in ("test_bounds", "test_jit")]
 KERNEL = """
 import numpy as np
@@ -47,6 +51,26 @@ def test_an_index_outside_is_seen(cache, tmp_path):
     script.write_text(KERNEL)
     done = run([str(script)], cache, timeout=300)
     assert done.stdout.split() == ["0.0", "3.0", "outside", "outside"], done.stderr
+
+
+def is_compiled(node):
+    if not isinstance(node, ast.FunctionDef):
+        return False
+    names = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    return any(isinstance(name, ast.Name) and name.id in ("kernel", "helper") for name in names)
+
+
+def test_no_slice_counts_from_the_end():
+    """A negative bound would be taken for 0, and nothing at run time would tell."""
+    found = 0
+    for path in files.sources():
+        for function in filter(is_compiled, ast.walk(ast.parse(path.read_text()))):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Slice):
+                    found += 1
+                    bounds = [bound for bound in (node.lower, node.upper) if isinstance(bound, ast.UnaryOp)]
+                    assert not bounds, f"{path}:{node.lineno}: {ast.unparse(node)}"
+    assert found > 20
 
 
 @pytest.mark.full
