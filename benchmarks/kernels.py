@@ -30,7 +30,7 @@ from engine.ops.loss import kernels as loss
 from engine.ops.matmul.kernels import product
 from engine.ops.norm.kernels import batch_norm
 from engine.ops.norm.kernels import layer_norm as norm
-from engine.ops.pooling import kernels as pool
+from engine.ops.pooling.kernels import max_pool as pool
 from engine.ops.reduce import kernels as reduce
 from engine.ops.shared.windows import ConvWindow
 from engine.ops.softmax import kernels as softmax

@@ -144,6 +144,11 @@ def add_products(rows: int, like: np.ndarray, *places_and_count: Any) -> None:
     raise RuntimeError(f"add_products({rows}, ...) exists only inside compiled kernels")
 
 
+def largest_run(vectors: int, like: np.ndarray, *places_and_count: Any) -> None:
+    """The largest of each window along a run of pixels, see `engine.kernels.run`. Only inside kernels."""
+    raise RuntimeError(f"largest_run({vectors}, ...) exists only inside compiled kernels")
+
+
 def move(number: int, step: int, like: np.ndarray, target: int, source: int) -> None:
     """A few elements in one vector, see `engine.kernels.run`. Only inside kernels."""
     raise RuntimeError(f"move({number}, {step}, ..., {target}, {source}) exists only inside compiled kernels")
@@ -164,5 +169,5 @@ INTRINSICS = (
     *(flat, lines, address, bits, from_bits),
 )
 ON_TILES = (multiply_tile, multiply_each, transpose_tile)
-ON_RUNS = (correlate_run, add_products, move)
+ON_RUNS = (correlate_run, add_products, largest_run, move)
 ON_SQUARES = (change_basis,)

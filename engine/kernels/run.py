@@ -1,18 +1,19 @@
-"""The innermost steps of convolution on planes, in vector registers: a run of pixels, and a run's products with others.
+"""The innermost steps of convolution and pooling on planes, in vector registers: a run of pixels, its products with
+others, and the largest of it.
 
 Like `engine.kernels.tile`, whose factors are rows of pixels and channels, this imports Numba at its top and is imported
 when the first kernel is compiled. A vector is a register of the CPU for sums that are elements of the result, and
 `LINE` bytes on every CPU for sums that are added up afterwards: no bit depends on the CPU.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from engine.kernels.vectors import LINE, product_prices, tile_prices, vector_bytes
+from engine.kernels.vectors import LINE, MAXIMA, product_prices, tile_prices, vector_bytes
 
 _PLACE = ir.IntType(64)
 
@@ -78,6 +79,58 @@ def add_products(
     return types.void(one, like, one, one, one, one, one), generate
 
 
+@intrinsic
+def largest_run(
+    typing_context: Any,
+    vectors: Any,
+    like: Any,
+    target: Any,
+    chosen: Any,
+    a: Any,
+    places: Any,
+    marks: Any,
+    count: Any,
+    start: Any,
+) -> Any:
+    """``target[i]`` is the largest ``a[places[k] + i]``, k below ``count``, and ``chosen[i] = marks[k]`` of the first
+    such k, for i below so many vectors' elements.
+
+    A NaN is larger than all that comes before it. Where nothing is larger than minus infinity that is the largest, and
+    ``start`` is chosen. target, chosen, a, places and marks are addresses; places are int64, marks and chosen int32;
+    ``vectors`` is one of `MAXIMA`.
+    """
+
+    def body(builder: Any, item: Any, vector: Any, number: int, arguments: Any) -> None:
+        target, chosen, a, places, marks, count, start = arguments
+        mark = ir.IntType(32)
+        chosen_vector = ir.VectorType(mark, vector.count)
+        at_target, at_a = (builder.inttoptr(one, item.as_pointer()) for one in (target, a))
+        at_chosen, at_marks = (builder.inttoptr(one, mark.as_pointer()) for one in (chosen, marks))
+        at_places = builder.inttoptr(places, _PLACE.as_pointer())
+        best = [cgutils.alloca_once(builder, vector) for _ in range(number)]
+        found = [cgutils.alloca_once(builder, chosen_vector) for _ in range(number)]
+        nothing, first = ir.Constant(vector, [float("-inf")] * vector.count), builder.trunc(start, mark)
+        for one, place in zip(best, found, strict=True):
+            builder.store(nothing, one)
+            builder.store(_spread(builder, chosen_vector, first), place)
+        with cgutils.for_range(builder, count) as loop:
+            begin = builder.gep(at_a, [builder.load(builder.gep(at_places, [loop.index]))])
+            here = _spread(builder, chosen_vector, builder.load(builder.gep(at_marks, [loop.index])))
+            for r, (one, place) in enumerate(zip(best, found, strict=True)):
+                value = _load(builder, vector, begin, r * vector.count)
+                greater = builder.fcmp_ordered(">", value, builder.load(one))
+                better = builder.or_(greater, builder.fcmp_unordered("uno", value, value))
+                builder.store(builder.select(better, value, builder.load(one)), one)
+                builder.store(builder.select(better, here, builder.load(place)), place)
+        for r, (one, place) in enumerate(zip(best, found, strict=True)):
+            _store(builder, vector, builder.load(one), at_target, r * vector.count)
+            _store(builder, chosen_vector, builder.load(place), at_chosen, r * vector.count)
+
+    one = types.int64
+    generate = _chosen("largest_run", like, vector_bytes, lambda: MAXIMA, body)
+    return types.void(one, like, one, one, one, one, one, one, one), generate
+
+
 @intrinsic(prefer_literal=True)
 def move(typing_context: Any, number: Any, step: Any, like: Any, target: Any, source: Any) -> Any:
     """``target[i] = source[i * step]`` for i below ``number``, which is even; ``step`` is 1 or 2.
@@ -105,7 +158,7 @@ def move(typing_context: Any, number: Any, step: Any, like: Any, target: Any, so
 
 
 def _chosen(
-    name: str, like: Any, width: Callable[[], int], sizes: Callable[[], dict[int, float]], body: Callable[..., None]
+    name: str, like: Any, width: Callable[[], int], sizes: Callable[[], Iterable[int]], body: Callable[..., None]
 ) -> Any:
     """Code that calls the function of the size that the first argument names, a private one of the module."""
 
@@ -151,7 +204,7 @@ def _at(builder: Any, vector: Any, base: Any, offset: int) -> Any:
 
 
 def _bytes(vector: Any) -> int:
-    return 4 if isinstance(vector.element, ir.FloatType) else 8
+    return 8 if isinstance(vector.element, ir.DoubleType) else 4
 
 
 def _load(builder: Any, vector: Any, base: Any, offset: int) -> Any:

@@ -69,18 +69,39 @@ def turn(
 
 
 @helper
-def move_line(step: int, like: Any, target: int, source: int, count: int, item: int) -> None:
-    """Copies ``count`` elements that are ``step``, 1 or 2, apart; the last ones begin inside those before them."""
+def move_lines(
+    step: int,
+    like: Any,
+    target: int,
+    target_line: int,
+    source: int,
+    source_line: int,
+    lines: int,
+    count: int,
+    item: int,
+) -> None:
+    """Copies lines of ``count`` elements that are ``step``, 1 or 2, apart; the last ones of a line begin inside those
+    before them. Lines are so many elements apart.
+    """
+    on, by = target_line * item, source_line * item
     if count >= 16:
-        for first in range(0, count, 16):
-            w = min(first, count - 16)
-            move(16, step, like, target + w * item, source + step * w * item)
+        for line in range(lines):
+            to, start = target + line * on, source + line * by
+            for first in range(0, count, 16):
+                w = min(first, count - 16)
+                move(16, step, like, to + w * item, start + step * w * item)
     elif count >= 8:
-        move(8, step, like, target, source)
-        move(8, step, like, target + (count - 8) * item, source + step * (count - 8) * item)
+        for line in range(lines):
+            to, start = target + line * on, source + line * by
+            move(8, step, like, to, start)
+            move(8, step, like, to + (count - 8) * item, start + step * (count - 8) * item)
     elif count >= 4:
-        move(4, step, like, target, source)
-        move(4, step, like, target + (count - 4) * item, source + step * (count - 4) * item)
+        for line in range(lines):
+            to, start = target + line * on, source + line * by
+            move(4, step, like, to, start)
+            move(4, step, like, to + (count - 4) * item, start + step * (count - 4) * item)
     else:
-        for w in range(count):
-            array_at(target, w, 1, like)[0] = array_at(source, step * w, 1, like)[0]
+        for line in range(lines):
+            for w in range(count):
+                to = target + line * on + w * item
+                array_at(to, 0, 1, like)[0] = array_at(source, line * source_line + step * w, 1, like)[0]

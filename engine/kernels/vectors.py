@@ -7,6 +7,8 @@ import platform
 VECTOR = 64  # elements that `engine.kernels.language.sum_vectors` handles at once
 LINE = 64  # bytes that `engine.kernels.language.add_products` sums apart, on every CPU
 
+MAXIMA = (4, 2, 1)  # vectors that `engine.kernels.language.largest_run` has at once, with where they are from
+
 
 @functools.cache
 def vector_bytes() -> int:

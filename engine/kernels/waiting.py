@@ -17,9 +17,9 @@ _COURSES = (
     ),
     ("conv.winograd.widen", "conv.winograd.correlate"),
     (
-        *("conv.correlate.correlate", "pooling.max_pool_channels_last", "matmul.bias.add_bias"),
+        *("conv.correlate.correlate", "pooling.max_pool.channels_last_forward", "matmul.bias.add_bias"),
         *("loss.cross_entropy_forward", "loss.cross_entropy_backward", "matmul.bias.column_sums"),
-        *("pooling.max_pool_channels_last_backward", "optim.adam"),
+        *("pooling.max_pool.channels_last_backward", "optim.adam"),
     ),
 )
 

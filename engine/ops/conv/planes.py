@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.kernels.filling import Filling, Taps, filled, lay_out
 from engine.ops.conv.direct import input_phases
 from engine.ops.conv.images import dense, three
 from engine.ops.conv.kernels import planes as kernels
@@ -56,13 +57,9 @@ def _planes(image: Array) -> Array:
 
 
 @lru_cache(4096)
-def _filled(window: ConvWindow, size: Any, kernel: Any, out: Any) -> tuple[kernels.Filling, kernels.Taps]:
+def _filled(window: ConvWindow, size: Any, kernel: Any, out: Any) -> tuple[Filling, Taps]:
     """How the input of a convolution is laid out for its windows, and their elements."""
-    stride, dilation = three(window.stride, 1), three(window.dilation, 1)
-    reach = tuple(gap * (taps - 1) + 1 for gap, taps in zip(dilation, kernel, strict=True))
-    extent = tuple(many + (along - 1) // step for many, along, step in zip(out, reach, stride, strict=True))
-    filling = kernels.filling(size, stride, three(window.padding, 0), reach, extent, out[2])
-    return filling, kernels.Taps(kernel, dilation)
+    return filled(size, out, kernel, three(window.stride, 1), three(window.padding, 0), three(window.dilation, 1))
 
 
 def _filters(weight: Array, groups: int) -> Array:
@@ -112,14 +109,14 @@ def input_gradient(
 @lru_cache(4096)
 def _turned(
     window: ConvWindow, size: Any, kernel: Any, extent: Any
-) -> tuple[kernels.Filling, tuple[kernels.Job, ...], list[tuple[slice, ...]]]:
+) -> tuple[Filling, tuple[kernels.Job, ...], list[tuple[slice, ...]]]:
     """How a gradient of this size is laid out for that of an input of such an extent, what is computed of it, and of
     which elements of the window.
     """
     stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     axes, before, whole = input_phases(extent, kernel, window)
     widest = max(phase[1] for phase in axes[2])
-    filling = kernels.filling(size, (1, 1, 1), before, (1, 1, 1), whole, widest)
+    filling = lay_out(size, (1, 1, 1), before, (1, 1, 1), whole, widest)
     rows = extent[1] * extent[2], extent[2], 1
     steps: Any = tuple(step * by for step, by in zip(rows, stride, strict=True))
     jobs, chosen = [], []
@@ -127,6 +124,6 @@ def _turned(
         remainders, count, starts, taps, firsts = zip(*phases, strict=True)
         start: Any = tuple(pad + at for pad, at in zip(before, starts, strict=True))
         first = sum(step * at for step, at in zip(rows, remainders, strict=True))
-        jobs.append(kernels.Job(count, first, steps, kernels.Taps(taps, dilation, start)))
+        jobs.append(kernels.Job(count, first, steps, Taps(taps, dilation, start)))
         chosen.append(tuple(slice(at, None, step) for at, step in zip(firsts, stride, strict=True)))
     return filling, tuple(jobs), chosen

@@ -103,7 +103,7 @@ def _avg_pool(
         )
         result = separable(xp, input, maps)
         return result if divisor is None else result / input.dtype.type(divisor)
-    from engine.ops.pooling import kernels as pool
+    from engine.ops.pooling.kernels import avg_pool as pool
 
     image = as_batch(input, 2)
     window: Any = (kernel, stride, padding, count_padding, divisor)
@@ -142,7 +142,7 @@ def _gradient(
         )
         result = separable(xp, gradient, maps)
         return result if divisor is None else result / gradient.dtype.type(divisor)
-    from engine.ops.pooling import kernels as pool
+    from engine.ops.pooling.kernels import avg_pool as pool
 
     image = as_batch(gradient, 2)
     window: Any = (kernel, stride, padding, count_padding, divisor)

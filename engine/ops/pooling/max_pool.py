@@ -119,8 +119,8 @@ def _max_pool(
 def _compiled_max(
     image: Array, out: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Array, Array]:
-    """`engine.ops.pooling.kernels` on the image as it lies; positions are int32."""
-    from engine.ops.pooling import kernels as pool
+    """`engine.ops.pooling.kernels.max_pool` on the image as it lies; positions are int32."""
+    from engine.ops.pooling.kernels import max_pool as pool
 
     if len(out) == 1:
         flat = np.ascontiguousarray(image)[:, :, None]
@@ -226,7 +226,7 @@ def _scatter(xp: ModuleType, input: Array, place: Array, size: Axes, memory_form
     lead, out = input.shape[:-dims], input.shape[-dims:]
     planes = prod(lead)
     if compiled(xp, input) and input.size:
-        from engine.ops.pooling import kernels as pool
+        from engine.ops.pooling.kernels import max_pool as pool
 
         if input.ndim == 4 and dims == 2 and memory_format is not contiguous_format:
             rows = np.ascontiguousarray(channels_last(input))

@@ -28,9 +28,10 @@ def public(module: str) -> list[str]:
 INDIRECT = {
     "engine.ops.conv.kernels.correlate": {"correlate", "weight_sums"},
     "engine.ops.conv.kernels.depthwise": {"pack", "unpack", "correlate", "weight_sums", "total"},
-    "engine.ops.conv.kernels.planes": {"correlate", "weight_sums", "filling"},
+    "engine.ops.conv.kernels.planes": {"correlate", "weight_sums"},
     "engine.ops.conv.kernels.winograd": {"widen", "correlate"},
     "engine.ops.conv.kernels.packing": {"pack", "unpack", "lanes", "blocks"},
+    "engine.ops.pooling.kernels.layout": {"is_planes", "laid_out"},  # through max_pool and avg_pool
 }
 
 

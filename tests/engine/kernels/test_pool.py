@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from engine.ops.pooling import kernels as pool
+from engine.ops.pooling.kernels import avg_pool, max_pool
 from tests.engine.kernels.samples import DTYPES, close, normal
 
 SHAPES = ((2, 3, 7, 9), (1, 16, 6, 6), (3, 1, 5, 8), (1, 2, 5, 39), (1, 2, 6, 27), (0, 2, 6, 6))
@@ -65,10 +65,10 @@ def test_max_pool(shape, dilation, dtype):
                 places[(*plane, row, column)] = best[0] * shape[3] + best[1]
                 gradient[(*plane, *best)] += g[(*plane, row, column)]
         for (image, restore), (incoming, _) in zip(both_layouts(x), both_layouts(g), strict=True):
-            out, indices = pool.max_pool2d_forward(image, output, kernel_size, stride, padding, dilation)
+            out, indices = max_pool.max_pool2d_forward(image, output, kernel_size, stride, padding, dilation)
             np.testing.assert_array_equal(restore(out), expected)
             np.testing.assert_array_equal(restore(indices), places)
-            back = pool.max_pool2d_backward(incoming, indices, image.shape, out=np.full_like(image, np.nan))
+            back = max_pool.max_pool2d_backward(incoming, indices, image.shape, out=np.full_like(image, np.nan))
             np.testing.assert_array_equal(restore(back), gradient)
 
 
@@ -94,6 +94,6 @@ def test_avg_pool(shape, include, override, dtype):
                 gradient[:, :, h, w] += g[:, :, row, column].astype("float64") / divisor
         options = (kernel_size, stride, padding, include, override)
         for (image, restore), (incoming, _) in zip(both_layouts(x), both_layouts(g), strict=True):
-            close(restore(pool.avg_pool2d_forward(image, output, *options)), expected, dtype)
-            back = pool.avg_pool2d_backward(incoming, image.shape, *options, out=np.full_like(image, np.nan))
+            close(restore(avg_pool.avg_pool2d_forward(image, output, *options)), expected, dtype)
+            back = avg_pool.avg_pool2d_backward(incoming, image.shape, *options, out=np.full_like(image, np.nan))
             close(restore(back), gradient, dtype)

@@ -17,7 +17,7 @@ from engine.ops.loss import kernels as loss
 from engine.ops.matmul.kernels import bias as linear
 from engine.ops.norm.kernels import batch_norm, group_norm
 from engine.ops.norm.kernels import layer_norm as norm
-from engine.ops.pooling import kernels as pool
+from engine.ops.pooling.kernels import avg_pool, max_pool
 from engine.ops.resample import kernels as resample
 from engine.ops.rnn import kernels as rnn
 from engine.ops.shared.windows import ConvWindow
@@ -100,12 +100,12 @@ def pools(shape: tuple[int, ...]) -> list[Array]:
     for window in ((2, 2), (3, 3)):
         size = (height // 2, width // 2)
         padding = ((window[0] - 1) // 2,) * 2
-        out, places = pool.max_pool2d_forward(image, size, window, (2, 2), padding)
+        out, places = max_pool.max_pool2d_forward(image, size, window, (2, 2), padding)
         # places come in the shape of the maxima or flat
-        backward = [pool.max_pool2d_backward(out, each, shape) for each in (places, places.reshape(-1))]
-        average = pool.avg_pool2d_forward(image, size, window, (2, 2), padding)
+        backward = [max_pool.max_pool2d_backward(out, each, shape) for each in (places, places.reshape(-1))]
+        average = avg_pool.avg_pool2d_forward(image, size, window, (2, 2), padding)
         results += [out, places, *backward, average]
-        results.append(pool.avg_pool2d_backward(average, shape, window, (2, 2), padding))
+        results.append(avg_pool.avg_pool2d_backward(average, shape, window, (2, 2), padding))
     return results
 
 

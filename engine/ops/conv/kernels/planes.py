@@ -1,10 +1,7 @@
 """Convolution in many small groups on row-major images: runs of pixels of one channel's plane in vector registers.
 
-Images are (N, C, D, H, W), C-contiguous. A group's channels are copied into `Filling`'s form, with their padding and,
-where windows move by more than one pixel, one plane for each remainder of a place by the stride. There the pixels that
-meet an element of the window one after the other lie one after the other, from line to line as well, so a whole plane
-is one run; what is computed between two lines is left out when the result is copied. Each copy stays in the cache, and
-image and result are visited once.
+Images are (N, C, D, H, W), C-contiguous. A group's channels are copied into the form of `engine.kernels.filling`, where
+a whole plane is one run. Each copy stays in the cache, and image and result are visited once.
 
 Elements of a result are chains of fused multiply-adds in the order of the window, then of the channels, as in
 `engine.ops.conv.kernels.correlate`: the same bits. Weights are summed in `engine.kernels.vectors.LINE` bytes for each,
@@ -18,74 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.kernels.jit import helper, kernel
+from engine.kernels.filling import Filling, Taps, fill
+from engine.kernels.jit import kernel
 from engine.kernels.language import Read1, ReadInt64, Write1, add_products, address, array_at, correlate_run
-from engine.kernels.tiling import move_line, tiles
+from engine.kernels.tiling import move_lines, tiles
 from engine.kernels.vectors import LINE, product_prices, tile_prices
 from engine.ops.conv.kernels.packing import lanes
 from engine.sharing import threads
 
 Array = np.ndarray
 Three = tuple[int, int, int]
-
-
-class Filling(NamedTuple):
-    """How a channel's planes lie in the room of a group: (phases D, H, W), each (depth, height, pitch).
-
-    Element (d, h, w) of phase (i, j, k) is the pixel (d, h, w) * stride + (i, j, k) - before of the channel, or 0 where
-    there is none. Lines are ``width`` long; the zeros at the end of one may be those at the beginning of the next.
-    """
-
-    size: Three  # of the channel's planes
-    stride: Three
-    before: Three
-    phases: Three
-    depth: int
-    height: int
-    width: int
-    pitch: int
-
-    @property
-    def volume(self) -> int:
-        """Elements of a channel."""
-        phases = self.phases
-        return phases[0] * phases[1] * phases[2] * self.depth * self.height * self.pitch
-
-    def room(self, channels: int, dtype: np.dtype) -> Array:
-        """Zeros for so many channels; runs may be read to the end of a vector behind them."""
-        return np.zeros(channels * self.volume + self.width + 2 * LINE // dtype.itemsize, dtype)
-
-    def numbers(self, dtype: np.dtype) -> Array:
-        extent = self.depth, self.height, self.width, self.pitch
-        most = max(tile_prices(1))
-        return np.array([*self.size, *self.stride, *self.before, *self.phases, *extent, dtype.itemsize, most], np.int64)
-
-
-def filling(size: Three, stride: Three, before: Three, reach: Three, extent: Three, widest: int) -> Filling:
-    """For windows that begin ``before`` the image and have this ``reach``, gaps included; phases have this ``extent``,
-    and runs compute lines of ``widest`` pixels at most.
-    """
-    phases = min(stride[0], reach[0]), min(stride[1], reach[1]), min(stride[2], reach[2])
-    width = extent[2]
-    shared = min(before[2], width - before[2] - size[2], width - widest) if stride[2] == 1 else 0
-    return Filling(size, stride, before, phases, *extent, width - max(shared, 0))
-
-
-class Taps(NamedTuple):
-    """The elements of a window, of the first one on, and the gaps between them."""
-
-    number: Three
-    gaps: Three
-    first: Three = (0, 0, 0)
-
-    def places(self, filling: Filling, channels: int) -> Array:
-        """What they meet at the first output pixel, in the order of (window, channels): offsets in a group's room."""
-        taps = np.array(self.first) + np.array(self.gaps) * np.moveaxis(np.indices(self.number), 0, -1)
-        whole, phase = np.divmod(taps, filling.stride)
-        number = (phase[..., 0] * filling.phases[1] + phase[..., 1]) * filling.phases[2] + phase[..., 2]
-        rows = ((number * filling.depth + whole[..., 0]) * filling.height + whole[..., 1]) * filling.pitch
-        places = rows + whole[..., 2]
-        return (places.reshape(-1, 1) + filling.volume * np.arange(channels)).astype(np.int64).reshape(-1)
 
 
 class Job(NamedTuple):
@@ -147,7 +86,8 @@ def _correlation(
         read, taken, longest = read + groups * outputs * len(met), taken + len(met), max(longest, vectors)
         lines.append(line)
         places.append(met)
-    numbers = np.array([groups, outputs, channels, filling.volume, longest * vector, out_size, vector], np.int64)
+    most = max(tile_prices(1))
+    numbers = np.array([groups, outputs, channels, filling.volume, longest * vector, out_size, vector, most], np.int64)
     of_jobs = np.array(table, np.int64)
     return filling.numbers(dtype), numbers, of_jobs, np.concatenate(places), np.concatenate(lines)
 
@@ -223,15 +163,14 @@ def _correlate(
     last: int,
 ) -> None:
     groups, outputs, channels, volume = numbers[0], numbers[1], numbers[2], numbers[3]
-    longest, out_size, vector = numbers[4], numbers[5], numbers[6]
+    longest, out_size, vector, most = numbers[4], numbers[5], numbers[6], numbers[7]
     plane, height_of, pitch, item = filling[0] * filling[1] * filling[2], filling[13], filling[15], filling[16]
-    most = filling[17]
     result = np.empty(longest, out.dtype)
     result_at, room_at = address(result), address(room)
     for number in range(first, last):
         for c in range(channels):
             source = address(image) + (number * channels + c) * plane * item
-            _fill(out, source, room_at + c * volume * item, filling)
+            fill(out, source, room_at + c * volume * item, filling)
         for o in range(outputs):
             channel = number % groups * outputs + o
             goal = (number * outputs + o) * out_size
@@ -252,12 +191,12 @@ def _correlate(
                     if bias.size > 0:
                         for i in range((height - 1) * pitch + width):
                             result[i] += bias[channel]
+                    if step_w == 1:
+                        to = address(out) + (goal + out_first + d * step_d) * item
+                        move_lines(1, out, to, step_h, result_at, pitch, height, width, item)
+                        continue
                     for h in range(height):
                         place = goal + out_first + d * step_d + h * step_h
-                        if step_w == 1:
-                            to = address(out) + place * item
-                            move_line(1, out, to, result_at + h * pitch * item, width, item)
-                            continue
                         pixels = array_at(result_at, h * pitch, width, out)
                         target = array_at(address(out), place, (width - 1) * step_w + 1, out)
                         for w in range(width):
@@ -290,10 +229,10 @@ def _weight_sums(
             number = n * groups + group
             for c in range(channels):
                 source = address(image) + (number * channels + c) * plane * item
-                _fill(total, source, address(room) + c * volume * item, filling)
+                fill(total, source, address(room) + c * volume * item, filling)
             for o in range(max(first - group * outputs, 0), min(last - group * outputs, outputs)):
                 source = address(gradient) + (number * outputs + o) * pixels * item
-                _fill(total, source, address(slopes), slope_filling)
+                fill(total, source, address(slopes), slope_filling)
                 for d in range(slope_filling[0]):
                     a = address(room) + d * filling[13] * filling[15] * item
                     b = address(slopes) + d * slope_filling[13] * slope_filling[15] * item
@@ -301,36 +240,3 @@ def _weight_sums(
                         at, size = line[t], line[tiles + t]
                         target = address(total) + ((group * outputs + o) * rows + at) * width * item
                         add_products(size, total, target, a, address(places) + at * 8, b, count)
-
-
-@helper
-def _fill(like: Write1, source: int, target: int, numbers: ReadInt64) -> None:
-    """Copies a channel to its place in the room, whose zeros stay."""
-    size_d, size_h, size_w = numbers[0], numbers[1], numbers[2]
-    step_d, step_h, step_w = numbers[3], numbers[4], numbers[5]
-    depth, height, width, pitch, item = numbers[12], numbers[13], numbers[14], numbers[15], numbers[16]
-    goal = 0
-    for i in range(numbers[9]):
-        for j in range(numbers[10]):
-            for k in range(numbers[11]):
-                ahead = numbers[8] - k
-                first = max((ahead + step_w - 1) // step_w, 0)
-                last = min((size_w + ahead + step_w - 1) // step_w, width)
-                for d in range(depth):
-                    plane = d * step_d + i - numbers[6]
-                    line = j - numbers[7]
-                    for _ in range(height):
-                        if plane >= 0 and plane < size_d and line >= 0 and line < size_h and first < last:
-                            start = (plane * size_h + line) * size_w + first * step_w - ahead
-                            place = target + (goal + first) * item
-                            if step_w == 2:
-                                move_line(2, like, place, source + start * item, last - first, item)
-                            elif step_w == 1:
-                                move_line(1, like, place, source + start * item, last - first, item)
-                            else:
-                                pixels = array_at(source, start, (last - first) * step_w, like)
-                                placed = array_at(place, 0, last - first, like)
-                                for w in range(last - first):
-                                    placed[w] = pixels[step_w * w]
-                        line += step_h
-                        goal += pitch

@@ -23,7 +23,7 @@ from engine.kernels.language import (
     multiply_tile,
     real,
 )
-from engine.kernels.tiling import move_line, tiles, turn
+from engine.kernels.tiling import move_lines, tiles, turn
 from engine.kernels.vectors import tile_prices, vector_bytes
 from engine.sharing import threads
 
@@ -184,9 +184,8 @@ def _multiply(
                 if a_column == 1:
                     turn(packed, item, source_at, a_row, goal, height, height, count)
                     continue
-                for k in range(min(step, count - begin)):
-                    place = goal + k * height * item
-                    move_line(1, packed, place, source_at + k * a_column * item, height, item)
+                few = min(step, count - begin)
+                move_lines(1, packed, goal, height, source_at, a_column, few, height, item)
         for column in range(0, columns, across):
             here = min(across, columns - column)
             width = vector if here <= vector else across
@@ -198,9 +197,7 @@ def _multiply(
             if state == 2:
                 pass
             elif b_column == 1:
-                for k in range(count):
-                    source_at = b + (start + k * b_row) * item
-                    move_line(1, packed, panel_at + k * width * item, source_at, here, item)
+                move_lines(1, packed, panel_at, width, b + start * item, b_row, count, here, item)
             else:
                 turn(packed, item, b + start * item, b_column, panel_at, width, here, count)
             for t in range(number):
