@@ -28,7 +28,7 @@ def embedding_backward(
     """
     out = np.empty((num_embeddings, gradient.shape[1]), gradient.dtype) if out is None else out
     out.fill(0)
-    _add(out, indices, gradient, 1.0, padding_idx, "embedding")
+    _require_inside("embedding", add_rows(out, indices, gradient, 1.0, padding_idx), out, indices)
     if scale_grad_by_freq:
         counts = np.maximum(np.bincount(indices, minlength=num_embeddings), 1)
         out /= counts.astype(out.dtype)[:, None]
@@ -40,25 +40,29 @@ def index_add(out: Array, index: Array, source: Array, alpha: float = 1.0) -> No
 
     Raises IndexError for an index outside 0..V-1; ``out`` is then untouched. Source: torch.Tensor.index_add_ (dim 0).
     """
-    _add(out, index, source, alpha, -1, "index_add")
+    _require_inside("index_add", add_rows(out, index, source, alpha), out, index)
 
 
-def _add(out: Array, index: Array, source: Array, alpha: float, skip: int, operator: str) -> None:
-    run, rows = _add_rows[out.dtype.char], out.shape[0]
-    if source.size < threads.WORTH:
-        bad = run(out, index, source, alpha, skip, 0, rows)
-    else:  # every thread has rows of the table to itself, and looks for them in all indices
-        found = []
-        threads.in_pieces(
-            lambda part: found.append(run(out, index, source, alpha, skip, part.start, part.stop)),
-            rows,
-            source.size,
-        )
-        bad = found[0] if found else -1
+def _require_inside(operator: str, bad: int, out: Array, index: Array) -> None:
     if bad >= 0:
         raise IndexError(
             f"{operator}: index out of range in self: index[{bad}] is {index[bad]}, expected 0..{out.shape[0] - 1}"
         )
+
+
+def add_rows(out: Array, index: Array, source: Array, alpha: float = 1.0, skip: int = -1) -> int:
+    """:func:`index_add` without the rows of index ``skip``; -1, or which index is outside, and then nothing is added.
+
+    256 rows of 384 floats to 512: 13 µs, numpy.add.at 830.
+    """
+    run, rows = _add_rows[out.dtype.char], out.shape[0]
+    if source.size < threads.WORTH:
+        return run(out, index, source, alpha, skip, 0, rows)
+    found: list[int] = []  # every thread has rows of the table to itself, and looks for them in all indices
+    threads.in_pieces(
+        lambda part: found.append(run(out, index, source, alpha, skip, part.start, part.stop)), rows, source.size
+    )
+    return found[0] if found else -1
 
 
 @kernel

@@ -223,16 +223,8 @@ def _take(xp: ModuleType, input: Any, indices: tuple[Any, ...], places: tuple[in
 
 def _put_back(xp: ModuleType, g: Any, indices: tuple[Any, ...], places: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     zeros = xp.zeros(shape, g.dtype)
-    if len(indices) == 1 and xp is np and places == (0,):
-        return add_rows(zeros, indices[0], g)
     combine_at(xp, "add", zeros, _full_key(len(shape), places, indices), g)
     return zeros
-
-
-def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """target[rows] += values with repeated rows counted, in the order they come."""
-    np.add.at(target, rows, values)
-    return target
 
 
 # The two are each other's adjoint, so derivatives of any order stay among them.

@@ -8,6 +8,8 @@ import numpy as np
 
 from engine.memory.backend import Array
 
+_LONG = 8  # numbers of a row
+
 
 def combine_at(xp: ModuleType, operation: str, target: Array, key: tuple[Any, ...], values: Array) -> None:
     """target[key] becomes operation(target[key], values), repeated places included, in the order they come.
@@ -16,7 +18,10 @@ def combine_at(xp: ModuleType, operation: str, target: Array, key: tuple[Any, ..
     integer array.
     """
     if xp is np:
-        getattr(np, operation).at(target, key, values)
+        if operation == "add" and _are_rows(target, key):
+            _add_rows(target, key[0], values)
+        else:
+            getattr(np, operation).at(target, key, values)
         return
     from engine.ops.index import cuda as scatter
 
@@ -49,6 +54,24 @@ def combine_at(xp: ModuleType, operation: str, target: Array, key: tuple[Any, ..
         )
     if memory is not target:
         target[...] = memory
+
+
+def _are_rows(target: Array, key: tuple[Any, ...]) -> bool:
+    """Whether a key addresses whole rows that the compiled kernel adds to; short ones are faster in NumPy."""
+    if target.dtype.char not in "fd" or not target.flags.c_contiguous or not target.size >= _LONG * len(target) > 0:
+        return False
+    return not isinstance(key[0], slice) and all(isinstance(entry, slice) and entry == slice(None) for entry in key[1:])
+
+
+def _add_rows(target: Array, index: Array, values: Array) -> None:
+    from engine.ops.embedding import kernels
+
+    number, width = len(target), target.size // len(target)
+    places = np.where(index < 0, index + number, index).reshape(-1).astype(np.int64, copy=False)
+    rows = np.broadcast_to(values, (*index.shape, *target.shape[1:])).reshape(places.size, width)
+    bad = kernels.add_rows(target.reshape(number, width), places, np.ascontiguousarray(rows, target.dtype))
+    if bad >= 0:
+        raise IndexError(f"index {index.reshape(-1)[bad]} is out of bounds for axis 0 with size {number}")
 
 
 def _flat_places(xp: ModuleType, shape: tuple[int, ...], indices: tuple[Array, ...]) -> Array:

@@ -47,5 +47,7 @@ def test_index_out_of_range_changes_nothing(bad):
     with pytest.raises(IndexError, match=rf"index_add: .*index\[1\] is {bad}, expected 0..4"):
         embedding.index_add(out, np.array([0, bad]), np.ones((2, 2), "float32"))
     assert (out == 0).all()
+    assert embedding.add_rows(out, np.array([0, bad]), np.ones((2, 2), "float32")) == 1
+    assert (out == 0).all()
     with pytest.raises(IndexError, match="embedding: index out of range"):
         embedding.embedding_backward(np.ones((1, 2), "float32"), np.array([bad]), 5)
