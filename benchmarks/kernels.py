@@ -31,7 +31,7 @@ from engine.ops.matmul.kernels import product
 from engine.ops.norm.kernels import batch_norm
 from engine.ops.norm.kernels import layer_norm as norm
 from engine.ops.pooling.kernels import max_pool as pool
-from engine.ops.reduce import kernels as reduce
+from engine.ops.reduce.kernels import slices as reduce
 from engine.ops.shared.windows import ConvWindow
 from engine.ops.softmax import kernels as softmax
 from engine.optim import kernels as optimizer

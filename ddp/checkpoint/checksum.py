@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.ops.reduce.kernels import prepare_columns
+from engine.ops.reduce.kernels.slices import prepare_columns
 
 _COLUMNS = 509
 _ROW = 8 * _COLUMNS  # bytes

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ddp.transport.headers import weights
 from ddp.transport.summing import Summation, as_reals
-from engine.ops.reduce.kernels import addresses, prepare_exchange
+from engine.ops.reduce.kernels.slices import addresses, prepare_exchange
 
 SUMMED = 1
 """Of `Exchange.sum`: nothing is left to be done."""

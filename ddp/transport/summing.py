@@ -1,8 +1,8 @@
 """Adding up ranks' arrays, element by element in the order of `ddp.transport.order`, then one division, one rounding.
 
-float32 and float64 go through a compiled loop (`engine.ops.reduce.kernels`), other dtypes through NumPy, in blocks that
-stay in the cache between its passes; so do trees that are no chain of additions. All give the same bits. What can be
-prepared is prepared when a buffer is allocated, so that a round costs nothing but the arithmetic.
+float32 and float64 go through a compiled loop (`engine.ops.reduce.kernels.slices`), other dtypes through NumPy, in
+blocks that stay in the cache between its passes; so do trees that are no chain of additions. All give the same bits.
+What can be prepared is prepared when a buffer is allocated, so that a round costs nothing but the arithmetic.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp.transport.base import accumulator_dtype
-from engine.ops.reduce.kernels import addresses, prepare_sum, sum_slices
+from engine.ops.reduce.kernels.slices import addresses, prepare_sum, sum_slices
 
 # Bytes of one operand of a block. Sum and average of two ranks' 4 MiB, EPYC with 1 MiB of L2 cache, ms: 16 KiB 0.35 and
 # 0.47, 32 KiB 0.25 and 0.31, 64 KiB 0.19 and 0.24, 128 KiB 0.12 and 0.21, 256 KiB 0.13 and 0.21.

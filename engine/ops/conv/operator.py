@@ -24,8 +24,9 @@ from engine.calls.operator import define
 from engine.memory import backend
 from engine.ops.conv import arrays as conv_arrays
 from engine.ops.conv import cpu as conv_cpu
+from engine.ops.reduce.kernels.sums import axis_sums
 from engine.ops.shared.operands import optional
-from engine.ops.shared.windows import Axes, ConvWindow, channels_last, formatted, suggested_format
+from engine.ops.shared.windows import Axes, ConvWindow, formatted, suggested_format
 from engine.rules import layout
 from engine.rules.layout import MemoryFormat
 from engine.rules.spec import Spec
@@ -222,13 +223,7 @@ def _channel_sums_of_array(xp: ModuleType, g: Any) -> Any:
         return _on_gpu().channel_sums(xp, g)
     if g.dtype.itemsize == 2:
         return g.sum((0, *range(2, g.ndim)), dtype=np.float32).astype(g.dtype)
-    if g.dtype.kind == "f":
-        rows = channels_last(g)
-        if rows.flags.c_contiguous:
-            # BLAS sums short rows faster than add.reduce does: (50176, 32) float32 in 0.15 ms against 0.8.
-            rows = rows.reshape(-1, rows.shape[-1])
-            return xp.ones(len(rows), g.dtype) @ rows
-    return g.sum((0, *range(2, g.ndim)))
+    return axis_sums(g, (0, *range(2, g.ndim)))
 
 
 composite("channel_sums", _channel_sums_of_array, lambda g: g.sum((0, *range(2, g.ndim))))

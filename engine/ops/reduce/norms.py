@@ -9,7 +9,7 @@ import numpy as np
 from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import define
-from engine.ops.reduce.operator import Dims, spread
+from engine.ops.reduce.operator import Dims, array_sum, spread
 from engine.ops.shared.operands import in_single_precision, kept, require_floating
 from engine.rules import iterator
 from engine.rules.dims import wrap_dims
@@ -37,9 +37,9 @@ def _vector_norm(xp: ModuleType, input: Any, order: float, dims: tuple[int, ...]
         return np.asarray(math.sqrt(np.dot(flat, flat))).astype(kind)  # 64 K floats: 6 µs, squares and their sum 55
     size = x if order == 2 and x.dtype.kind == "f" else xp.abs(x)  # a square has no sign
     if order == 2:
-        result = xp.sqrt((size * size).sum(axis=dims, keepdims=keepdim))
+        result = xp.sqrt(array_sum(xp, size * size, dims, keepdim))
     elif order == 1:
-        result = size.sum(axis=dims, keepdims=keepdim)
+        result = array_sum(xp, size, dims, keepdim)
     elif order == 0:
         result = (size != 0).sum(axis=dims, keepdims=keepdim)
     elif order in (math.inf, -math.inf):

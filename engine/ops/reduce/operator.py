@@ -13,6 +13,7 @@ import numpy as np
 from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import Operator, define
+from engine.ops.reduce.kernels.sums import axis_sums
 from engine.ops.shared.fused import served
 from engine.ops.shared.operands import in_single_precision, require_floating
 from engine.ops.writing.out import deliver
@@ -40,6 +41,8 @@ def spread(nd: Any, g: Any, spec: Spec, dims: tuple[int, ...], keepdim: bool) ->
 def _sum(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype) -> Any:
     # 16-bit floats are added up in float32, as in PyTorch; the result is rounded once.
     wide: Any = np.float32 if kind.itemsize == 2 and kind.is_floating_point else kind.numpy
+    if xp is np and input.dtype == wide:
+        return axis_sums(input, dims, keepdim)
     if xp is np:  # 1.2 µs for 8x16 floats where np.sum takes 2.6
         return xp.add.reduce(input, axis=dims, keepdims=keepdim, dtype=wide)
     return xp.sum(input, axis=dims, keepdims=keepdim, dtype=wide)
@@ -187,14 +190,20 @@ def prod(
 
 def _variance(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, kind: dtype, correction: float) -> Any:
     x = in_single_precision(input)
-    centered = x - _array_mean(x, dims)
+    centered = x - _array_mean(xp, x, dims)
     squares = xp.real(centered * xp.conj(centered)) if x.dtype.kind == "c" else centered * centered
-    total = squares.sum(axis=dims, keepdims=keepdim)
+    total = array_sum(xp, squares, dims, keepdim)
     return (total / total.dtype.type(builtins.max(_count(input.shape, dims) - correction, 0))).astype(kind.numpy)
 
 
-def _array_mean(x: Any, dims: tuple[int, ...]) -> Any:
-    return x.sum(axis=dims, keepdims=True) / x.dtype.type(_count(x.shape, dims))  # .mean() warns of no elements
+def array_sum(xp: ModuleType, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
+    """The sum of an array over axes, in its dtype."""
+    return axis_sums(x, dims, keepdim) if xp is np else x.sum(axis=dims, keepdims=keepdim)
+
+
+def _array_mean(xp: ModuleType, x: Any, dims: tuple[int, ...]) -> Any:
+    total = array_sum(xp, x, dims, True)
+    return total / x.dtype.type(_count(x.shape, dims))  # .mean() warns of no elements
 
 
 def _variance_slope(
@@ -205,7 +214,7 @@ def _variance_slope(
     if nd.records:
         return g * (input - nd.mean(input, dims, True) if input_spec.ndim else input - input)
     x = in_single_precision(input)
-    return g * (x - _array_mean(x, dims))
+    return g * (x - _array_mean(nd.xp, x, dims))
 
 
 VAR = define(

@@ -168,7 +168,7 @@ import hashlib
 import numpy as np
 from engine.ops.buckets import kernels as buckets
 from engine.optim import kernels as optimizer
-from engine.ops.reduce import kernels as reduce
+from engine.ops.reduce.kernels import slices as reduce
 rng = np.random.default_rng(5)
 digest = hashlib.sha256()
 for dtype in ("float32", "float64"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.ops.reduce import kernels as reduce
+from engine.ops.reduce.kernels import slices as reduce
 from tests.engine.kernels.samples import DTYPES, normal, shifted
 
 

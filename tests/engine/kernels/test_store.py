@@ -378,7 +378,7 @@ def test_what_comes_next_is_in_the_order_of_programs() -> None:
 
 def test_a_first_kernel_that_leads_nowhere_does_not_spend_the_line(tmp_path: Path) -> None:
     program = """
-from engine.ops.reduce import kernels
+from engine.ops.reduce.kernels import slices as kernels
 waiting._A_MOMENT = 600
 kernels._sum_slices["f"]
 bias._add_bias["f"]

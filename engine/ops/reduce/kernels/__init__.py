@@ -1,0 +1,1 @@
+"""Compiled CPU kernels (Numba), on raw NumPy arrays."""
