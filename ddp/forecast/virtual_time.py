@@ -71,17 +71,17 @@ class VirtualNetwork:
         number, size = meeting.members[rank], len(meeting.members)
         nbytes = _sent(meeting.name, part, rank, size)
         self._count(number, meeting.name, 1, nbytes, 0)
-        begin, end = self._post(number, size - 2, nbytes)
+        begin, end = self._post(number, size, nbytes)
         first, last = self._sending.get(id(meeting), (begin, end))
         self._sending[id(meeting)] = min(first, begin), max(last, end)
 
     def complete(self, meeting: Meeting) -> None:
         """See `ddp.testing.rooms.Network`."""
         first, last = self._sending.pop(id(meeting))
-        meeting.times = []
+        meeting.times, bandwidth = [], self._link.among(len(meeting.members)).bandwidth
         for number, nbytes in zip(meeting.members, _received(meeting.name, meeting.parts), strict=True):
             self._count(number, meeting.name, 0, 0, nbytes)
-            _, passed = self._receives[number].behind(first + self._delay, nbytes / self._link.bandwidth)
+            _, passed = self._receives[number].behind(first + self._delay, nbytes / bandwidth)
             meeting.times.append(max(passed, last + self._delay))
 
     def send(self, source: int, target: int, nbytes: int) -> float:
@@ -98,12 +98,12 @@ class VirtualNetwork:
         before = self.traffic[number].get(name, NO_TRAFFIC)
         self.traffic[number][name] = Traffic(before.calls + calls, before.sent + sent, before.received + received)
 
-    def _post(self, number: int, peers: int, nbytes: int) -> tuple[float, float]:
+    def _post(self, number: int, ranks: int, nbytes: int) -> tuple[float, float]:
         """When the bytes begin to go through the rank's link, and when all have."""
-        clock = self._turns.clocks[number] + peers * self._software.peer
+        clock = self._turns.clocks[number] + (ranks - 2) * self._software.peer
         self._turns.clocks[number] = done = clock + nbytes * self._software.byte
         way = self._sends[number]
-        begin, end = way.behind(clock, nbytes / self._link.bandwidth)
+        begin, end = way.behind(clock, nbytes / self._link.among(ranks).bandwidth)
         way.collectives = end = max(end, done)
         return begin, end
 

@@ -7,6 +7,7 @@ import pytest
 from ddp.forecast import Link, Software, parse_link
 from ddp.forecast.network import (
     PAYLOAD,
+    SHARED,
     chain_seconds,
     chain_thread_seconds,
     exchange_seconds,
@@ -54,14 +55,14 @@ def test_many_chunks_take_the_bandwidth_or_wait_for_their_messages() -> None:
 def test_the_exchange_sends_the_least_that_a_sum_can() -> None:
     nbytes = 1000 * chunks.CHUNK_BYTES
     for ranks in (2, 4, 100):
-        least = 2 * (ranks - 1) / ranks * nbytes / 1e9
+        least = 2 * (ranks - 1) / ranks * nbytes / (1e9 if ranks == 2 else 1e9 * SHARED)
         assert exchange_seconds(nbytes, ranks, Link(1e9, 0.0), NO_WORK) == pytest.approx(least, rel=2e-3)
     assert exchange_seconds(10**5, 2, Link(math.inf, 1e-3), NO_WORK) == pytest.approx(2e-3)
     assert exchange_seconds(10**5, 12, Link(math.inf, 0.0), Software(0.0, 0.0, 1e-6)) == pytest.approx(2e-5)
 
 
 def test_a_small_array_goes_whole_to_all() -> None:
-    assert exchange_seconds(1000, 5, Link(1e6, 1e-3), NO_WORK) == pytest.approx(1e-3 + 4e-3)
+    assert exchange_seconds(1000, 5, Link(1e6, 1e-3), NO_WORK) == pytest.approx(1e-3 + 4e-3 / SHARED)
     assert exchange_seconds(1000, 12, Link(math.inf, 0.0), Software(1e-4, 0.0, 1e-6)) == pytest.approx(1.1e-4)
 
 
@@ -78,18 +79,19 @@ def test_groups_pass_sums_on_and_results_back() -> None:
     assert exchange_seconds(10**5, 1024, Link(math.inf, 1.0), NO_WORK, 640) == 30 + 2 + 30 + 1
     # within its group a rank sends 63 of 64 parts twice; along the groups its own part, and as many results back
     nbytes, link = 1000 * chunks.CHUNK_BYTES, Link(1e9, 0.0)
-    assert link_seconds(nbytes, 1024, link) == pytest.approx((2 * 63 + 2) / 64 * nbytes / 1e9, rel=1e-3)
-    assert exchange_seconds(nbytes, 1024, link, NO_WORK) == pytest.approx(2 * nbytes / 1e9, rel=2e-3)
+    assert link_seconds(nbytes, 1024, link) == pytest.approx((2 * 63 + 2) / 64 * nbytes / (1e9 * SHARED), rel=1e-3)
+    seconds = (2 * 63 / SHARED + 2) / 64 * nbytes / 1e9  # a message along the groups has its link to itself
+    assert exchange_seconds(nbytes, 1024, link, NO_WORK) == pytest.approx(seconds, rel=2e-3)
     # a message for each other one of its group, in each of a chunk's two steps, and in the header's
     assert thread_seconds(10**5, 1024, Software(0.0, 0.0, 1.0), 640) == 62 * (2 + 2)
 
 
 def test_the_header_comes_from_every_rank() -> None:
     link = Link(1e9, 0.0)
-    for ranks in (2, 100):
+    for ranks, bandwidth in ((2, 1e9), (100, 1e9 * SHARED)):
         more = exchange_seconds(10**6, ranks, link, NO_WORK, 640) - exchange_seconds(10**6, ranks, link, NO_WORK)
-        assert more == pytest.approx((ranks - 1) * 640 / 1e9)
-        assert link_seconds(1000, ranks, link, 64) == pytest.approx((ranks - 1) * 1064 / 1e9)
+        assert more == pytest.approx((ranks - 1) * 640 / bandwidth)
+        assert link_seconds(1000, ranks, link, 64) == pytest.approx((ranks - 1) * 1064 / bandwidth)
 
 
 def test_what_a_rank_of_the_chain_works_itself() -> None:

@@ -193,12 +193,12 @@ def test_many_chunks_follow_one_another_as_predicted(ranks: int) -> None:
 @pytest.mark.parametrize("software", SOFTWARE.values(), ids=SOFTWARE)
 @pytest.mark.parametrize(("ranks", "groups"), [(16, 2), (17, 2), (64, 4)])
 def test_a_sum_of_groups_takes_what_is_predicted(monkeypatch, ranks: int, groups: int, software: Software) -> None:
-    """One chunk to 6 %, several to 15 %, of groups of unlike size 12 and 25 %: of the rank that waits longest."""
+    """One chunk to 7 %, several to 15 %, of groups of unlike size 12 and 25 %: of the rank that waits longest."""
     monkeypatch.setattr(chunks, "GROUPED", 16)
     assert chunks.count_groups(ranks) == groups
     for link in (Link(1e9, 1e-5), Link(1e8, 1e-3), Link(math.inf, 0.0)):
         alike = ranks % groups == 0
-        cases = [(count, 0.06 if alike else 0.12) for count in (16, 64 * 64, CHUNK)]
+        cases = [(count, 0.07 if alike else 0.12) for count in (16, 64 * 64, CHUNK)]
         for count, tolerance in [*cases, (4 * CHUNK, 0.15 if alike else 0.25)]:
             predicted = exchange_seconds(4 * count, ranks, link, software, 8 * 24)
             found = sum_seconds(ranks, count, 16, link, software)
