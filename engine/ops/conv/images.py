@@ -78,5 +78,12 @@ def padded(image: Array, before: Three, size: Three, room: int = 0) -> Array:
 
 def dense(size: Axes, steps: Axes, dtype: Any) -> Array:
     """Memory for an array of this size whose axes lie in the order of these strides."""
+    lying, back = _lying(size, steps)
+    return np.empty(lying, dtype).transpose(back)
+
+
+@lru_cache(4096)
+def _lying(size: Axes, steps: Axes) -> tuple[Axes, Axes]:
+    """The sizes of axes in the order of these strides, and where each is among them."""
     order = sorted(range(len(size)), key=lambda axis: (-steps[axis], -size[axis]))
-    return np.empty([size[axis] for axis in order], dtype).transpose(np.argsort(order))
+    return tuple(size[axis] for axis in order), tuple(sorted(range(len(order)), key=order.__getitem__))
