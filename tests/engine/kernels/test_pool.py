@@ -73,6 +73,18 @@ def test_max_pool(shape, dilation, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kernel_size", "stride", "padding"), [((2, 2), (2, 2), (0, 0)), ((3, 3), (1, 1), (1, 1))])
+@pytest.mark.parametrize("planes", [1, 63, 64, 65, 150])
+def test_small_planes_give_together_what_each_gives_alone(planes, kernel_size, stride, padding, dtype):
+    x = normal((planes, 4, 4), dtype)
+    window = sizes((1, *x.shape), kernel_size, stride, padding), kernel_size, stride, padding
+    together = max_pool.max_pool2d_forward(x, *window)
+    alone = [max_pool.max_pool2d_forward(x[plane : plane + 1], *window) for plane in range(planes)]
+    for number, found in enumerate(together):
+        np.testing.assert_array_equal(found, np.concatenate([one[number] for one in alone]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("include", [True, False])
 @pytest.mark.parametrize("override", [None, 5])
