@@ -42,9 +42,9 @@ class Filling(NamedTuple):
         phases = self.phases
         return phases[0] * phases[1] * phases[2] * self.depth * self.height * self.pitch
 
-    def room(self, channels: int, dtype: np.dtype, padding: float = 0.0) -> Array:
-        """Nothing but padding for so many channels; runs may be read to the end of a vector behind them."""
-        return np.full(channels * self.volume + self.width + 2 * LINE // dtype.itemsize, padding, dtype)
+    def room(self, channels: int, dtype: np.dtype) -> int:
+        """Elements for so many channels; runs may be read to the end of a vector behind them."""
+        return channels * self.volume + self.width + 2 * LINE // dtype.itemsize
 
     def numbers(self, dtype: np.dtype) -> Array:
         """For `fill`."""

@@ -62,6 +62,14 @@ def _moves(size: Axes, channels: int, window: ConvWindow) -> _Moves:
     return _Moves(before, whole, _times(steps, stride), _times(steps, dilation))
 
 
+@lru_cache(4096)
+def _walk(size: Axes, channels: int, window: ConvWindow, out: Axes, outputs: int) -> tuple[Three, Three, kernels.Walk]:
+    """Of a convolution of images of this size: the zeros in front of them, their size with zeros, and the windows."""
+    before, whole, moves, gaps = _moves(size, channels, window)
+    pixels = three(out, 1)
+    return before, whole, kernels.Walk(pixels, 0, moves, gaps, 0, _steps(pixels, outputs))
+
+
 def _steps(size: Three, channels: int) -> Three:
     """Elements from a pixel to the next one along each axis of (N, D, H, W, C)."""
     return size[1] * size[2] * channels, size[2] * channels, channels
@@ -104,14 +112,12 @@ def forward(input: Array, weight: Array, bias: Array, window: ConvWindow, memory
     room = 0
     if family is depthwise:
         image, room = _one_an_output(image, groups, outputs), _room(outputs, input.dtype)
-    before, size, moves, gaps = _moves(image.shape[1:4], image.shape[4], window)
-    pixels = three(out, 1)
-    steps = _steps(pixels, outputs)
+    before, size, walk = _walk(image.shape[1:4], image.shape[4], window, out, outputs)
 
     def compute(images: slice) -> None:
         some = padded(image[images], before, size, room)
         rows = result.open(images)
-        family.correlate(some, 0, moves, gaps, weights, bias, rows, 0, steps, pixels)
+        family.correlate(some, walk, weights, bias, rows)
         result.close(images, rows)
 
     work = len(input) * prod(out) * weight.size // threads.PRODUCTS
@@ -168,7 +174,7 @@ def input_gradient(
     # weights from outputs to channels: what `pack` calls outputs and channels change places within each group
     turned = weight.reshape(groups, outputs // groups, weight.shape[1], *kernel)
     turned = turned.swapaxes(1, 2).reshape(channels, outputs // groups, *kernel)
-    steps, gaps, before, whole, out_moves, parts = _parts(three(size, 1), kernel, window, image.shape[4], channels)
+    before, whole, parts = _parts(three(size, 1), kernel, window, image.shape[4], channels)
     packed = []
     for part in parts:
         chosen = turned[:, :, *part.taps][:, :, ::-1, ::-1, ::-1]
@@ -181,7 +187,7 @@ def input_gradient(
             if weights is None:
                 rows[:, *(slice(at, None, step) for at, step in zip(part.start, stride, strict=True))] = 0
                 continue
-            family.correlate(some, part.first, steps, gaps, weights, None, rows, part.out_first, out_moves, part.size)
+            family.correlate(some, part.walk, weights, None, rows)
         result.close(images, rows)
 
     work = gradient.size // outputs * weight.size // threads.PRODUCTS
@@ -194,35 +200,32 @@ class _Part(NamedTuple):
 
     start: Three
     """The first of them."""
-    size: Three
-    """How many they are,"""
     taps: tuple[slice, ...]
-    """the elements of the window that reach them,"""
-    first: int
-    """where in the padded gradient the turned window of the first one begins, in elements of an image,"""
-    out_first: int
-    """and where that pixel is."""
+    """The elements of the window that reach them."""
+    walk: kernels.Walk
+    """Of the turned window over the padded gradient."""
 
 
 @lru_cache(4096)
 def _parts(
     extent: Three, kernel: Three, window: ConvWindow, outputs: int, channels: int
-) -> tuple[Three, Three, Three, Three, Three, list[_Part]]:
-    """Of the gradient of an input of this size: steps of the padded gradient from a pixel to the next one and from an
-    element of a window to the next one, the zeros in front of it and its size with them, the steps of a part's pixels,
-    and the parts.
+) -> tuple[Three, Three, list[_Part]]:
+    """Of the gradient of an input of this size: the zeros in front of the output's gradient, its size with them, and
+    the parts.
     """
     stride, dilation = three(window.stride, 1), three(window.dilation, 1)
     axes, before, whole = input_phases(extent, kernel, window)
     steps, out_steps = _steps(whole, outputs), _steps(extent, channels)
+    gaps, out_moves = _times(steps, dilation), _times(out_steps, stride)
     parts = []
     for phases in product(*axes):
         remainders, counts, starts, _, taps = zip(*phases, strict=True)
         first = sum(step * (pad + start) for step, pad, start in zip(steps, before, starts, strict=True))
         out_first = sum(step * at for step, at in zip(out_steps, remainders, strict=True))
         chosen = tuple(slice(tap, None, step) for tap, step in zip(taps, stride, strict=True))
-        parts.append(_Part(remainders, counts, chosen, first, out_first))
-    return steps, _times(steps, dilation), before, whole, _times(out_steps, stride), parts
+        walk = kernels.Walk(counts, first, steps, gaps, out_first, out_moves)
+        parts.append(_Part(remainders, chosen, walk))
+    return before, whole, parts
 
 
 def input_phases(extent: Three, kernel: Three, window: ConvWindow) -> tuple[list[list[Phase]], Three, Three]:

@@ -11,6 +11,7 @@ One thread, GFLOP/s forward, 3x3: 16 images of 28x28, 64 to 64 channels, 240; co
 
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,35 +32,28 @@ _BAND_PIXELS = 256
 _PANEL_BYTES, _PIECE_BYTES = 1 << 18, 1 << 15
 
 
-def correlate(
-    image: Array,
-    first: int,
-    image_steps: Three,
-    window_steps: Three,
-    weights: Array,
-    bias: Array | None,
-    out: Array,
-    out_first: int,
-    out_steps: Three,
-    size: Three,
-) -> None:
-    """Output pixel (d, h, w) below ``size``, ``out_steps`` apart in ``out``, becomes the sum over the window.
-
-    ``image`` and ``out`` are (N, D, H, W, C); ``first`` and ``out_first`` are the offsets of their first elements
-    within an image, all steps count elements, ``window_steps`` lead to the next element of the window.
+class Walk(NamedTuple):
+    """Which output pixels are computed, and how windows move over an image (N, D, H, W, C) with them; offsets and steps
+    count elements, those of pixels in the output (N, D, H, W, C).
     """
-    numbers, line, wide_line, room = _correlation(
-        image.shape,
-        first,
-        image_steps,
-        window_steps,
-        weights.shape,
-        out.shape,
-        out_first,
-        out_steps,
-        size,
-        image.dtype,
-    )
+
+    size: Three
+    """Pixels along each axis."""
+    first: int
+    """Offset within an image of the window of the first one."""
+    steps: Three
+    """From the window of a pixel to that of the next one,"""
+    gaps: Three
+    """and from an element of a window to the next one."""
+    out_first: int
+    """Offset of the first pixel within an image of the output."""
+    out_steps: Three
+    """From a pixel there to the next one."""
+
+
+def correlate(image: Array, walk: Walk, weights: Array, bias: Array | None, out: Array) -> None:
+    """Each output pixel of the walk becomes the sum over its window."""
+    numbers, line, wide_line, room = _correlation(image.shape, walk, weights.shape, out.shape, image.dtype)
     _correlate[image.dtype.char](
         image.reshape(-1),
         weights.reshape(-1),
@@ -74,30 +68,23 @@ def correlate(
 
 @lru_cache(4096)
 def _correlation(
-    image: Shape,
-    first: int,
-    image_steps: Three,
-    window_steps: Three,
-    weights: Shape,
-    out: Shape,
-    out_first: int,
-    out_steps: Three,
-    size: Three,
-    dtype: np.dtype,
+    image: Shape, walk: Walk, weights: Shape, out: Shape, dtype: np.dtype
 ) -> tuple[Array, Array, Array, int]:
     """What the kernel gets besides arrays: numbers, and tiles of one vector and of two; and the size of a tile."""
+    size, gaps = walk.size, walk.gaps
     groups, blocks, kd, kh, kw, channels, two = weights
-    if groups == 1 and window_steps[2] == image[4]:  # a row of the window is one run of memory
+    if groups == 1 and gaps[2] == image[4]:  # a row of the window is one run of memory
         counts = [kd, kh, kw * channels]
-        a_steps = [window_steps[0], window_steps[1], 1]
+        a_steps = [gaps[0], gaps[1], 1]
         b_steps = [kh * kw * channels * two, kw * channels * two, two]
     else:
         assert kd == 1, "groups and gaps along the last axis are for two dimensions"
         counts = [kh, kw, channels]
-        a_steps = [window_steps[1], window_steps[2], 1]
+        a_steps = [gaps[1], gaps[2], 1]
         b_steps = [kw * channels * two, channels * two, two]
     numbers = [image[0], *size, groups, blocks, out[4] // groups, channels]
-    numbers += [prod(image[1:]), first, *image_steps, prod(out[1:]), out_first, *out_steps]
+    numbers += [prod(image[1:]), walk.first, *walk.steps]
+    numbers += [prod(out[1:]), walk.out_first, *walk.out_steps]
     numbers += [prod(weights[2:]), *counts, *a_steps, *b_steps, lanes(dtype), dtype.itemsize]
     in_pieces = prod(weights[2:]) * dtype.itemsize > _PANEL_BYTES
     numbers.append(max(_PIECE_BYTES // (2 * vector_bytes()), 1) if in_pieces else 0)

@@ -14,7 +14,7 @@ from engine.kernels.jit import kernel
 from engine.kernels.language import Read1, ReadInt64, Write1, address, multiply_each
 from engine.kernels.tiling import tiles
 from engine.kernels.vectors import each_prices
-from engine.ops.conv.kernels.correlate import add_bias
+from engine.ops.conv.kernels.correlate import Walk, add_bias
 from engine.ops.conv.kernels.packing import block_of, blocks, lanes
 
 Array = np.ndarray
@@ -44,59 +44,26 @@ def unpack(total: Array, weight: Array) -> None:
         part[...] = sums[..., : len(part)].transpose(3, 0, 1, 2)
 
 
-def correlate(
-    image: Array,
-    first: int,
-    image_steps: Three,
-    window_steps: Three,
-    filters: Array,
-    bias: Array | None,
-    out: Array,
-    out_first: int,
-    out_steps: Three,
-    size: Three,
-) -> None:
+def correlate(image: Array, walk: Walk, filters: Array, bias: Array | None, out: Array) -> None:
     """See `engine.ops.conv.kernels.correlate.correlate`."""
     _correlate[image.dtype.char](
         image.reshape(-1),
         filters.reshape(-1),
         np.empty(0, image.dtype) if bias is None else bias,
         out.reshape(-1),
-        *_correlation(
-            image.shape,
-            first,
-            image_steps,
-            window_steps,
-            filters.shape,
-            out.shape,
-            out_first,
-            out_steps,
-            size,
-            image.dtype,
-        ),
+        *_correlation(image.shape, walk, filters.shape, out.shape, image.dtype),
     )
 
 
 @lru_cache(1024)
-def _correlation(
-    image: Shape,
-    first: int,
-    image_steps: Three,
-    window_steps: Three,
-    filters: Shape,
-    out: Shape,
-    out_first: int,
-    out_steps: Three,
-    size: Three,
-    dtype: np.dtype,
-) -> tuple[Array, Array, Array]:
+def _correlation(image: Shape, walk: Walk, filters: Shape, out: Shape, dtype: np.dtype) -> tuple[Array, Array, Array]:
     """What the kernel gets besides arrays: numbers, tiles, and the places of a window."""
     depth, height, width, channels = filters
-    numbers = [image[0], *size, channels, prod(image[1:]), first, *image_steps]
-    numbers += [prod(out[1:]), out_first, *out_steps, lanes(dtype), dtype.itemsize]
+    numbers = [image[0], *walk.size, channels, prod(image[1:]), walk.first, *walk.steps]
+    numbers += [prod(out[1:]), walk.out_first, *walk.out_steps, lanes(dtype), dtype.itemsize]
     steps = height * width * channels, width * channels, channels
-    line = tiles(size[2], True, each_prices()).reshape(-1)
-    return np.array(numbers, np.int64), line, _pairs((depth, height, width), window_steps, steps)
+    line = tiles(walk.size[2], True, each_prices()).reshape(-1)
+    return np.array(numbers, np.int64), line, _pairs((depth, height, width), walk.gaps, steps)
 
 
 def weight_sums(

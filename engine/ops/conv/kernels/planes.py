@@ -56,7 +56,7 @@ def correlate(
     )
 
     def compute(part: slice) -> None:
-        run(image.reshape(-1), filling.room(channels, dtype), *arrays, *numbers, part.start, part.stop)
+        run(image.reshape(-1), np.zeros(filling.room(channels, dtype), dtype), *arrays, *numbers, part.start, part.stop)
 
     threads.in_pieces(compute, len(image) * groups, image.size + out.size * (1 + len(numbers[3]) // 4))
 
@@ -111,7 +111,7 @@ def weight_sums(image: Array, filling: Filling, taps: Taps, gradient: Array, gro
     run = _weight_sums[dtype.char]
 
     def compute(part: slice) -> None:
-        rooms = filling.room(channels, dtype), slopes.room(1, dtype)
+        rooms = np.zeros(filling.room(channels, dtype), dtype), np.zeros(slopes.room(1, dtype), dtype)
         arrays = image.reshape(-1), gradient.reshape(-1), *rooms, total.reshape(-1)
         run(*arrays, *numbers, part.start, part.stop)
 

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from engine.kernels.filling import Filling, fill, filled
+from engine.kernels.filling import fill, filled
 from engine.kernels.jit import helper, kernel
 from engine.kernels.language import (
     Pair,
@@ -67,9 +67,8 @@ def _maxima_of_planes(image: Array, best: Array, places: Array, *window: Pair) -
 
     def compute(part: slice) -> None:
         number = max(min(together, part.stop - part.start), 1)
-        filling, *numbers = _filled(number, image.shape[1:], best.shape[1:], *window, image.dtype)
-        room = filling.room(1, image.dtype, -np.inf)
-        run(image[part], best[part], places[part].reshape(-1), room, *numbers)
+        numbers = _filled(number, image.shape[1:], best.shape[1:], *window, image.dtype)
+        run(image[part], best[part], places[part].reshape(-1), *numbers)
 
     return compute
 
@@ -86,10 +85,10 @@ def _maxima_of_pixels(image: Array, best: Array, places: Array, *window: Pair) -
 @lru_cache(64)  # each has eight bytes a pixel of a result
 def _filled(
     number: int, size: Pair, out: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, dtype: np.dtype
-) -> tuple[Filling, Array, Array, Array, Array, Array, Array]:
-    """How so many planes are laid out for their windows, and what the kernel gets besides arrays: numbers of that and
-    of a run, what the elements of a window meet and how far they lie from its first one, and where windows begin and
-    where the first of their elements is that lies in the plane.
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """What the kernel gets besides arrays: numbers of how so many planes are laid out for their windows, and of a run;
+    what the elements of a window meet and how far they lie from its first one; and where windows begin and where the
+    first of their elements is that lies in the plane.
     """
     filling, taps = filled((number, *size), (number, *out), (1, *kernel), (1, *stride), (0, *padding), (1, *dilation))
     vector, apart = vector_bytes() // dtype.itemsize, filling.height * filling.pitch
@@ -106,9 +105,10 @@ def _filled(
         rows, columns = 1, rows * columns
         if apart == columns:
             planes, columns = 1, number * columns
-    numbers = np.array([number, planes, apart, rows, columns, filling.pitch, vectors, vector], np.int64)
+    room = filling.room(1, dtype)
+    numbers = np.array([number, planes, apart, rows, columns, filling.pitch, vectors, vector, room], np.int64)
     of_window = taps.places(filling, 1), marks.astype(np.int32).reshape(-1)
-    return filling, filling.numbers(dtype), numbers, *of_window, begins, firsts
+    return filling.numbers(dtype), numbers, *of_window, begins, firsts
 
 
 def max_pool2d_backward(
@@ -167,7 +167,6 @@ def _planes_forward(
     image: Read3,
     best: Write3,
     places: WriteInt32,
-    room: Write1,
     filling: ReadInt64,
     numbers: ReadInt64,
     reads: ReadInt64,
@@ -177,8 +176,11 @@ def _planes_forward(
 ) -> None:
     all_planes, height, width = image.shape
     number, planes, apart, rows, columns = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    pitch, vectors, vector, item = numbers[5], numbers[6], numbers[7], room.itemsize
-    line, found = np.empty(vectors * vector, room.dtype), np.empty(vectors * vector, np.int32)
+    pitch, vectors, vector, item = numbers[5], numbers[6], numbers[7], best.itemsize
+    room = np.empty(numbers[8], best.dtype)
+    for k in range(room.size):
+        room[k] = -np.inf
+    line, found = np.empty(vectors * vector, best.dtype), np.empty(vectors * vector, np.int32)
     at, marked, size = address(line), address(found), best.shape[1] * best.shape[2]
     for begin in range(0, all_planes, number):
         plane = min(begin, all_planes - number)  # the last planes are some of those before them
