@@ -12,10 +12,10 @@ From these a step on N nodes is put together (`ddp.forecast.prediction`): the ra
 of so many ranks, and what of the sums backward does not hide. A sum takes its time within the node as measured, and
 between nodes what the messages of the transport that N nodes would get (`ddp.forecast.network`) need on the link, in
 the manner of LogGP: latency, bandwidth (of which Ethernet's headers take 6 %, and messages among more than two ranks
-fill 92 % of what is left), and the measured time of the software for a message and a byte. That time is a rank's own:
-what backward hides of a sum makes backward longer by it. Messages are measured as this MPI sends them on one host.
-Where the network will be TCP's, measure TCP's: under Open MPI by `OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self` before the
-command. Buckets are those that would be chosen for the network, unless the script chooses.
+fill 92 % of what is left, as TCP's do), and the measured time of the software for a message and a byte. That time is a
+rank's own: what backward hides of a sum makes backward longer by it. Messages are measured as this MPI sends them on
+one host. Where the network will be TCP's, measure TCP's: under Open MPI by `OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self`
+before the command. Buckets are those that would be chosen for the network, unless the script chooses.
 
 Formulas are held to runs of the real Reducer and transport in virtual time (`run_in_virtual_time`, `rehearse`).
 

@@ -143,7 +143,7 @@ def thread_seconds(nbytes: int, ranks: int, software: Software, header: int = 0)
 
 
 def link_seconds(nbytes: int, ranks: int, link: Link, header: int = 0) -> float:
-    """How much of `exchange_seconds` bytes go through a rank's link."""
+    """How much of `exchange_seconds` bytes go through a rank's link; those along groups as if they shared it, too."""
     return _posted(nbytes, ranks, header)[1] / link.among(math.ceil(ranks / count_groups(ranks))).bandwidth
 
 

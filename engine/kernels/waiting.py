@@ -9,11 +9,8 @@ from pathlib import Path
 # to one of these kernels has those behind it compiled, by others of its host or by a copy of itself (ahead.py). A wrong
 # guess costs some work on a processor that would have been idle.
 _COURSES = (
-    (
-        "reduce.slices.sum_slices",
-        "reduce.slices.sum_when_there",
-        "reduce.slices.lay_down",
-    ),  # of several ranks: see ddp.transport.shared
+    # of several ranks: see ddp.transport.shared
+    ("reduce.slices.sum_slices", "reduce.slices.sum_when_there", "reduce.slices.lay_down"),
     ("conv.packing.repack_row_major", "conv.layout.pad"),
     (
         *("conv.packing.repack_strided", "conv.layout.pad", "conv.correlate.correlate", "activation.piecewise.relu"),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from engine.memory.backend import Array
+from engine.ops.embedding import kernels
 
 _LONG = 8  # numbers of a row
 
@@ -64,8 +65,6 @@ def _are_rows(target: Array, key: tuple[Any, ...]) -> bool:
 
 
 def _add_rows(target: Array, index: Array, values: Array) -> None:
-    from engine.ops.embedding import kernels
-
     number, width = len(target), target.size // len(target)
     places = np.where(index < 0, index + number, index).reshape(-1).astype(np.int64, copy=False)
     rows = np.broadcast_to(values, (*index.shape, *target.shape[1:])).reshape(places.size, width)

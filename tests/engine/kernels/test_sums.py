@@ -59,3 +59,10 @@ def test_long_sums_keep_their_digits():
 def test_small_arrays_are_left_to_numpy(monkeypatch):
     monkeypatch.setattr(sums, "_planned", None)
     assert axis_sums(np.ones((8, 16), "float32"), (1,)).tolist() == [16] * 8
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool", "complex64"])
+def test_other_dtypes_are_summed_in_themselves(dtype):
+    x = np.ones(5000, dtype)
+    assert axis_sums(x, (0,)).dtype == dtype
+    assert axis_sums(x, (0,)) == np.add.reduce(x, dtype=dtype)

@@ -35,12 +35,12 @@ class _Plan(NamedTuple):
 
 
 def axis_sums(array: Array, axes: Axes, keepdims: bool = False) -> Array:
-    """The sum over axes, which are counted from the first."""
+    """The sum over axes, which are counted from the first, in the array's dtype."""
     plan = None
     if array.size >= _MANY and array.dtype.char in "fd":
         plan = _planned(array.shape, array.strides, array.itemsize, axes, keepdims)
     if plan is None:
-        return _reduce(array, axis=axes, keepdims=keepdims)
+        return _reduce(array, axis=axes, dtype=array.dtype, keepdims=keepdims)
     outer, kept, inner, last = plan.sizes
     memory = array.transpose(plan.order)
     if last == 1:
