@@ -198,7 +198,7 @@ def _variance(xp: ModuleType, input: Any, dims: tuple[int, ...], keepdim: bool, 
 
 def array_sum(xp: ModuleType, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
     """The sum of an array over axes, in its dtype."""
-    return axis_sums(x, dims, keepdim) if xp is np else x.sum(axis=dims, keepdims=keepdim)
+    return axis_sums(x, dims, keepdim) if xp is np else x.sum(axis=dims, dtype=x.dtype, keepdims=keepdim)
 
 
 def _array_mean(xp: ModuleType, x: Any, dims: tuple[int, ...]) -> Any:
