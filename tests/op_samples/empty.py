@@ -103,6 +103,7 @@ for _name, _function in {
     "scaled_dot_product_attention": lambda x: F.scaled_dot_product_attention(x, x, x),
 }.items():
     add(_name, _function, _IMAGES)
+add("adaptive_max_pool", lambda x: F.adaptive_max_pool2d(x, (0, 2), return_indices=True), NONE((2, 4, 5, 6)))
 add("batch_norm_inference", lambda x, m, v: F.batch_norm(x, m, v), _IMAGES, NONE(4), NONE(4) + 1, constants=(1, 2))
 add("col2im", lambda x: F.fold(x, (4, 5), 2), NONE((0, 8, 12)))
 add("conv_transposed", lambda x, w: F.conv_transpose2d(x, w), _IMAGES, np.ones((4, 3, 2, 2)))

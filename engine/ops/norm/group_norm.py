@@ -15,8 +15,7 @@ from engine.calls.dispatch import apply
 from engine.calls.listening import heard
 from engine.calls.operator import define
 from engine.ops.norm.batch_norm import statistics_dtype, work_dtype
-from engine.ops.norm.kernels import batch_norm
-from engine.ops.norm.kernels import group_norm as planes
+from engine.ops.norm.kernels import group_norm as kernels
 from engine.ops.shared.fused import flattened, on_arrays, served
 from engine.ops.shared.operands import optional, require_floating
 from engine.ops.shared.windows import (
@@ -114,7 +113,7 @@ def _backward(
     xp = nd.xp
     as_channels_last = lies_channels_last(input)
     if compiled(xp, input) and input.size and g.dtype == input.dtype:
-        return _compiled_backward(g, needs, input, weight, mean, rstd, groups, as_channels_last)
+        return _compiled_backward(g, input, weight, mean, rstd, as_channels_last)
     split, gradient = (_split(xp, array, groups, as_channels_last) for array in (input, g))
     normalised = (split - mean[:, :, None, None]) * rstd[:, :, None, None]
     to_input = to_weight = to_bias = None
@@ -131,16 +130,13 @@ def _backward(
 
 
 # --- CPU --------------------------------------------------------------------------------------------------------------
-# Row-major by a kernel of its own. Channels-last sample by sample through the kernels of batch norm, which work on
-# channels: a group's moments are joined from those of its channels. 8 images of 64 channels of 56x56, 8 groups, forward
-# and backward: 0.7 and 2.3 ms, where whole-array NumPy takes 11 and 16.
 
 
 def _sample_rows(array: Array, as_channels_last: bool) -> Array:
-    """(N, C, d...) as (N, L, C) or (N, 1, C, L): one sample is what the kernels of batch norm take."""
+    """(N, C, d...) as the kernels take it: (N, L, C) or (N, C, L)."""
     if as_channels_last:
         return np.ascontiguousarray(channels_last(array)).reshape(array.shape[0], -1, array.shape[1])
-    return np.ascontiguousarray(array).reshape(array.shape[0], 1, array.shape[1], -1)
+    return np.ascontiguousarray(array).reshape(*array.shape[:2], -1)
 
 
 def _image(rows: Array, shape: tuple[int, ...], as_channels_last: bool) -> Array:
@@ -152,66 +148,22 @@ def _image(rows: Array, shape: tuple[int, ...], as_channels_last: bool) -> Array
 def _compiled_forward(
     input: Array, weight: Array, bias: Array, groups: int, eps: float, as_channels_last: bool
 ) -> tuple[Array, Array, Array]:
-    kind = input.dtype
-    weight, bias = (None if one is None else np.ascontiguousarray(one, dtype=kind) for one in (weight, bias))
-    if not as_channels_last:
-        image = np.ascontiguousarray(input).reshape(*input.shape[:2], -1)
-        out, mean, rstd = planes.forward(image, weight, bias, groups, eps)
-        return out.reshape(input.shape), mean, rstd
+    weight, bias = (None if one is None else np.ascontiguousarray(one, dtype=input.dtype) for one in (weight, bias))
     rows = _sample_rows(input, as_channels_last)
-    width = input.shape[1] // groups
-    out = np.empty_like(rows)
-    mean, rstd = np.empty((len(rows), groups), kind), np.empty((len(rows), groups), kind)
-    for n, sample in enumerate(rows):
-        means, variances = (one.reshape(groups, width).astype(np.float64) for one in batch_norm.moments(sample))
-        centre = means.mean(axis=1)
-        variance = variances.mean(axis=1) + ((means - centre[:, None]) ** 2).mean(axis=1)
-        mean[n], rstd[n] = centre, 1 / np.sqrt(variance + eps)
-        batch_norm.normalise(sample, mean[n].repeat(width), rstd[n].repeat(width), weight, bias, out[n])
+    out, mean, rstd = kernels.forward(rows, weight, bias, groups, eps, as_channels_last)
     return _image(out, input.shape, as_channels_last), mean, rstd
 
 
 def _compiled_backward(
-    g: Array,
-    needs: Any,
-    input: Array,
-    weight: Array,
-    mean: Array,
-    rstd: Array,
-    groups: int,
-    as_channels_last: bool,
-) -> tuple[Any, ...]:
-    if not as_channels_last:
-        image, slope = (np.ascontiguousarray(array).reshape(*input.shape[:2], -1) for array in (input, g))
-        factors = None if weight is None else np.ascontiguousarray(weight, dtype=input.dtype)
-        of_image, of_weight, of_bias = planes.backward(slope, image, mean, rstd, factors)
-        return of_image.reshape(input.shape), of_weight, of_bias
-    rows, gradient = _sample_rows(input, as_channels_last), _sample_rows(g, as_channels_last)
-    channels = input.shape[1]
-    width = channels // groups
-    count = input.size // (len(rows) * groups)
-    factors = np.ones(channels, input.dtype) if weight is None else np.ascontiguousarray(weight, dtype=input.dtype)
-    to_weight, to_bias = np.zeros(channels), np.zeros(channels)
-    out = np.empty_like(rows) if needs[0] else None
-    for n, sample in enumerate(rows):
-        centre, scale = mean[n].repeat(width), rstd[n].repeat(width)
-        total, projected = batch_norm.gradient_sums(gradient[n], sample, centre)
-        to_weight += projected * scale
-        to_bias += total
-        if out is not None:
-            scaled = gradient[n]
-            if weight is not None:
-                scaled = np.multiply(scaled, factors if as_channels_last else factors[:, None], out=out[n])
-            total, projected = (
-                (one * factors).reshape(groups, width).sum(axis=1).repeat(width) for one in (total, projected)
-            )
-            batch_norm.input_gradient(scaled, sample, centre, scale, None, total, projected, count, out[n])
-    to_input = None if out is None else _image(out, input.shape, as_channels_last)
-    kind = input.dtype
-    return to_input, to_weight.astype(kind) if needs[1] else None, to_bias.astype(kind) if needs[2] else None
+    g: Array, input: Array, weight: Array, mean: Array, rstd: Array, as_channels_last: bool
+) -> tuple[Array, Array, Array]:
+    rows, slopes = (_sample_rows(array, as_channels_last) for array in (input, g))
+    factors = None if weight is None else np.ascontiguousarray(weight, dtype=input.dtype)
+    of_image, of_weight, of_bias = kernels.backward(slopes, rows, mean, rstd, factors, as_channels_last)
+    return _image(of_image, input.shape, as_channels_last), of_weight, of_bias
 
 
-# --- create_graph -----------------------------------------------------------------------------------------------------
+# --- the operator -----------------------------------------------------------------------------------------------------
 
 
 GROUP_NORM = define(

@@ -195,6 +195,9 @@ def _adaptive_rule(input: Spec, size: Axes) -> tuple[Spec, Spec]:
 
 def _adaptive(xp: ModuleType, input: Array, size: Axes) -> tuple[Array, Array]:
     dims = len(size)
+    if 0 in size:
+        shape = *input.shape[:-dims], *size
+        return xp.empty(shape, input.dtype), xp.empty(shape, np.int64)
     image = as_batch(input, dims)
     if any(old % new for old, new in zip(image.shape[2:], size, strict=True)):
         members = tuple(map(adaptive_members, image.shape[2:], size))
@@ -357,7 +360,7 @@ def _with_indices_cuda(xp: ModuleType, input: Array, *window: Any) -> tuple[Arra
 
 @ADAPTIVE_MAX_POOL.kernel("cuda")
 def _adaptive_cuda(xp: ModuleType, input: Array, size: Axes) -> tuple[Array, Array]:
-    if not input.size or not served(input):
+    if not input.size or 0 in size or not served(input):
         return _adaptive(xp, input, size)
     from engine.ops.pooling import cuda as pool
 

@@ -90,8 +90,13 @@ def normalised(*shape: int) -> list[Array]:
 
 def group_norms() -> list[Array]:
     x, g, weight = normal(11, 36, 4400), normal(11, 36, 4400, seed=1), normal(36)
-    out, mean, rstd = group_norm.forward(x, weight, weight, 6, 1e-5)
-    return [out, mean, rstd, *group_norm.backward(g, x, mean, rstd, weight)]
+    results = []
+    for as_channels_last in (False, True):
+        if as_channels_last:
+            x, g = (np.ascontiguousarray(one.swapaxes(1, 2)) for one in (x, g))
+        out, mean, rstd = group_norm.forward(x, weight, weight, 6, 1e-5, as_channels_last)
+        results += [out, mean, rstd, *group_norm.backward(g, x, mean, rstd, weight, as_channels_last)]
+    return results
 
 
 def pools(shape: tuple[int, ...]) -> list[Array]:
