@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.ops.conv.images import padded
 from engine.ops.conv.kernels import columns as kernels
 from engine.ops.conv.kernels import layout
 from engine.ops.matmul.kernels import product as matrix_product
@@ -37,7 +38,7 @@ _MANY_PIXELS = 64
 def in_channels_last(image: Array) -> Array:
     """(N, C, H, W) as (N, H, W, C) row-major: 3.2 MB in 0.25 ms where numpy.ascontiguousarray takes 1.1."""
     rows = channels_last(image)
-    return rows if rows.flags.c_contiguous else layout.pad(rows[:, None], (0, 0, 0), (1, *rows.shape[1:3]))[:, 0]
+    return padded(rows[:, None], (0, 0, 0), (1, *rows.shape[1:3]))[:, 0]
 
 
 def laid_out(rows: Array, memory_format: MemoryFormat) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from engine.ops.conv import arrays, columns, direct, few_pixels, planes, pointwise, winograd
-from engine.ops.shared.windows import Axes, ConvWindow
+from engine.ops.shared.windows import Axes, ConvWindow, channels_first
 from engine.rules.layout import MemoryFormat, contiguous_format
 
 Array = Any
@@ -64,11 +64,28 @@ def in_one_layout(gradient: Array, input: Array, weight: Axes, window: ConvWindo
     """The gradient of the result, as both gradients of a convolution read it: its layout changes once, not twice."""
     if gradient.ndim != 4 or gradient.dtype.char not in "fd":
         return gradient
-    kernel = weight[2:]
-    one_pixel = pointwise.serves(window, kernel, input.shape[2:], gradient.shape[2:])
+    kernel, size = weight[2:], input.shape[2:]
+    one_pixel = pointwise.serves(window, kernel, size, gradient.shape[2:])
     if one_pixel or not direct.serves(window, kernel, weight[1]):
         return columns.in_one_layout(gradient, input, kernel, window)
+    if _both_turn(gradient, input, weight, window):
+        return channels_first(columns.in_channels_last(gradient))
     return gradient
+
+
+def _both_turn(gradient: Array, input: Array, weight: Axes, window: ConvWindow) -> bool:
+    """Whether each would read a row-major gradient from far memory, to turn it around for itself.
+
+    A step of a small CNN, 32 to 64 channels, 64 images of 14x14: 21.2 to 20.3 ms; where the products weigh more, and
+    in groups, nothing is gained.
+    """
+    contiguous = gradient.flags.c_contiguous, input.flags.c_contiguous
+    if window.groups > 1 or not contiguous[0]:
+        return False
+    char, size = gradient.dtype.char, input.shape[2:]
+    of_weight = _weight_gradient(char, gradient.shape, input.shape, weight, window, contiguous)
+    of_input = _input_gradient(char, gradient.shape, weight, size, window, contiguous_format, (True, True))
+    return of_weight is direct.weight_gradient and of_input in (direct.input_gradient, winograd.input_gradient)
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
