@@ -114,12 +114,14 @@ class Kernel(dict[str, Any]):
 
     def _compile(self, char: str, cache: Any) -> tuple[str, bytes]:
         with _garbage_left():
-            from engine.kernels import compiler
+            from engine.kernels import compiler, machine
 
             body = _copy_of(self.function)
             _specialise(body, char)
             kinds = self.argument_types(char)
             made = compiler.compile_kernel(self.name, body, kinds, self.interleave, release_lock=not self.brief)
+        of_numba = [one for one in machine.called(made[1]) if one.startswith("numba_")]
+        assert not of_numba, f"{self.name} calls {of_numba}: it would be compiled again by every process"
         global compiled
         compiled += 1
         cache.save(*made)

@@ -54,10 +54,10 @@ def missing(code: bytes) -> list[str]:
     library of them is installed. LLVM ends a process that links such a file.
     """
     _linker()  # makes LLVM look in the process, too
-    return [name for name in _called(code) if binding.address_of_symbol(name) is None]
+    return [name for name in called(code) if binding.address_of_symbol(name) is None]
 
 
-def _called(code: bytes) -> list[str]:
+def called(code: bytes) -> list[str]:
     """The symbols that an object file does not define; none of a format other than ELF, which is not read."""
     sections = {section.name(): section.data() for section in binding.ObjectFileRef.from_data(code).sections()}
     if b".symtab" not in sections:

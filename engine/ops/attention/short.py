@@ -54,7 +54,7 @@ def attention(query: Array, key: Array, value: Array, causal: bool, scale: float
     run = short.attend[query.dtype.char]
 
     def some(part: slice) -> None:
-        sums, scores = _lines(log_sums, queries, part), _lines(kept, queries * keys, part, query.dtype)
+        sums, scores = log_sums.reshape(-1, queries)[part].reshape(-1), _scores(kept, queries, keys, part, query.dtype)
         room = np.empty(keys * width, query.dtype)
         run(*firsts, sums, scores, room, places[part].reshape(-1), numbers, of_queries, causal, scale)
 
@@ -80,17 +80,20 @@ def slopes(
     run = short.descend[query.dtype.char]
 
     def some(part: slice) -> None:
-        sums, scores = _lines(log_sums, queries, part), _lines(kept, queries * keys, part, query.dtype)
-        room = np.empty(keys * (queries + max(widths)), query.dtype)
-        run(*firsts, sums, scores, room, places[part].reshape(-1), numbers, *lines, causal, scale, kept is None)
+        sums, scores = log_sums.reshape(-1, queries)[part].reshape(-1), _scores(kept, queries, keys, part, query.dtype)
+        of_scores, room = np.empty((queries, keys), query.dtype), np.empty(keys * max(widths), query.dtype)
+        rest = numbers, *lines, causal, scale, kept is None
+        run(*firsts, sums, scores, of_scores, room, places[part].reshape(-1), *rest)
 
     threads.in_pieces(some, len(places), cpu.work(batch, queries, keys, sum(widths)))
     return [*found, None, None]
 
 
-def _lines(array: Array | None, size: int, part: slice, dtype: np.dtype | None = None) -> Array:
-    """Those of some slices, of so many elements each, one after the other; where there are none, memory for one."""
-    return np.empty(size, dtype) if array is None else array.reshape(-1, size)[part].reshape(-1)
+def _scores(kept: Array | None, queries: int, keys: int, part: slice, dtype: np.dtype) -> Array:
+    """Those kept of some slices, one below the other; where there are none, memory for one."""
+    if kept is None:
+        return np.empty((queries, keys), dtype)
+    return kept.reshape(-1, queries, keys)[part].reshape(-1, keys)
 
 
 def _prepared(batch: tuple[int, ...], *arrays: Array) -> tuple[list[Array], Array, Array, Array, Array]:

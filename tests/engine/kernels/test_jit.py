@@ -69,6 +69,12 @@ def test_every_kernel_compiles_for_every_dtype():
         assert set(one) == set(jit.DTYPES), one.name
 
 
+def test_what_is_compiled_serves_a_process_without_numba():
+    kernels.warm()
+    out, _ = run("import sys; from engine import kernels; kernels.warm(); print('numba' in sys.modules)")
+    assert out == "False"
+
+
 def test_unknown_dtype_names_the_known_ones():
     with pytest.raises(TypeError, match=r"buckets.sum_of_squares: dtype code 'e' .* 'f' \(float32\), 'd' \(float64\)"):
         buckets.sum_of_squares(np.zeros(3, "float16"))

@@ -14,7 +14,7 @@ blocks of 64 queries and by `numpy.matmul` 1.1 and 1.9; without AVX-512 1.0 and 
 from typing import Any
 
 from engine.kernels.jit import helper, kernel
-from engine.kernels.language import Read1, ReadInt64, Write1, address, array_at, multiply_tile, real
+from engine.kernels.language import Read1, ReadInt64, Write1, Write2, address, array_at, multiply_tile, real
 from engine.kernels.tiling import turn
 from engine.ops.attention.kernels.softmax import softmax_lines, softmax_lines_again, softmax_lines_backward
 
@@ -68,7 +68,7 @@ def attend(
     value: Read1,
     out: Write1,
     log_sums: Write1,
-    scores: Write1,
+    scores: Write2,
     room: Write1,
     places: ReadInt64,
     numbers: ReadInt64,
@@ -76,22 +76,23 @@ def attend(
     causal: bool,
     scale: float,
 ) -> None:
-    """Writes the result, the log-sums (slices * queries), and to ``scores`` the probabilities of all slices, or, where
-    it is as large as those of one, of one after the other. rows: the tiles of queries. room: keys * width elements.
+    """Writes the result, the log-sums (slices * queries), and to ``scores`` (slices * queries, keys) the probabilities
+    of all slices, or, where it is as large as those of one, of one after the other. rows: the tiles of queries. room:
+    keys * width elements.
     """
     queries, keys, width, value_width, item = numbers[0], numbers[1], numbers[2], numbers[3], numbers[5]
-    size, result_part, left_part = queries * keys, _WHOLE, _WHOLE
+    result_part, left_part = _WHOLE, _WHOLE
     if causal:
         result_part, left_part = _LOWER_RESULT, _LOWER_LEFT
     for n in range(places.size // 4):
         q, k = address(query) + places[4 * n] * item, address(key) + places[4 * n + 1] * item
         v, to = address(value) + places[4 * n + 2] * item, address(out) + places[4 * n + 3] * item
-        own = scores[n * size : (n + 1) * size] if scores.size > size else scores
+        own = scores[n * queries : (n + 1) * queries] if len(scores) > queries else scores
         p, turned = address(own), address(room)
         turn(room, item, k, numbers[7], turned, keys, keys, width)
         _multiply(room, numbers, rows, width, keys, result_part, q, numbers[6], 1, turned, keys, p, keys)
         sums = log_sums[n * queries : (n + 1) * queries]
-        softmax_lines(own.reshape(queries, keys), sums, queries, scale, causal, 0)
+        softmax_lines(own, sums, queries, scale, causal, 0)
         _multiply(room, numbers, rows, keys, value_width, left_part, p, keys, 1, v, numbers[8], to, numbers[9])
 
 
@@ -105,7 +106,8 @@ def descend(
     of_key: Write1,
     of_value: Write1,
     log_sums: Write1,
-    scores: Write1,
+    scores: Write2,
+    of_scores: Write2,
     room: Write1,
     places: ReadInt64,
     numbers: ReadInt64,
@@ -116,18 +118,18 @@ def descend(
     again: bool,
 ) -> None:
     """Writes the gradients of query, key and value. scores: the probabilities of all slices, or, where they are
-    computed ``again``, memory for those of one. of_queries, of_keys: tiles. room: queries * keys elements, and keys *
-    the larger width.
+    computed ``again``, memory for those of one, as ``of_scores`` is. of_queries, of_keys: tiles. room: keys * the
+    larger width.
     """
     queries, keys, width, value_width, item = numbers[0], numbers[1], numbers[2], numbers[3], numbers[5]
-    size, result_part, left_part, turned_part = queries * keys, _WHOLE, _WHOLE, _WHOLE
+    result_part, left_part, turned_part = _WHOLE, _WHOLE, _WHOLE
     if causal:
         result_part, left_part, turned_part = _LOWER_RESULT, _LOWER_LEFT, _UPPER_LEFT
-    of_scores, turned = room[:size], address(room[size:])
+    turned = address(room)
     for n in range(places.size // 7):
         q, k = address(query) + places[7 * n] * item, address(key) + places[7 * n + 1] * item
         v, g = address(value) + places[7 * n + 2] * item, address(slope) + places[7 * n + 3] * item
-        own = scores if again else scores[n * size : (n + 1) * size]
+        own = scores if again else scores[n * queries : (n + 1) * queries]
         for which in range(0 if again else 1, 5):  # one call, which is inlined, serves all products
             line, depth, columns, part, b, b_row = of_queries, width, keys, result_part, turned, keys
             a, a_row, a_column, to, to_row = q, numbers[6], 1, address(own), keys
@@ -155,7 +157,6 @@ def descend(
             _multiply(room, numbers, line, depth, columns, part, a, a_row, a_column, b, b_row, to, to_row)
             if which == 0:
                 sums = log_sums[n * queries : (n + 1) * queries]
-                softmax_lines_again(own.reshape(queries, keys), sums, queries, scale, causal, 0)
+                softmax_lines_again(own, sums, queries, scale, causal, 0)
             elif which == 1:
-                probabilities = own.reshape(queries, keys)
-                softmax_lines_backward(of_scores.reshape(queries, keys), probabilities, queries, scale, causal, 0)
+                softmax_lines_backward(of_scores, own, queries, scale, causal, 0)
