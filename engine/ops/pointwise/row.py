@@ -22,6 +22,7 @@ from engine.calls.operands import Scalar
 from engine.calls.operator import Operator, define
 from engine.calls.plan import Plan
 from engine.memory import backend
+from engine.ops.pointwise import repeating
 from engine.ops.shared.operands import (
     common_dtype,
     floating_dtype,
@@ -270,6 +271,7 @@ def pointwise(
         operator.direct = getattr(np, function)
         if function in ("add", "subtract", "multiply", "true_divide"):
             operator.plans_for("cuda")(partial(_arithmetic, function))
+            operator.plans_for("cpu")(partial(repeating.planned, function))
     FUNCTIONS[name] = _public(operator, len(names.split()))
     return operator
 

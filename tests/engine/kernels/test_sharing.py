@@ -17,6 +17,7 @@ from engine.ops.loss import kernels as loss
 from engine.ops.matmul.kernels import bias as linear
 from engine.ops.norm.kernels import batch_norm, group_norm
 from engine.ops.norm.kernels import layer_norm as norm
+from engine.ops.pointwise import kernels as pointwise
 from engine.ops.pooling.kernels import avg_pool, max_pool
 from engine.ops.resample import kernels as resample
 from engine.ops.rnn import kernels as rnn
@@ -96,6 +97,17 @@ def group_norms() -> list[Array]:
             x, g = (np.ascontiguousarray(one.swapaxes(1, 2)) for one in (x, g))
         out, mean, rstd = group_norm.forward(x, weight, weight, 6, 1e-5, as_channels_last)
         results += [out, mean, rstd, *group_norm.backward(g, x, mean, rstd, weight, as_channels_last)]
+    return results
+
+
+def repeated() -> list[Array]:
+    x = normal(9000, 400)
+    results = [np.empty_like(x), np.empty_like(x)]
+    for which, other, numbers, out in (
+        (pointwise.MULTIPLY, normal(400, seed=1), [400, 9000, 0, 0, 1], results[0]),
+        (pointwise.DIVIDED, normal(9000, seed=2), [400, 9000, 0, 1, 0], results[1]),
+    ):
+        pointwise.combine(which, x.reshape(-1), other, out.reshape(-1), np.array(numbers))
     return results
 
 
@@ -190,6 +202,7 @@ CASES: dict[str, Callable[[], list[Any]]] = {
     "batch norm of rows": lambda: normalised(ROWS * 8, 65),
     "batch norm of planes": lambda: normalised(31, 57, 1000),
     "group norm": group_norms,
+    "repeated": repeated,
     "pooling of planes": lambda: pools((1730, 32, 31)),
     "pooling of pixels": lambda: pools((27, 32, 31, 64)),
     "depthwise convolution": depthwise_convolution,
