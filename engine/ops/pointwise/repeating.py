@@ -51,7 +51,7 @@ def _run(which: int, place: int, numbers: Array, spec: Spec, *arrays: Array) -> 
 
 
 def times(whole: Array, other: Array) -> Array:
-    """``whole * other`` of raw arrays, by the kernel where `other` repeats."""
+    """``whole * other`` of raw arrays or numbers, by the kernel where `other` is an array that repeats."""
     numbers = _numbers(whole, other)
     return whole * other if numbers is None else _combined(kernels.MULTIPLY, whole, other, numbers)
 
@@ -63,9 +63,9 @@ def over(whole: Array, other: Array) -> Array:
 
 
 def _numbers(whole: Array, other: Array) -> Array | None:
-    if whole.size < _MANY or whole.shape == other.shape or not isinstance(whole, np.ndarray):
+    if not isinstance(whole, np.ndarray) or whole.size < _MANY or not isinstance(other, np.ndarray):
         return None
-    if whole.dtype != other.dtype or whole.dtype.char not in DTYPES:
+    if whole.shape == other.shape or whole.dtype != other.dtype or whole.dtype.char not in DTYPES:
         return None
     mine, its = (tuple(step // whole.itemsize for step in array.strides) for array in (whole, other))
     return _lines(whole.shape, mine, other.shape, its)
