@@ -242,7 +242,10 @@ def _scatter(xp: ModuleType, input: Array, place: Array, size: Axes, memory_form
     total = xp.zeros((planes, prod(size)), input.dtype)
     key = (xp.arange(planes)[:, None], place.reshape(planes, prod(out)))
     combine_at(xp, "add", total, key, input.reshape(planes, prod(out)))
-    return total.reshape(*lead, *size)
+    total = total.reshape(*lead, *size)
+    if memory_format is contiguous_format:
+        return total
+    return channels_first(xp.ascontiguousarray(channels_last(total)))
 
 
 def _gather(xp: ModuleType, input: Array, place: Array, size: Axes) -> Array:
