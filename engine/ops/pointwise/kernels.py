@@ -16,9 +16,8 @@ Array = np.ndarray
 
 FEWEST = 64  # elements of a line: of shorter ones too many are no whole vectors
 
-ADD, SUBTRACT, SUBTRACTED, MULTIPLY, DIVIDE, DIVIDED = range(
-    6
-)  # the fourth and the last: of the other one by the first
+# SUBTRACTED, DIVIDED: the other one less the array, and divided by it.
+ADD, SUBTRACT, SUBTRACTED, MULTIPLY, DIVIDE, DIVIDED = range(6)
 
 
 def combine(which: int, x: Array, other: Array, out: Array, numbers: Array) -> None:

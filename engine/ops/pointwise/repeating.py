@@ -51,7 +51,7 @@ def _run(which: int, place: int, numbers: Array, spec: Spec, *arrays: Array) -> 
 
 
 def times(whole: Array, other: Array) -> Array:
-    """``whole * other`` of raw arrays or numbers, by the kernel where `other` is an array that repeats."""
+    """``whole * other`` of raw arrays, Tensors or numbers, by the kernel where both are arrays and `other` repeats."""
     numbers = _numbers(whole, other)
     return whole * other if numbers is None else _combined(kernels.MULTIPLY, whole, other, numbers)
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.calls.derivative import implements
 from engine.calls.listening import heard
 from engine.ops.activation import compiled
-from engine.ops.pointwise import repeating
+from engine.ops.pointwise.repeating import over, times
 from engine.ops.pointwise.row import FUNCTIONS as FUNCTIONS
 from engine.ops.pointwise.row import Facts, floating, pointwise
 from engine.ops.shared.operands import (
@@ -30,24 +29,12 @@ pointwise("add", "add", (lambda g: g, lambda g: g))
 pointwise(
     "sub", "subtract", (lambda g: g, lambda g: -g), refused="bool", facts=Facts(plain_errors=True, each_bool=True)
 )
-pointwise(
-    "mul",
-    "multiply",
-    (
-        implements(lambda g, other: g * other)(lambda g, other: repeating.times(g, other)),
-        implements(lambda g, input: g * input)(lambda g, input: repeating.times(g, input)),
-    ),
-)
+pointwise("mul", "multiply", (lambda g, other: times(g, other), lambda g, input: times(g, input)))
 pointwise(
     "div",
     "true_divide",
     # the quotient may be written into; the sign is the divisor's, which is often the smaller one
-    (
-        implements(lambda g, other: g / other)(lambda g, other: repeating.over(g, other)),
-        implements(lambda g, input, other: g * ((input / other) / -other))(
-            lambda g, input, other: g * repeating.over(repeating.over(input, other), -other)
-        ),
-    ),
+    (lambda g, other: over(g, other), lambda g, input, other: g * over(over(input, other), -other)),
     flavour="floating",
 )
 
