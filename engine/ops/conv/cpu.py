@@ -151,7 +151,7 @@ def _weight_gradient(char: str, gradient: Axes, input: Axes, size: Axes, window:
     out, kernel = gradient[2:], size[2:]
     if char not in "fd" or 0 in gradient or 0 in input:
         return partial(arrays.weight_gradient, np)
-    if planes.serves(window, size, out, np.dtype(char), contiguous[1]):
+    if planes.serves(window, size, out, np.dtype(char), all(contiguous)):
         return planes.weight_gradient
     if direct.serves(window, kernel, size[1]):
         few_columns = all(contiguous)

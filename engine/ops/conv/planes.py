@@ -1,4 +1,4 @@
-"""Convolution of row-major images in small groups, depthwise ones before all, or to few outputs, by
+"""Convolution of row-major images in small groups, depthwise ones before all, of few channels, or to few outputs, by
 `engine.ops.conv.kernels.planes`.
 
 The channels-last kernels of `engine.ops.conv.direct` change such an image's layout on the way in and on the way out,
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.filling import Filling, Taps, filled, lay_out
+from engine.ops.conv.columns import has_few
 from engine.ops.conv.direct import input_phases
 from engine.ops.conv.images import dense, three
 from engine.ops.conv.kernels import planes as kernels
@@ -24,8 +25,10 @@ Array = Any
 
 # Of a plane from which this is faster: with fewer, what surrounds a plane's few runs costs more than the layout.
 _MANY_PIXELS = 256
-# Up to so many outputs of all channels leave vectors so empty that this is faster.
-_FEW_OUTPUTS = 4
+# Up to so many outputs of all channels, or weights, leave vectors so empty that this is faster.
+_FEW_OUTPUTS, _FEW_WEIGHTS = 4, 512
+# Of few channels, whose windows move by more than a pixel: columns are then few, and each is used for many outputs.
+_OUTPUTS_WITH_STRIDE = 32
 
 
 def serves(window: ConvWindow, weight: Axes, out: Axes, dtype: Any, row_major: bool) -> bool:
@@ -33,12 +36,21 @@ def serves(window: ConvWindow, weight: Axes, out: Axes, dtype: Any, row_major: b
 
     One thread, AVX-512, 3x3: forward and gradient of the weight, there and here: 28x28, depthwise, 8 images of 96
     channels, 0.88, 1.16 and 0.43, 0.63 ms; 32 groups of 4, 4 images, 1.60, 2.25 and 0.66, 0.92; 32x32, 16 images, 64
-    channels to 4, 3.5, 3.5 and 2.1, 2.1 (AVX2: 2.6, 2.4 and 1.7, 2.1), to 1, 3.5, 3.4 and 0.68, 0.71.
+    channels to 4, 3.5, 3.5 and 2.1, 2.1 (AVX2: 2.6, 2.4 and 1.7, 2.1), to 1, 3.5, 3.4 and 0.68, 0.71. Of few channels,
+    64 images, by row-major columns and here: 1 channel of 28x28 to 32, 0.94, 0.96 and 0.77, 0.88 (AVX2: 1.16, 1.66 and
+    0.76, 1.16), 3 of 32x32 to 64, 6.8, 5.3 and 4.9, 5.9 (AVX2: 5.2, 5.4 and 4.6, 5.4); 5x5, 1 of 28x28 to 6, 0.49,
+    0.57 and 0.24, 0.28.
     """
-    if window.groups == 1 and (prod(weight[2:]) == 1 or len(out) == 1):
+    if not row_major or prod(out) < _MANY_PIXELS:
         return False
-    few = window.groups == 1 and weight[0] <= _FEW_OUTPUTS
-    return (few or _small(window, weight, dtype)) and row_major and prod(out) >= _MANY_PIXELS
+    if window.groups > 1:
+        return _small(window, weight, dtype)
+    if prod(weight[2:]) == 1 or len(out) == 1:
+        return False
+    if weight[0] <= _FEW_OUTPUTS or prod(weight) <= _FEW_WEIGHTS:
+        return True
+    outputs = _OUTPUTS_WITH_STRIDE if max(window.stride) > 1 else weight[0]
+    return weight[0] <= outputs and has_few(weight[1], weight[2:], window, out)
 
 
 def serves_input_gradient(window: ConvWindow, weight: Axes, out: Axes, dtype: Any, row_major: bool) -> bool:
