@@ -121,7 +121,6 @@ def max_pool2d_backward(
     places = places.reshape(gradient.shape)
 
     def compute(part: slice) -> None:
-        target[part] = 0
         run(source[part], places[part].reshape(-1), target[part])
 
     threads.in_pieces(compute, len(out), out.size)
@@ -241,6 +240,7 @@ def _channels_last_backward(gradient: Read4, places: ReadInt32, out: Write4) -> 
     source, target = flat(gradient), flat(out)
     image_size = out.shape[1] * out.shape[2] * channels
     for n in range(batch):
+        target[n * image_size : (n + 1) * image_size] = 0
         for pixel in range(n * rows * columns, (n + 1) * rows * columns):
             at, to = pixel * channels, n * image_size
             for c in range(channels):
@@ -250,7 +250,8 @@ def _channels_last_backward(gradient: Read4, places: ReadInt32, out: Write4) -> 
 @kernel
 def _planes_backward(gradient: Read3, places: ReadInt32, out: Write3) -> None:
     planes, rows, columns = gradient.shape
-    source, target = flat(gradient), flat(out)
+    source, target, size = flat(gradient), flat(out), out.shape[1] * out.shape[2]
     for plane in range(planes):
+        target[plane * size : (plane + 1) * size] = 0  # here, where it stays in the cache for what is added
         for at in range(plane * rows * columns, (plane + 1) * rows * columns):
-            target[plane * out.shape[1] * out.shape[2] + places[at]] += source[at]
+            target[plane * size + places[at]] += source[at]
