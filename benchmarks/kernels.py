@@ -64,9 +64,8 @@ def make(case, arguments):
     if case == "sum_of_squares":
         x = torch.randn(*arguments)
         return lambda: torch.linalg.vector_norm(x)
-    if case in ("max_pool", "max_pool_backward", "batch_norm", "batch_norm_backward", "im2col", "col2im"):
+    if case in ("max_pool", "max_pool_backward", "batch_norm", "batch_norm_backward", "col2im"):
         x = image(*arguments)
-        if case == "im2col": return lambda: F.unfold(x, 3, padding=1)
         if case == "col2im":
             u = F.unfold(x, 3, padding=1)
             return lambda: F.fold(u, x.shape[2:], 3, padding=1)
@@ -288,8 +287,7 @@ def image_cases() -> Cases:
     for batch, channels, size in ((64, 32, 14), (64, 32, 28), (64, 3, 32)):
         x = normal(batch, size, size, channels)
         rows, shape = x.reshape(-1, channels), [batch, channels, size, size]
-        matrix = conv.im2col(x, (3, 3), padding=(1, 1))
-        yield "im2col", shape, {"kernel": lambda x=x, m=matrix: conv.im2col(x, (3, 3), padding=(1, 1), out=m)}
+        matrix = normal(1, len(rows), 9 * channels)
         back = np.empty_like(x)
         sides = {"kernel": lambda x=x, m=matrix, b=back: conv.col2im(m, x.shape, (3, 3), padding=(1, 1), out=b)}
         yield "col2im", shape, sides

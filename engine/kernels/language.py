@@ -134,14 +134,14 @@ def multiply_each(rows: int, wide: bool, like: np.ndarray, *places_steps_and_cou
     raise RuntimeError(f"multiply_each({rows}, {wide}, ...) exists only inside compiled kernels")
 
 
-def correlate_run(vectors: int, like: np.ndarray, *places_and_count: Any) -> None:
+def correlate_run(vectors: int, outputs: int, like: np.ndarray, *places_steps_and_count: Any) -> None:
     """Sums of products along a run of pixels, see `engine.kernels.run`. Only inside kernels."""
-    raise RuntimeError(f"correlate_run({vectors}, ...) exists only inside compiled kernels")
+    raise RuntimeError(f"correlate_run({vectors}, {outputs}, ...) exists only inside compiled kernels")
 
 
-def add_products(rows: int, like: np.ndarray, *places_and_count: Any) -> None:
+def add_products(rows: int, outputs: int, like: np.ndarray, *places_steps_and_count: Any) -> None:
     """Sums of a run's products with others, see `engine.kernels.run`. Only inside kernels."""
-    raise RuntimeError(f"add_products({rows}, ...) exists only inside compiled kernels")
+    raise RuntimeError(f"add_products({rows}, {outputs}, ...) exists only inside compiled kernels")
 
 
 def largest_run(vectors: int, like: np.ndarray, *places_and_count: Any) -> None:

@@ -6,77 +6,114 @@ when the first kernel is compiled. A vector is a register of the CPU for sums th
 `LINE` bytes on every CPU for sums that are added up afterwards: no bit depends on the CPU.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from engine.kernels.vectors import LINE, MAXIMA, product_prices, tile_prices, vector_bytes
+from engine.kernels.vectors import LINE, MAXIMA, RUNS, product_outputs, product_prices, run_prices, vector_bytes
 
 _PLACE = ir.IntType(64)
+_BITS = 8  # for each number of a size
 
 
 @intrinsic
 def correlate_run(
-    typing_context: Any, vectors: Any, like: Any, target: Any, a: Any, b: Any, places: Any, count: Any
+    typing_context: Any,
+    vectors: Any,
+    outputs: Any,
+    like: Any,
+    target: Any,
+    target_step: Any,
+    a: Any,
+    b: Any,
+    b_step: Any,
+    places: Any,
+    count: Any,
 ) -> Any:
-    """``target[i] = sum over k of a[places[k] + i] * b[k]``, k below ``count``, i below so many vectors' elements.
+    """``target[o, i] = sum over k of a[places[k] + i] * b[o, k]``, k below ``count``, i below the elements of so many
+    vectors.
 
-    target, a, b and places are addresses, places are int64; ``vectors`` is one of ``tile_prices(1)``. Each sum is a
-    chain of fused multiply-adds in the order of k.
+    target, a, b and places are addresses, places are int64; rows of target and b are so many elements apart;
+    ``vectors`` is one of `run_prices` for as many outputs. Each sum is a chain of fused multiply-adds in the order of
+    k.
     """
 
-    def body(builder: Any, item: Any, vector: Any, number: int, arguments: Any) -> None:
-        target, a, b, places, count = arguments
+    def body(builder: Any, item: Any, vector: Any, size: tuple[int, ...], arguments: Any) -> None:
+        (number, outputs), (target, target_step, a, b, b_step, places, count) = size, arguments
         at_target, at_a, at_b = (builder.inttoptr(one, item.as_pointer()) for one in (target, a, b))
         at_places = builder.inttoptr(places, _PLACE.as_pointer())
-        sums = _sums(builder, vector, number)
+        sums = [_sums(builder, vector, number) for _ in range(outputs)]
+        filters = _rows(builder, at_b, b_step, outputs)
         with cgutils.for_range(builder, count) as loop:
             start = builder.gep(at_a, [builder.load(builder.gep(at_places, [loop.index]))])
-            factor = _spread(builder, vector, builder.load(builder.gep(at_b, [loop.index])))
-            for r, total in enumerate(sums):
-                _add_product(builder, total, _load(builder, vector, start, r * vector.count), factor)
-        for r, total in enumerate(sums):
-            _store(builder, vector, builder.load(total), at_target, r * vector.count)
+            factors = [_spread(builder, vector, builder.load(builder.gep(one, [loop.index]))) for one in filters]
+            for r in range(number):
+                pixels = _load(builder, vector, start, r * vector.count)
+                for factor, totals in zip(factors, sums, strict=True):
+                    _add_product(builder, totals[r], pixels, factor)
+        for goal, totals in zip(_rows(builder, at_target, target_step, outputs), sums, strict=True):
+            for r, total in enumerate(totals):
+                _store(builder, vector, builder.load(total), goal, r * vector.count)
 
     one = types.int64
-    generate = _chosen("correlate_run", like, vector_bytes, lambda: tile_prices(1), body)
-    return types.void(one, like, one, one, one, one, one), generate
+    sizes = [(vectors, outputs) for outputs in (1, RUNS) for vectors in run_prices(outputs)]
+    generate = _chosen("correlate_run", like, vector_bytes(), sizes, body)
+    return types.void(one, one, like, one, one, one, one, one, one, one), generate
 
 
 @intrinsic
 def add_products(
-    typing_context: Any, rows: Any, like: Any, target: Any, a: Any, places: Any, b: Any, count: Any
+    typing_context: Any,
+    rows: Any,
+    outputs: Any,
+    like: Any,
+    target: Any,
+    target_step: Any,
+    a: Any,
+    places: Any,
+    b: Any,
+    b_step: Any,
+    count: Any,
 ) -> Any:
-    """``target[r, v] += sum over k of a[places[r] + k * n + v] * b[k * n + v]``, k below ``count``, v below the n
+    """``target[o, r, v] += sum over k of a[places[r] + k * n + v] * b[o, k * n + v]``, k below ``count``, v below the n
     elements of `LINE` bytes.
 
-    target, a, b and places are addresses, places are int64; ``rows`` is one of `product_prices`. Each sum is a chain of
-    fused multiply-adds in the order of k.
+    target, a, places and b are addresses, places are int64; what is of an output is so many elements from that of the
+    next; ``rows`` is one of `product_prices` for as many outputs. Each sum is a chain of fused multiply-adds in the
+    order of k.
     """
 
-    def body(builder: Any, item: Any, vector: Any, number: int, arguments: Any) -> None:
-        target, a, places, b, count = arguments
+    def body(builder: Any, item: Any, vector: Any, size: tuple[int, ...], arguments: Any) -> None:
+        (number, outputs), (target, target_step, a, places, b, b_step, count) = size, arguments
         at_target, at_a, at_b = (builder.inttoptr(one, item.as_pointer()) for one in (target, a, b))
         at_places = builder.inttoptr(places, _PLACE.as_pointer())
-        sums = _sums(builder, vector, number)
         starts = []
-        for r, total in enumerate(sums):
-            builder.store(_load(builder, vector, at_target, r * vector.count), total)
+        for r in range(number):
             starts.append(builder.gep(at_a, [builder.load(builder.gep(at_places, [ir.Constant(_PLACE, r)]))]))
+        goals, sums = _rows(builder, at_target, target_step, outputs), []
+        for goal in goals:
+            sums.append(_sums(builder, vector, number))
+            for r, total in enumerate(sums[-1]):
+                builder.store(_load(builder, vector, goal, r * vector.count), total)
+        slopes = _rows(builder, at_b, b_step, outputs)
         with cgutils.for_range(builder, count) as loop:
             offset = builder.mul(loop.index, ir.Constant(_PLACE, vector.count))
-            factor = _load(builder, vector, builder.gep(at_b, [offset]), 0)
-            for start, total in zip(starts, sums, strict=True):
-                _add_product(builder, total, _load(builder, vector, builder.gep(start, [offset]), 0), factor)
-        for r, total in enumerate(sums):
-            _store(builder, vector, builder.load(total), at_target, r * vector.count)
+            factors = [_load(builder, vector, builder.gep(one, [offset]), 0) for one in slopes]
+            for r, start in enumerate(starts):
+                pixels = _load(builder, vector, builder.gep(start, [offset]), 0)
+                for factor, totals in zip(factors, sums, strict=True):
+                    _add_product(builder, totals[r], pixels, factor)
+        for goal, totals in zip(goals, sums, strict=True):
+            for r, total in enumerate(totals):
+                _store(builder, vector, builder.load(total), goal, r * vector.count)
 
     one = types.int64
-    generate = _chosen("add_products", like, lambda: LINE, product_prices, body)
-    return types.void(one, like, one, one, one, one, one), generate
+    sizes = [(rows, outputs) for outputs in (1, product_outputs()) for rows in product_prices(outputs)]
+    generate = _chosen("add_products", like, LINE, sizes, body)
+    return types.void(one, one, like, one, one, one, one, one, one, one), generate
 
 
 @intrinsic
@@ -100,8 +137,8 @@ def largest_run(
     ``vectors`` is one of `MAXIMA`.
     """
 
-    def body(builder: Any, item: Any, vector: Any, number: int, arguments: Any) -> None:
-        target, chosen, a, places, marks, count, start = arguments
+    def body(builder: Any, item: Any, vector: Any, size: tuple[int, ...], arguments: Any) -> None:
+        (number,), (target, chosen, a, places, marks, count, start) = size, arguments
         mark = ir.IntType(32)
         chosen_vector = ir.VectorType(mark, vector.count)
         at_target, at_a = (builder.inttoptr(one, item.as_pointer()) for one in (target, a))
@@ -127,7 +164,7 @@ def largest_run(
             _store(builder, chosen_vector, builder.load(place), at_chosen, r * vector.count)
 
     one = types.int64
-    generate = _chosen("largest_run", like, vector_bytes, lambda: MAXIMA, body)
+    generate = _chosen("largest_run", like, vector_bytes(), [(number,) for number in MAXIMA], body)
     return types.void(one, like, one, one, one, one, one, one, one), generate
 
 
@@ -157,28 +194,34 @@ def move(typing_context: Any, number: Any, step: Any, like: Any, target: Any, so
     return types.void(number, step, like, one, one), generate
 
 
-def _chosen(
-    name: str, like: Any, width: Callable[[], int], sizes: Callable[[], Iterable[int]], body: Callable[..., None]
-) -> Any:
-    """Code that calls the function of the size that the first argument names, a private one of the module."""
+def _chosen(name: str, like: Any, width: int, sizes: Sequence[tuple[int, ...]], body: Callable[..., None]) -> Any:
+    """Code that calls the function of the size that the first arguments name, a private one of the module; vectors are
+    so many bytes.
+    """
+    names = len(sizes[0])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number, _, *others = arguments
+        number, others = arguments[0], arguments[names + 1 :]
+        for further in arguments[1:names]:
+            number = builder.add(builder.shl(number, number.type(_BITS)), further)
         item = context.get_data_type(like.dtype)
-        vector = ir.VectorType(item, width() // context.get_abi_sizeof(item))
+        vector = ir.VectorType(item, width // context.get_abi_sizeof(item))
         end = builder.append_basic_block("run.end")
         choice = builder.switch(number, end)
-        for size in sizes():
-            block = builder.append_basic_block(f"run.{size}")
-            choice.add_case(number.type(size), block)
+        for size in sizes:
+            code = 0
+            for one in size:
+                code = (code << _BITS) + one
+            block = builder.append_basic_block(f"run.{code}")
+            choice.add_case(number.type(code), block)
             with builder.goto_block(block):
                 builder.call(function_of(builder.module, item, vector, size, others), others)
                 builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    def function_of(module: Any, item: Any, vector: Any, size: int, arguments: Any) -> Any:
-        full = f"{name}.{size}.{vector.count}"
+    def function_of(module: Any, item: Any, vector: Any, size: tuple[int, ...], arguments: Any) -> Any:
+        full = ".".join(map(str, (name, *size, vector.count)))
         if full in module.globals:
             return module.globals[full]
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), [one.type for one in arguments]), full)
@@ -189,6 +232,11 @@ def _chosen(
         return function
 
     return generate
+
+
+def _rows(builder: Any, base: Any, step: Any, number: int) -> list[Any]:
+    """The addresses of so many rows, ``step`` elements apart."""
+    return [builder.gep(base, [builder.mul(step, ir.Constant(_PLACE, row))]) for row in range(number)]
 
 
 def _sums(builder: Any, vector: Any, number: int) -> list[Any]:

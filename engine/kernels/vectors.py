@@ -7,6 +7,7 @@ import platform
 VECTOR = 64  # elements that `engine.kernels.language.sum_vectors` handles at once
 LINE = 64  # bytes that `engine.kernels.language.add_products` sums apart, on every CPU
 
+RUNS = 4  # outputs that `engine.kernels.language.correlate_run` computes at once, where there are as many
 MAXIMA = (4, 2, 1)  # vectors that `engine.kernels.language.largest_run` has at once, with where they are from
 
 
@@ -50,10 +51,24 @@ def each_prices() -> dict[int, float]:
     return {7: 7.0, 5: 5.5, 3: 4.0, 1: 3.0}
 
 
-def product_prices() -> dict[int, float]:
-    """The same for the sums of a run's products with others: with `LINE` bytes for each, and four that hide the latency
-    of an addition. Windows have 9, 25 and 49 elements.
+def run_prices(outputs: int) -> dict[int, float]:
+    """The same for the vectors of a run that is multiplied by a number for each of one output or of `RUNS` together."""
+    if outputs == 1:
+        return tile_prices(1)
+    return {6: 6.0, 3: 3.5, 1: 2.0} if vector_registers() == 32 else {2: 2.0, 1: 1.5}
+
+
+def product_outputs() -> int:
+    """Of how many outputs products with the same run are summed together, where there are as many."""
+    return 3 if vector_bytes() == LINE else 2
+
+
+def product_prices(outputs: int) -> dict[int, float]:
+    """The same for the sums of a run's products with those of one output or of `product_outputs`: with `LINE` bytes for
+    each, and four that hide the latency of an addition. Windows have 9, 25 and 49 elements.
     """
+    if outputs > 1:
+        return {9: 9.0, 7: 7.5, 5: 5.5, 3: 3.5, 1: 2.0} if vector_bytes() == LINE else {3: 3.0, 1: 2.0}
     if vector_bytes() == LINE:
         return {9: 9.5, 7: 7.5, 5: 5.5, 3: 4.5, 1: 4.0}
     return {6: 12.5, 5: 10.5, 4: 8.5, 3: 6.5, 1: 4.0}

@@ -1,3 +1,3 @@
-"""Convolution: `operator` has rules and derivatives, `functions` the public names; on the CPU `columns` and `direct`,
-on a GPU `gpu`.
+"""Convolution: `operator` has rules and derivatives, `functions` the public names; on the CPU `cpu`, on
+a GPU `gpu`.
 """

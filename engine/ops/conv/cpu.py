@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from engine.ops.conv import arrays, columns, direct, few_pixels, planes, pointwise, winograd
+from engine.ops.conv.images import in_channels_last
 from engine.ops.shared.windows import Axes, ConvWindow, channels_first
 from engine.rules.layout import MemoryFormat, contiguous_format
 
@@ -65,12 +66,11 @@ def in_one_layout(gradient: Array, input: Array, weight: Axes, window: ConvWindo
     if gradient.ndim != 4 or gradient.dtype.char not in "fd":
         return gradient
     kernel, size = weight[2:], input.shape[2:]
-    one_pixel = pointwise.serves(window, kernel, size, gradient.shape[2:])
-    if one_pixel or not direct.serves(window, kernel, weight[1]):
-        return columns.in_one_layout(gradient, input, kernel, window)
-    if _both_turn(gradient, input, weight, window):
-        return channels_first(columns.in_channels_last(gradient))
-    return gradient
+    if pointwise.serves(window, kernel, size, gradient.shape[2:]):
+        turn = not pointwise.lies_in_rows(input)
+    else:
+        turn = _both_turn(gradient, input, weight, window)
+    return channels_first(in_channels_last(gradient)) if turn else gradient
 
 
 def _both_turn(gradient: Array, input: Array, weight: Axes, window: ConvWindow) -> bool:
@@ -101,18 +101,13 @@ def _forward(
     out = window.positions(size, kernel)
     if planes.serves(window, weight, out, np.dtype(char), row_major):
         return planes.forward
-    few_columns = row_major and contiguous[0] and columns.has_few(input[1], kernel, window, out)
-    if pointwise.serves(window, kernel, size, out) and not few_columns:
+    if pointwise.serves(window, kernel, size, out):
         return _in_two(_forward_of_lines, pointwise.forward, kernel)
     if few_pixels.serves(window, weight, input[0], out, row_major and contiguous[1]):
         return few_pixels.forward
     if winograd.serves(window, weight, input[0], out):
         return winograd.forward
-    if direct.serves(window, kernel, weight[1]) and not few_columns:
-        return direct.forward
-    if len(kernel) == 3:
-        return partial(arrays.convolve, np)
-    return _in_two(_forward_of_lines, columns.forward, kernel)
+    return direct.forward if direct.serves(window, kernel, weight[1]) else partial(arrays.convolve, np)
 
 
 @lru_cache(4096)
@@ -128,15 +123,12 @@ def _input_gradient(
     out, kernel, row_major = gradient[2:], weight[2:], memory_format is contiguous_format
     if 0 in gradient or 0 in weight:
         return _input_gradient_of_arrays
-    one_pixel = pointwise.serves(window, kernel, size, out)
-    few_columns = max(kernel) == 1 and row_major and contiguous[0]
-    few_columns = few_columns and columns.has_few(gradient[1], kernel, window, window.positions(out, kernel))
-    if one_pixel and not few_columns:
+    if pointwise.serves(window, kernel, size, out):
         return _in_two(_input_gradient_of_lines, pointwise.input_gradient, kernel)
-    if direct.serves_input_gradient(window, kernel, weight[1]) and not few_columns:
+    if direct.serves_input_gradient(window, kernel, weight[1]):
         if few_pixels.serves(window, weight, gradient[0], out, row_major and contiguous[1]):
             return few_pixels.input_gradient
-        if planes.serves_input_gradient(window, weight, size, np.dtype(char), row_major):
+        if planes.serves_input_gradient(window, weight, size, row_major):
             return planes.input_gradient
         if winograd.serves_input_gradient(window, weight, gradient[0], size):
             return winograd.input_gradient
@@ -153,18 +145,11 @@ def _weight_gradient(char: str, gradient: Axes, input: Axes, size: Axes, window:
         return partial(arrays.weight_gradient, np)
     if planes.serves(window, size, out, np.dtype(char), all(contiguous)):
         return planes.weight_gradient
-    if direct.serves(window, kernel, size[1]):
-        few_columns = all(contiguous)
-        few_columns = few_columns and columns.has_few(input[1], kernel, window, window.positions(input[2:], kernel))
-        if pointwise.serves(window, kernel, input[2:], out) and not few_columns:
-            return _in_two(_weight_gradient_of_lines, pointwise.weight_gradient, kernel)
-        if few_pixels.serves(window, size, input[0], out, contiguous[1]):
-            return few_pixels.weight_gradient
-        if not few_columns:
-            return direct.weight_gradient
-    if len(kernel) == 3:
-        return partial(arrays.weight_gradient, np)
-    return _in_two(_weight_gradient_of_lines, columns.weight_gradient, kernel)
+    if pointwise.serves(window, kernel, input[2:], out):
+        return _in_two(_weight_gradient_of_lines, pointwise.weight_gradient, kernel)
+    if few_pixels.serves(window, size, input[0], out, contiguous[1]):
+        return few_pixels.weight_gradient
+    return direct.weight_gradient if direct.serves(window, kernel, size[1]) else partial(arrays.weight_gradient, np)
 
 
 # --- one spatial axis, and what no family serves ----------------------------------------------------------------------

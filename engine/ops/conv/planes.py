@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.filling import Filling, Taps, filled, lay_out
-from engine.ops.conv.columns import has_few
 from engine.ops.conv.direct import input_phases
 from engine.ops.conv.images import dense, three
 from engine.ops.conv.kernels import planes as kernels
@@ -25,42 +24,44 @@ Array = Any
 
 # Of a plane from which this is faster: with fewer, what surrounds a plane's few runs costs more than the layout.
 _MANY_PIXELS = 256
-# Up to so many outputs of all channels, or weights, leave vectors so empty that this is faster.
-_FEW_OUTPUTS, _FEW_WEIGHTS = 4, 512
-# Of few channels, whose windows move by more than a pixel: columns are then few, and each is used for many outputs.
-_OUTPUTS_WITH_STRIDE = 32
+# Up to so many channels and outputs of a group, and products of an element of the result, this is faster.
+_NARROW, _FEW_PRODUCTS = 8, 75
 
 
 def serves(window: ConvWindow, weight: Axes, out: Axes, dtype: Any, row_major: bool) -> bool:
     """Whether these are better than the channels-last ones, for a weight of this shape and a plane of ``out`` pixels.
 
-    One thread, AVX-512, 3x3: forward and gradient of the weight, there and here: 28x28, depthwise, 8 images of 96
-    channels, 0.88, 1.16 and 0.43, 0.63 ms; 32 groups of 4, 4 images, 1.60, 2.25 and 0.66, 0.92; 32x32, 16 images, 64
-    channels to 4, 3.5, 3.5 and 2.1, 2.1 (AVX2: 2.6, 2.4 and 1.7, 2.1), to 1, 3.5, 3.4 and 0.68, 0.71. Of few channels,
-    64 images, by row-major columns and here: 1 channel of 28x28 to 32, 0.94, 0.96 and 0.77, 0.88 (AVX2: 1.16, 1.66 and
-    0.76, 1.16), 3 of 32x32 to 64, 6.8, 5.3 and 4.9, 5.9 (AVX2: 5.2, 5.4 and 4.6, 5.4); 5x5, 1 of 28x28 to 6, 0.49,
-    0.57 and 0.24, 0.28.
+    One thread of Zen 4, AVX-512, and with AVX2: forward and gradient of the weight, there, or by columns, and here,
+    ms: 3x3, 28x28, depthwise, 8 images of 96 channels, 0.88, 1.16 and 0.43, 0.63; 8 groups of 8, 8 images, 1.30, 1.45
+    and 0.67, 1.08, AVX2 1.30, 1.57 and 0.86, 1.18; 32x32, 16 images, 64 channels to 3, 3.5, 4.1 and 1.8, 1.2, AVX2 2.5,
+    2.9 and 1.6, 1.5; 64 images, 3 channels to 64, 6.5, 5.5 and 3.7, 3.9, AVX2 5.0, 5.5 and 3.8, 4.8; 5x5, 11.4, 10.5
+    and 7.8, 8.0, AVX2 10.8, 12.0 and 8.1, 10.1; 28x28, 1 channel to 32, 0.97, 0.87 and 0.64, 0.67, AVX2 1.05, 1.27 and
+    0.70, 0.70. With more products, 10 channels to 16, no longer: 0.82, 0.90 and 0.77, 0.97.
     """
     if not row_major or prod(out) < _MANY_PIXELS:
         return False
     if window.groups > 1:
-        return _small(window, weight, dtype)
+        return _in_narrow_groups(window, weight)
     if prod(weight[2:]) == 1 or len(out) == 1:
         return False
-    if weight[0] <= _FEW_OUTPUTS or prod(weight) <= _FEW_WEIGHTS:
-        return True
-    outputs = _OUTPUTS_WITH_STRIDE if max(window.stride) > 1 else weight[0]
-    return weight[0] <= outputs and has_few(weight[1], weight[2:], window, out)
+    # fewer outputs than half a vector leave the vectors of the others empty
+    return prod(weight[1:]) <= _FEW_PRODUCTS or 2 * weight[0] <= lanes(dtype)
 
 
-def serves_input_gradient(window: ConvWindow, weight: Axes, out: Axes, dtype: Any, row_major: bool) -> bool:
-    """The same for the gradient of the input. The first two of those: 0.66 there, 0.44 here; 1.53 and 0.68."""
-    return window.groups > 1 and _small(window, weight, dtype) and row_major and prod(out) >= _MANY_PIXELS
+def serves_input_gradient(window: ConvWindow, weight: Axes, out: Axes, row_major: bool) -> bool:
+    """The same for the gradient of the input. The first two of those: 0.66 there, 0.44 here; 1.24 and 0.65; 16 images
+    of 32x32, 3 outputs to 64 channels, 1.4 and 0.84.
+    """
+    if not row_major or prod(out) < _MANY_PIXELS:
+        return False
+    if window.groups > 1:
+        return _in_narrow_groups(window, weight)
+    few = weight[0] * prod(weight[2:]) <= _FEW_PRODUCTS
+    return few and len(out) > 1 and max(window.stride) == 1 < prod(weight[2:])
 
 
-def _small(window: ConvWindow, weight: Axes, dtype: Any) -> bool:
-    """Whether a group's outputs and channels would leave a half of each vector empty."""
-    return 2 * max(weight[0] // window.groups, weight[1]) <= lanes(dtype)
+def _in_narrow_groups(window: ConvWindow, weight: Axes) -> bool:
+    return max(weight[0] // window.groups, weight[1]) <= _NARROW
 
 
 def _planes(image: Array) -> Array:

@@ -1,5 +1,5 @@
-"""Convolution of planes in small groups, or to few outputs: against window columns on whole numbers, which add exactly
-in any order, and bit for bit against the channels-last kernels.
+"""Convolution of planes in small groups, of few channels, or to few outputs: against window columns on whole numbers,
+which add exactly in any order, and bit for bit against the channels-last kernels.
 """
 
 from typing import Any
@@ -34,7 +34,8 @@ GEOMETRIES: list[tuple[Any, ...]] = [
     ((5, 4, 7), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
     ((5, 4, 7), (3, 2, 3), (2, 1, 2), (1, 1, 0), (1, 1, 1)),
 ]
-CHANNELS = [(5, 5, 5), (3, 6, 3), (8, 4, 2), (6, 9, 3), (7, 3, 1)]  # channels, outputs, groups
+# channels, outputs, groups; of a group one output, several, and such that some blocks of outputs are not full
+CHANNELS = [(5, 5, 5), (3, 6, 3), (8, 4, 2), (6, 9, 3), (7, 3, 1), (2, 14, 1), (4, 22, 2)]
 RUNS = ((40, 50), (3, 3), (1, 1), (1, 1), (1, 1))  # many of the biggest tiles
 
 
@@ -64,7 +65,7 @@ def test_forward_and_gradients(channels: int, outputs: int, groups: int, dtype: 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize(("channels", "outputs", "groups"), [(20, 20, 20), (8, 8, 2), (9, 3, 1)])
+@pytest.mark.parametrize(("channels", "outputs", "groups"), [(20, 20, 20), (8, 8, 2), (9, 3, 1), (3, 14, 1)])
 def test_bits_are_those_of_channels_last(channels: int, outputs: int, groups: int, stride: int, dtype: str) -> None:
     window = ConvWindow((stride, stride), (1, 1), (1, 1), groups)
     x, weight = normal((2, channels, 13, 18), dtype, 1), normal((outputs, channels // groups, 3, 3), dtype, 2)
@@ -94,7 +95,8 @@ def test_who_is_served() -> None:
     dense = window._replace(groups=1)
     for weight, out, served in (
         ((32, 32, 3, 3), (16, 16), False),
-        ((3, 32, 3, 3), (16, 16), True),
+        ((2, 32, 3, 3), (16, 16), True),
+        ((32, 3, 3, 3), (16, 16), True),
         ((3, 32, 1, 1), (16, 16), False),  # a product
         ((3, 32, 9), (256,), False),
     ):
@@ -104,8 +106,45 @@ def test_who_is_served() -> None:
     )
 
 
+def test_who_is_served_a_gradient_of_the_input() -> None:
+    dense, narrow = ConvWindow((1, 1), (1, 1), (1, 1), 1), ConvWindow((2, 2), (1, 1), (1, 1), 8)
+    for window, weight, size, served in (
+        (narrow, (64, 8, 3, 3), (16, 16), True),
+        (narrow, (64, 8, 3, 3), (8, 8), False),
+        (narrow, (128, 16, 3, 3), (16, 16), False),
+        (dense, (3, 64, 3, 3), (16, 16), True),
+        (dense, (64, 3, 3, 3), (16, 16), False),
+        (dense, (64, 64, 1, 1), (16, 16), False),
+        (dense._replace(stride=(2, 2)), (3, 64, 3, 3), (16, 16), False),
+    ):
+        assert conv_planes.serves_input_gradient(window, weight, size, row_major=True) == served
+    assert not conv_planes.serves_input_gradient(narrow, (64, 8, 3, 3), (16, 16), row_major=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("channels", "outputs", "groups"), [(3, 14, 1), (4, 22, 2)])
+def test_bits_do_not_depend_on_which_outputs_are_computed_together(
+    channels: int, outputs: int, groups: int, dtype: str
+) -> None:
+    window = ConvWindow((1, 1), (1, 1), (1, 1), groups)
+    x, weight = normal((3, channels, 17, 19), dtype, 1), normal((outputs, channels // groups, 3, 3), dtype, 2)
+    out = conv_planes.forward(x, weight, None, window, contiguous_format)
+    g = normal(out.shape, dtype, 3)
+    to_weight = conv_planes.weight_gradient(g, x, window, weight.shape, weight.strides)
+    for o in range(outputs):
+        group = o // (outputs // groups)
+        of_group = x[:, group * (channels // groups) :][:, : channels // groups]
+        alone, one = window._replace(groups=1), weight[o : o + 1]
+        np.testing.assert_array_equal(
+            out[:, o : o + 1], conv_planes.forward(of_group, one, None, alone, contiguous_format)
+        )
+        to_one = conv_planes.weight_gradient(g[:, o : o + 1], of_group, alone, one.shape, one.strides)
+        np.testing.assert_array_equal(to_weight[o : o + 1], to_one)
+
+
+@pytest.mark.parametrize("outputs", [1, vectors.product_outputs()])
 @pytest.mark.parametrize("length", [1, 9, 25, 49, 72])
-def test_products_of_a_window_are_summed_once_each(length: int) -> None:
-    starts, sizes = tiling.tiles(length, False, vectors.product_prices())
+def test_products_of_a_window_are_summed_once_each(length: int, outputs: int) -> None:
+    starts, sizes = tiling.tiles(length, False, vectors.product_prices(outputs))
     assert starts.tolist() == np.cumsum([0, *sizes])[:-1].tolist()
     assert sum(sizes) == length

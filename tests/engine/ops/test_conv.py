@@ -29,21 +29,16 @@ def test_second_derivatives(name: str) -> None:
 def test_tiles_of_any_size_give_the_same(
     monkeypatch: pytest.MonkeyPatch, tile: int, groups: int, layout: engine.memory_format
 ) -> None:
-    """The tiled kernels against the plain array formulation, on integers: exact."""
+    """Columns in tiles against the plain array formulation, on integers: exact."""
     monkeypatch.setattr(conv_cpu, "_TILE_BYTES", tile)
     rng = np.random.RandomState(0)
     x = rng.randint(-4, 5, (3, 6, 9, 11)).astype(np.float64)
     w = rng.randint(-4, 5, (12 if groups < 6 else 6, 6 // groups, 3, 2)).astype(np.float64)
-    b = rng.randint(-4, 5, len(w)).astype(np.float64)
     window = ConvWindow((2, 1), (1, 2), (1, 2), groups)
     out = window.positions(x.shape[2:], w.shape[2:])
     g = rng.randint(-4, 5, (3, len(w), *out)).astype(np.float64)
-    result = conv_cpu.forward(x, w, b, window, layout)
-    assert (result == conv_arrays.convolve(np, x, w, b, window, layout)).all()
     result = conv_cpu.input_gradient(g, w, x.shape[2:], window, layout)
     assert (result == conv_arrays.convolve_transposed(np, g, w, None, x.shape[2:], window, layout)).all()
-    result = conv_cpu.weight_gradient(g, x, window, w.shape, w.strides)
-    assert (result == conv_arrays.weight_gradient(np, g, x, window, w.shape, ())).all()
 
 
 FORMATS = {4: engine.channels_last, 5: engine.channels_last_3d}
