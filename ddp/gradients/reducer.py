@@ -32,6 +32,7 @@ from ddp.gradients.order import GradientOrder
 from ddp.gradients.stage import Stage
 from ddp.gradients.times import Times
 from ddp.transport import Transport
+from ddp.transport.background import BackgroundTransport, FirstSteps
 from engine.autograd import graph
 
 
@@ -84,6 +85,8 @@ class Reducer:
         self.forwards = 0  # that recorded: the wrapper counts them
         self.backwards = 0  # that have been summed
         self.times = Times()  # of the last backward
+        moved = self.buckets.transport
+        self._first_steps = FirstSteps(moved) if isinstance(moved, BackgroundTransport) else None
         # Of the backward that is going on.
         self.flying: list[Bucket] = []  # started, in the order of their start
         self._to_start: list[Bucket] = []
@@ -238,6 +241,10 @@ class Reducer:
         self.no_averages = self._failure is not None or not self.last_shard
         self.times.done = perf_counter()
         self.backwards += 1
+        if self._first_steps is not None and not self.no_averages:
+            self._first_steps.ended(self.times.done)
+            if self._first_steps.settled:
+                self._first_steps = None
         if self.observer is not None:
             self.observer.backward_ended(self)
         return self._failure

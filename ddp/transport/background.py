@@ -2,7 +2,8 @@
 
 `poll` from the hooks of backward costs nothing where hooks are frequent. Where a backward computes for long between two
 hooks, messages lie there meanwhile; a thread that polls does not, but takes the interpreter lock and a share of a core.
-Which is better depends on cores, network, MPI and load, so it is measured when a transport is made.
+Which is better depends on cores, network, MPI, load, and on how long the model computes between two hooks. A trial when
+a transport is made tells what to begin with; a model's first steps tell what is better for it.
 
 Two ranks, a 1024 x 1024 product (17 ms) after each of four 4 MiB sums, ms in all: without progress 186, polling 156, a
 thread 85, of which 69 are the products; the machine was busy otherwise.
@@ -14,7 +15,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ddp import losses
@@ -23,32 +23,42 @@ from ddp.transport.base import Buffer, Transport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mpi4py import MPI
+
 _PAUSE = 100e-6  # seconds between two looks of the thread, in which the interpreter lock is free
 
 # The trial: so many sums of so many bytes, a product of two square matrices behind each, as backward would; so often.
 _BUFFERS, _BYTES, _WIDTH, _ROUNDS = 4, 1 << 18, 512, 3
 _GAIN = 0.95  # of polling's time: what the thread must do it in to be taken
 
+# Of a model's steps: the first ones, which compile kernels and find the order of the buckets, and after them blocks of
+# so many by one way and the other, in turns. The first of a block counts for none: ranks still come as the way before
+# let them. In turns after each step the two take the same, though one is 15 % faster than the other.
+_SKIPPED, _BLOCK, _BLOCKS = 5, 6, 4
+
 
 class BackgroundTransport:
-    """See `ddp.transport.base.Transport`: `inner`, polled by a thread of its own while buffers are in flight.
+    """See `ddp.transport.base.Transport`: `inner`, moved on by a thread of its own while buffers are in flight, or, not
+    `by_thread`, by its user's polls.
 
     Needs `MPI.THREAD_MULTIPLE`: other communication goes on beside the thread.
     """
 
-    def __init__(self, inner: Transport) -> None:
+    def __init__(self, inner: Transport, by_thread: bool = True) -> None:
         self.inner = inner
         self.name = inner.name
         self.rank = inner.rank
         self.size = inner.size
-        self.progress = "a thread"
+        self.by_thread = by_thread
+        self.progress = way(by_thread)
         self._lock = threading.Lock()
         self._wanted = threading.Event()  # something is in flight, or the thread is to end
         self._in_flight = 0
         self._ended = False
         self._error: BaseException | None = None  # that ended the thread
-        self._thread = threading.Thread(target=self._run, name=f"transport {inner.name}", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if by_thread:
+            self._begin()
         if (watch := losses.watching()) is not None:
             watch.interrupted.add(self)
 
@@ -67,10 +77,13 @@ class BackgroundTransport:
             self._tell()
             self.inner.start(buffer, divisor)
             self._in_flight += 1
-        self._wanted.set()
+        if self.by_thread:
+            self._wanted.set()
 
     def poll(self) -> None:
-        """The thread does."""
+        """The thread does, if there is one."""
+        if not self.by_thread:
+            self.inner.poll()
 
     def wait(self, buffer: Any) -> None:
         with self._lock:
@@ -85,7 +98,16 @@ class BackgroundTransport:
 
     def independent(self) -> Transport:
         with self._lock:
-            return BackgroundTransport(self.inner.independent())
+            return BackgroundTransport(self.inner.independent(), self.by_thread)
+
+    def change(self) -> bool:
+        """Goes over to the other way, unless something is in flight; whether it did."""
+        if self._in_flight:
+            return False
+        self.by_thread = not self.by_thread
+        if self.by_thread and self._thread is None:
+            self._begin()
+        return True
 
     def interrupt(self, cause: str) -> None:
         """From another thread: a rank is lost, which MPI tells whoever waits. Nothing is left for the thread here."""
@@ -100,7 +122,12 @@ class BackgroundTransport:
         """End the thread; `inner` can be used without it."""
         self._ended = True
         self._wanted.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"transport {self.inner.name}", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -125,32 +152,74 @@ class BackgroundTransport:
             raise error
 
 
-def with_better_progress(transport: Transport, comm: MPI.Intracomm) -> Transport:
-    """Collective: the transport, moved on by a thread if that was faster in a trial of about 50 ms.
+class FirstSteps:
+    """Chooses the way that is better for a model: its first steps go by each of them in turns.
+
+    `ended` is to be called when the sums of a step are there. What a step takes depends on when the others come, so
+    ranks see the same, and need not agree.
+    """
+
+    def __init__(self, transport: BackgroundTransport) -> None:
+        self._transport = transport
+        self._steps, self._before = -_SKIPPED, 0.0
+        self._seconds: dict[bool, list[float]] = {False: [], True: []}
+        self.settled = False
+
+    def ended(self, now: float) -> None:
+        """A step's sums are there."""
+        transport, seconds = self._transport, now - self._before
+        self._before = now
+        self._steps += 1
+        if self._steps <= 0:
+            return
+        if self._steps % _BLOCK != 1:
+            self._seconds[transport.by_thread].append(seconds)
+        if self._steps == _BLOCK * _BLOCKS:
+            polling, thread = (statistics.median(self._seconds[by_thread]) for by_thread in (False, True))
+            if transport.by_thread != (thread < polling):
+                transport.change()
+            transport.progress = f"{way(transport.by_thread)} (first steps: {_told(polling, thread)})"
+            self.settled = True
+        elif self._steps % _BLOCK == 0:
+            transport.change()
+
+
+def way(by_thread: bool) -> str:
+    """What moves a transport on, in words."""
+    return "a thread" if by_thread else "polling"
+
+
+def with_better_progress(transport: Transport, comm: "MPI.Intracomm") -> Transport:
+    """Collective: the transport, moved on by a thread or by polling, by what was faster in a trial of about 50 ms.
 
     What was measured is in `progress` of what is returned. Without `MPI.THREAD_MULTIPLE` there is no choice.
     """
+    from mpi4py import MPI
+
     if not isinstance(comm, MPI.Intracomm):
         return transport  # ranks that are threads, of `ddp.testing`
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         transport.progress = "polling; this MPI gives no thread (no MPI_THREAD_MULTIPLE)"
         return transport
     buffers = [transport.allocate(_BYTES // 4, np.float32) for _ in range(_BUFFERS)]
-    threaded = BackgroundTransport(transport)
-    polling, thread = [], []
+    chosen = BackgroundTransport(transport, by_thread=False)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(_ROUNDS):
-        polling.append(_trial(transport, buffers, comm))
-        thread.append(_trial(threaded, buffers, comm))
-    best = {"polling": statistics.median(polling), "a thread": statistics.median(thread)}
-    chosen: Transport = threaded if best["a thread"] < _GAIN * best["polling"] else transport
-    if chosen is transport:
-        threaded.stop()
-    figures = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in best.items())
-    chosen.progress = f"{'a thread' if chosen is threaded else 'polling'} (trial: {figures})"
+        for each in seconds.values():
+            each.append(_trial(chosen, buffers, comm))
+            chosen.change()
+    polling, thread = (statistics.median(seconds[by_thread]) for by_thread in (False, True))
+    if thread < _GAIN * polling:
+        chosen.change()
+    chosen.progress = f"{way(chosen.by_thread)} (trial: {_told(polling, thread)})"
     return chosen
 
 
-def _trial(transport: Transport, buffers: "Sequence[Buffer]", comm: MPI.Intracomm) -> float:
+def _told(polling: float, thread: float) -> str:
+    return f"polling {polling * 1e3:.1f} ms, a thread {thread * 1e3:.1f} ms"
+
+
+def _trial(transport: Transport, buffers: "Sequence[Buffer]", comm: "MPI.Intracomm") -> float:
     """Collective: seconds, of the slowest rank."""
     matrix = np.ones((_WIDTH, _WIDTH), np.float32)
     comm.Barrier()

@@ -34,7 +34,7 @@ _WITHIN = 0.10
 _TRAININGS = dict.fromkeys(BATCHES, ROOT / "benchmarks" / "training.py")
 _TRAININGS |= dict.fromkeys(_WAITING, ROOT / "tests" / "campaigns" / "waiting_training.py")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-_STEPS = {"warmup": 8, "steps": 30}
+_STEPS = {"warmup": 22, "steps": 30}
 
 
 def training(workload: str, samples: int) -> list[str]:

@@ -79,7 +79,7 @@ from ddp.transport import background
 from ddp.transport.mpi import MpiTransport
 
 by_thread = sys.argv[1] == "a thread"
-background.with_better_progress = lambda made, comm: background.BackgroundTransport(made) if by_thread else made
+background.with_better_progress = lambda made, comm: background.BackgroundTransport(made, by_thread)
 waits, post, poll = [], MpiTransport._post_scatter, MpiTransport.poll
 
 def failing(self, buffer, chunk):
