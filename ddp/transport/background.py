@@ -136,9 +136,9 @@ class BackgroundTransport:
                 return
             try:
                 with self._lock:
-                    # Between the event and the lock the last buffer may have been waited for; `inner` is then its
-                    # owner's, who uses it without the lock while the trial below runs.
-                    if self._in_flight:
+                    # Between the event and the lock the last buffer may have been waited for, and the way changed;
+                    # `inner` is then its user's, who polls it without the lock.
+                    if self._in_flight and self.by_thread:
                         self.inner.poll()
             except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
                 self._error = error

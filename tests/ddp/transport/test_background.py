@@ -11,7 +11,7 @@ import pytest
 
 from ddp import DistributedDataParallel
 from ddp.transport import TRANSPORTS
-from ddp.transport.background import BackgroundTransport, FirstSteps
+from ddp.transport.background import _BLOCK, _SKIPPED, BackgroundTransport, FirstSteps
 from ddp.transport.loopback import LoopbackTransport
 from tests.ddp.models import Weights, gradients, mean
 
@@ -88,7 +88,7 @@ def test_the_first_steps_choose_the_better_way(begins: bool, better: bool) -> No
         choice, now, ways = FirstSteps(transport), 0.0, []
         for step in range(1000):
             ways.append(transport.by_thread)
-            late = 1.0 if step % 6 == 5 else 0.0  # the first one of each block
+            late = 0.0 if (step - _SKIPPED) % _BLOCK else 1.0  # the first one of each block
             now += late + (0.002 if transport.by_thread == better else 0.003)
             choice.ended(now)
             if choice.settled:
