@@ -244,9 +244,9 @@ def get_backend(group: ProcessGroup | None = None) -> str:
 def describe(group: ProcessGroup | None = None) -> dict[str, Any]:
     """What was chosen, for logs: rank, size, transport, and what moves its sums on (`ddp.transport.background`).
 
-    These two are None until the first model is wrapped, which chooses; a model's own sums are moved on by what its first
-    steps chose. Where device memory was summed, also over which
-    transport on each device, and why not over a better one.
+    These two are None until the first model is wrapped, which chooses; the sums of a model are moved on by what its
+    first steps chose. Where device memory was summed, also over which transport on each device, and why not over a
+    better one.
     """
     found = resolve(group)
     transport = found._transport
