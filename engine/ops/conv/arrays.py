@@ -2,7 +2,7 @@
 
 Images are channels-last inside, (N, d..., C), and columns one matrix a group, (G, windows, kernel... * C / G), ordered
 as a channels-last weight lies in memory; a channels-last weight is then a matrix operand without a copy. Works for
-NumPy and CuPy, any real dtype; `engine.ops.conv.columns` is the fast path.
+NumPy and CuPy, any real dtype; `engine.ops.conv.cpu` has the fast paths.
 """
 
 from math import prod
