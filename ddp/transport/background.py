@@ -176,12 +176,13 @@ class FirstSteps:
             self._seconds[transport.by_thread].append(seconds)
         if self._steps == _BLOCK * _BLOCKS:
             polling, thread = (statistics.median(self._seconds[by_thread]) for by_thread in (False, True))
-            if transport.by_thread != (thread < polling):
-                transport.change()
+            if transport.by_thread != (thread < polling) and not transport.change():
+                self._steps -= 1
+                return
             transport.progress = f"{way(transport.by_thread)} (first steps: {_told(polling, thread)})"
             self.settled = True
-        elif self._steps % _BLOCK == 0:
-            transport.change()
+        elif self._steps % _BLOCK == 0 and not transport.change():
+            self._steps -= 1  # something is in flight: the block goes on
 
 
 def way(by_thread: bool) -> str:

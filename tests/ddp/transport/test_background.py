@@ -59,7 +59,9 @@ def test_polls_go_to_the_transport_only_where_no_thread_does() -> None:
     assert not threads_of_transports()
     transport.poll()
     assert inner.polls == 1
-    assert not transport.independent().by_thread  # type: ignore[attr-defined]
+    other = transport.independent()
+    assert isinstance(other, BackgroundTransport)
+    assert not other.by_thread
     assert transport.change()
     assert len(threads_of_transports()) == 1
     transport.poll()
@@ -73,8 +75,10 @@ def test_polls_go_to_the_transport_only_where_no_thread_does() -> None:
     assert not transport.by_thread
     before = inner.polls
     transport.start(buffer)
-    time.sleep(0.05)
-    assert inner.polls == before  # the thread leaves it alone
+    time.sleep(0.05)  # 500 pauses of the thread, which is still there and may have been woken before
+    assert inner.polls == before
+    transport.poll()
+    assert inner.polls == before + 1
     transport.wait(buffer)
     transport.close()
     assert not threads_of_transports()
@@ -101,6 +105,23 @@ def test_the_first_steps_choose_the_better_way(begins: bool, better: bool) -> No
         assert "3.0 ms" in transport.progress
     finally:
         transport.close()
+
+
+def test_a_way_that_cannot_be_changed_is_kept_until_it_can() -> None:
+    transport = BackgroundTransport(LoopbackTransport(), by_thread=False)
+    choice, buffer = FirstSteps(transport), transport.allocate(10, "float32")
+    transport.start(buffer)
+    for step in range(100):
+        choice.ended(step * 0.002)
+    assert not transport.by_thread
+    assert not choice.settled
+    transport.wait(buffer)
+    for step in range(100, 200):
+        choice.ended(step * 0.002)
+        if choice.settled:
+            break
+    assert "first steps" in transport.progress
+    transport.close()
 
 
 @pytest.mark.mpi(ranks=[2, 3])

@@ -1,4 +1,5 @@
-"""Convolution in many small groups on row-major images: runs of pixels of one channel's plane in vector registers.
+"""Convolution of row-major images in small groups, of few channels, or to few outputs: runs of pixels of one channel's
+plane in vector registers.
 
 Images are (N, C, D, H, W), C-contiguous. A group's channels are copied into the form of `engine.kernels.filling`, where
 a whole plane is one run. Each copy stays in the cache, and image and result are visited once. A vector that is read
