@@ -85,7 +85,7 @@ def _prepare_addmm(xp: ModuleType, plan: Plan) -> Callable[..., Any]:
     vector = input.ndim == 1 and input.contiguous and input.shape[0] == columns and input.dtype.numpy.char in "fd"
     if not (vector and beta == alpha == 1):
         return partial(_addmm, xp, beta=beta, alpha=alpha, turned=turned)
-    few = mat1.numel * columns < product.least() and mat1.contiguous
+    few = mat1.numel * columns < product.least(turned, plan.out.numel) and mat1.contiguous
     if mat1.ndim != 2:
         return _biased_rows_of_any if turned and not few else _few_biased_rows_of_any
     if not turned:
@@ -122,7 +122,7 @@ def _biased_rows_of_any(input: Any, mat1: Any, mat2: Any) -> Any:
 @straight(_few_biased_rows)
 @straight(_few_biased_rows_of_any)
 def _biased_lines(made: Layout, input: Any, mat1: Any, mat2: Any) -> Lines | None:
-    if not (few(mat1, mat2, made) and made.contiguous and made.size < WORTH):
+    if not (few(mat1, mat2, made, turned=True) and made.contiguous and made.size < WORTH):
         return None
     lines = dot_lines(mat1.as_rows("{1}"), "{2.T}", made)
     return Lines(*lines, f"{{add}}({made.as_rows('{out}')}, {{0}})", add=kernels._add_bias[made.dtype.char])

@@ -60,9 +60,9 @@ def rows_of(value: Any, width: int) -> Any:
     return value if value.ndim == 2 else value.reshape((prod(value.shape[:-1]), width))
 
 
-def few(a: Any, b: Any, made: Layout) -> bool:
+def few(a: Any, b: Any, made: Layout, turned: bool = False) -> bool:
     """Whether `gemm` of two matrices (or rows of any number of axes) that lie like this is BLAS's, for a replay
-    (`engine.calls.straight`).
+    (`engine.calls.straight`). turned: the second is its right factor transposed.
     """
     return (
         isinstance(a, Layout)
@@ -70,7 +70,7 @@ def few(a: Any, b: Any, made: Layout) -> bool:
         and min(len(a.shape), len(b.shape), len(made.shape)) > 1
         and a.contiguous
         and b.contiguous
-        and a.size * b.size * made.size < product.least() ** 2
+        and a.size * b.size * made.size < product.least(turned, made.size) ** 2
     )
 
 

@@ -67,7 +67,7 @@ def _gemm_lines(made: Layout, a: Any, b: Any) -> Lines | None:
 
 @straight(product_of_rows)
 def _turned_lines(made: Layout, input: Any, mat2: Any) -> Lines | None:
-    return Lines(*dot_lines(input.as_rows("{0}"), "{1.T}", made)) if few(input, mat2, made) else None
+    return Lines(*dot_lines(input.as_rows("{0}"), "{1.T}", made)) if few(input, mat2, made, turned=True) else None
 
 
 def _outer(nd: Any, a: Any, b: Any) -> Any:
@@ -131,7 +131,7 @@ def of_mat2_composed(g: Any, nd: Any, input: Any, mat2_spec: Spec, turned: bool)
 @straight(of_mat1)
 def mat1_lines(made: Layout, g: Any, nd: Any, input_spec: Spec, mat2: Any, turned: bool) -> Lines | None:
     """What a replay calls in place of `of_mat1`."""
-    if not few(g, mat2, made) or not made.contiguous:
+    if not few(g, mat2, made, turned=not turned) or not made.contiguous:
         return None
     return Lines(*dot_lines(g.as_rows("{0}"), "{3}" if turned else "{3.T}", made))
 

@@ -141,6 +141,16 @@ def test_tiny() -> None:
     compare(build, classes((8, 16), 10))
 
 
+def test_layers_whose_forward_and_backward_take_different_products() -> None:
+    """BLAS has a kernel for small products of one kind only (`engine.ops.matmul.kernels.product`)."""
+
+    def build() -> Setup:
+        model = nn.Sequential(nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 256), nn.Tanh(), nn.Linear(256, 10))
+        return training(model, optim.AdamW(model.parameters(), lr=1e-3))
+
+    compare(build, classes((32, 128), 10), steps=6)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("memory_format", [engine.contiguous_format, engine.channels_last])
 def test_cnn_with_batch_norm_and_dropout(memory_format: engine.memory_format) -> None:

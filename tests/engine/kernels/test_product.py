@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import engine
+from engine.kernels.vectors import vector_bytes
 from engine.ops.matmul.kernels import product
 from engine.sharing import threads
 from tests.engine.kernels.samples import DTYPES, normal, shifted
 
-SHAPES = [(33, 70, 47), (130, 300, 10), (14, 2100, 64), (9, 9, 200), (8, 1, 8), (100, 33, 128)]
+# Several panels of depth; rows of the left factor a page apart, which are packed as others are not.
+SHAPES = [(33, 70, 47), (130, 300, 10), (14, 2100, 64), (20, 1024, 40), (9, 9, 200), (8, 1, 8), (100, 33, 128)]
 
 
 def whole(shape, dtype, seed):
@@ -90,6 +92,19 @@ def test_it_steps_aside():
     assert not product.serves(big[:4], big)
     np.testing.assert_array_equal(product.dot(big[:, ::2], big[::2]), np.full((512, 512), 256, np.float32))
     np.testing.assert_array_equal(product.dot(big, big), np.full((512, 512), 512, np.float32))
+
+
+def test_which_small_products_it_serves():
+    """Those of a weight that lies by columns, unless the result is so small that BLAS has a kernel for it."""
+    before = threads.get_num_threads()
+    try:
+        threads.set_num_threads(1)
+        few, some, weight = (np.ones((rows, 128), np.float32) for rows in (8, 32, 128))
+        assert product.serves(some, weight.T) == (vector_bytes() == 64)
+        assert not product.serves(some, weight)
+        assert not product.serves(few, weight.T)
+    finally:
+        threads.set_num_threads(before)
 
 
 GAPS = {

@@ -1,7 +1,8 @@
 """Matrix product for CPUs with AVX-512: packed factors, and tiles of the product summed in registers.
 
-The left factor is packed whole, the right one a panel of columns at a time. Each element is one chain of fused
-multiply-adds, so its bits depend on its row and its column alone: not on the tile, the number of threads or rows.
+The right factor is packed a panel of columns at a time, the left one whole or not at all (`_is_read_in_place`). Each
+element is one chain of fused multiply-adds, so its bits depend on its row and its column alone: not on the tile, on the
+number of threads or rows, or on what is packed.
 
 One thread, float32, GFLOP/s, here, by OpenBLAS with its AVX-512 kernels, and with those for AVX2 that it uses on CPUs
 it does not know: 1024 x 128 x 512: 251, 241, 129; 128 x 1024 x 1024: 244, 202, 132; 32 x 128 x 512: 165, 106, 104.
@@ -32,25 +33,36 @@ Recipe = tuple[Array, Array, int, int]
 
 FROM = 1 << 20  # multiplications from which packing pays
 _SHARED_BY_BLAS = 1 << 19  # from which OpenBLAS takes all its threads, which then spin beside ours
+# From which packing pays where the right factor lies by columns, as a weight in `linear`, unless OpenBLAS has a kernel
+# for a result of so few elements (for other factors it has one up to a million multiplications). Packed and OpenBLAS's,
+# µs, one thread, Zen 4: 16x64x256 8.2 and 13.5, 32x128x128 13.1 and 18.5, 64x64x64 7.6 and 9.3; 8x128x128 5.7 and 3.2.
+_TURNED_FROM = 1 << 18
+_SMALL_RESULT = 1200
 LEAST = 8  # rows and columns that are worth a product of their own
 _PASSING, _PACKING, _PACKED = range(3)  # panels of the right factor: each into the same place; all, and no more; are
 # Of a left factor that lies by its depth: packed tile by tile, each of its lines would be on a page of its own.
 _ROWS_AT_ONCE = 64
-_DEPTH = 2048  # of a panel of the right factor: 256 KiB of float32, which stay in a core's second-level cache
+_WAY = 4096  # bytes of a way of a core's first-level cache: what lies as far apart is in one of its sets
+# Of a panel of the right factor: 128 KiB of float32, which stay in a core's second-level cache beside lines of the left
+# one. A step of an LSTM of width 128, 2,800 rows: 45.3 ms with twice as many, 43.7 so; products alone within 2 %.
+_DEPTH = 1024
 
 
-def least() -> int:
+def least(turned: bool, results: int) -> int:
     """Multiplications from which :func:`serves` may say yes: fewer where the BLAS has threads that would spin.
 
+    turned: the right factor lies by columns. results: elements of the product.
     100 layers of 128 x 128, 32 rows, on two busy cores: two threads took ten times the time of one.
     """
+    if turned and results > _SMALL_RESULT:
+        return _TURNED_FROM
     return FROM if threads.usable_threads() == 1 else _SHARED_BY_BLAS
 
 
 def serves(a: Array, b: Array) -> bool:
     """Whether :func:`multiply` is the faster one for a @ b; matrices of float32 or float64 to which it applies."""
     return (
-        a.shape[0] * a.shape[1] * b.shape[1] >= least()
+        a.size * b.shape[1] >= least(b.strides[0] == b.itemsize, a.shape[0] * b.shape[1])
         and vector_bytes() == 64
         and a.dtype is b.dtype
         and a.dtype.char in "fd"
@@ -78,7 +90,7 @@ def multiply(a: Array, b: Array, out: Array | None = None) -> Array:
 
 def dot(a: Array, b: Array) -> Array:
     """``a.dot(b)`` of two matrices, by :func:`multiply` where that is faster."""
-    return multiply(a, b) if a.shape[0] * a.shape[1] * b.shape[1] >= _SHARED_BY_BLAS and serves(a, b) else by_blas(a, b)
+    return multiply(a, b) if a.size * b.shape[1] >= _TURNED_FROM and serves(a, b) else by_blas(a, b)
 
 
 def by_blas(a: Array, b: Array) -> Array:
@@ -142,8 +154,20 @@ def _recipe(
     (rows, depth), item = shape, dtype.itemsize
     steps = [stride // item for stride in (*a_strides, *b_strides, out_stride)]
     vector, deepest = vector_bytes() // item, min(depth, _DEPTH)
-    numbers = np.array([depth, columns, *steps, vector, item, _DEPTH, state, _ROWS_AT_ONCE], np.int64)
-    return numbers, tiles(rows, False, tile_prices(2)).reshape(-1), rows * deepest, 2 * vector * deepest
+    in_place = _is_read_in_place(a_strides, item)
+    numbers = np.array([depth, columns, *steps, vector, item, _DEPTH, state, _ROWS_AT_ONCE, in_place], np.int64)
+    packed = 0 if in_place else rows * deepest
+    return numbers, tiles(rows, False, tile_prices(2)).reshape(-1), packed, 2 * vector * deepest
+
+
+def _is_read_in_place(strides: tuple[int, int], item: int) -> bool:
+    """Whether a left factor's rows are read where they lie: not across them, and not where the first cache would hold
+    lines of few of them at once.
+
+    Packed and in place, µs: 2800x512x128 4000 and 3290, 512x512x128 632 and 588, 2048x64x64 169 and 153, 100x512x128
+    128 and 121, 2800x128x512 3700 and 3750; rows 4096 bytes apart, 128x1024x1024, 2550 and 3250.
+    """
+    return strides[1] == item and strides[0] % _WAY != 0
 
 
 def _product(a: Array, b: Array, out: Array) -> None:
@@ -167,6 +191,7 @@ def _multiply(
     depth, columns = numbers[0], numbers[1]
     a_row, a_column, b_row, b_column, out_row = numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]
     vector, item, deepest, state, rows_at_once = numbers[7], numbers[8], numbers[9], numbers[10], numbers[11]
+    in_place = numbers[12] != 0
     across = 2 * vector
     whole = (columns + across - 1) // across * across  # columns of all panels
     scratch = np.empty(14 * across, packed.dtype)
@@ -176,7 +201,7 @@ def _multiply(
     for first in range(0, depth, deepest):
         count = min(deepest, depth - first)
         step = count if a_column == 1 else rows_at_once
-        for begin in range(0, count, step):  # each tile's rows as columns next to each other
+        for begin in range(0, 0 if in_place else count, step):  # each tile's rows as columns next to each other
             for t in range(number):
                 at, height = line[t], line[number + t]
                 source_at = a + (at * a_row + (first + begin) * a_column) * item
@@ -209,11 +234,11 @@ def _multiply(
                         result = array_at(out_at, (at + r) * out_row + column, here, packed)
                         for j in range(here):
                             scratch[r * width + j] = result[j]
-                a_steps, b_steps, counts = (0, 0, height), (0, 0, width), (1, 1, count)
-                left = packed_at + at * count * item
-                multiply_tile(
-                    height, width > vector, packed, to, to_step, first > 0, left, 1, a_steps, panel_at, b_steps, counts
-                )
+                left, a_step, a_steps = packed_at + at * count * item, 1, (0, 0, height)
+                if in_place:
+                    left, a_step, a_steps = a + (at * a_row + first) * item, a_row, (0, 0, 1)
+                wide, add, b_steps, counts = width > vector, first > 0, (0, 0, width), (1, 1, count)
+                multiply_tile(height, wide, packed, to, to_step, add, left, a_step, a_steps, panel_at, b_steps, counts)
                 if here < width:
                     for r in range(height):
                         result = array_at(out_at, (at + r) * out_row + column, here, packed)
