@@ -17,9 +17,10 @@ from engine.tensor.exchanged import exchanged
 if TYPE_CHECKING:
     from engine.optim.optimizer import Group, Optimizer
 
-# Elements of a parameter that shares a slab. Sixteen of half this size take AdamW 129 µs gathered and 400 one by one;
-# of four times it, 917 and 564.
-SMALL = 16384
+# Elements of a parameter that shares a slab: more take longer to gather than to call a kernel for. AdamW, µs, gathered
+# and one by one (SGD with momentum): 32 of 2,048 104 and 293 (56, 117), of 8,192 215 and 244 (158, 172), of 16,384 532
+# and 356 (322, 206); 128 of 6,144 887 and 977 (887, 671), of 16,384 4073 and 3102 (3339, 1674).
+SMALL = 6144
 # Elements of a slab from which a compiled update pays (2,400 floats of AdamW: 2 µs, 9 without).
 FUSED_FROM = 512
 # In place of a big parameter's number: it is stepped with all others on its GPU.
